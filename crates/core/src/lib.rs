@@ -1,0 +1,9 @@
+//! The memory manager: frames, address spaces, generations, swap slots, reclaim.
+//!
+//! `core` is pure: no system call, no clock, no thread, no I/O, no unsafe code. Real memory (`ebb run`)
+//! and simulated memory (`ebb lab`) drive the very same code and hand it what it cannot know: what time
+//! it is, which pages the hardware says were touched, what became of a write.
+#![forbid(unsafe_code)]
+
+pub mod swap;
+pub mod types;
