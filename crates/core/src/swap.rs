@@ -36,7 +36,7 @@ impl SlotTable {
     /// A table of at most `capacity` slots; memory is taken as slots are first used.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
-        Self { entries: Vec::new(), free_head: NONE, used: 0, capacity: capacity.min(NONE) }
+        Self { entries: Vec::new(), free_head: NONE, used: 0, capacity }
     }
 
     /// Takes a slot with one share.
