@@ -5,5 +5,6 @@
 //! it is, which pages the hardware says were touched, what became of a write.
 #![forbid(unsafe_code)]
 
+pub mod resident;
 pub mod swap;
 pub mod types;

@@ -1,0 +1,26 @@
+//! What lives inside the program being run: one thread that moves pages when it is told to.
+//!
+//! MOVE and `madvise` act only on the caller's own address space, so the pager cannot do them from
+//! outside. The agent does, and nothing else: it decides nothing, and it is off the fault path.
+//!
+//! The same source is built twice: as a Rust library (the protocol, for the pager) and, with
+//! `--cfg ebb_preload`, as the shared object that `ebb run` puts into the program.
+//!
+//! Rules of the preloaded half:
+//! * A1: the agent's thread touches only its code, and the shared memory (which holds its stack and
+//!   its thread block too). Never libc, never the heap, never thread-local data: any of those can be
+//!   stored away, and the thread would wait for itself.
+//! * A2: it has its own descriptor table (cloned without `CLONE_FILES`): whatever the program closes,
+//!   the userfaultfd and the line to the pager stay open, so a touch waits rather than reads zeros.
+//! * A3: if the line to the pager breaks, it kills the process: a dead pager is a dead program.
+//! * A4: it holds none of the program's descriptors, or pipes would never reach their end.
+#![no_std]
+
+pub mod protocol;
+
+#[cfg(ebb_preload)]
+mod preload;
+#[cfg(ebb_preload)]
+mod syscall;
+#[cfg(ebb_preload)]
+mod worker;

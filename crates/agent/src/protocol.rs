@@ -1,0 +1,164 @@
+//! What agent and pager say to each other: a greeting over a socket, then batches in shared memory.
+//!
+//! Life of a batch: the pager fills `entries`, sets `count`, `state` = [`POSTED`], sends one byte;
+//! the agent swaps POSTED for [`RUNNING`], executes in order, writes every result, sets [`DONE`] and
+//! wakes the futex on `state`. The pager may swap POSTED back for [`IDLE`] (the agent never started:
+//! nothing was done); from RUNNING it can only wait.
+
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+/// First word of a greeting and of the shared memory.
+pub const MAGIC: u32 = 0x3142_4245;
+/// Version of everything in this file.
+pub const VERSION: u32 = 1;
+
+/// Environment variable: path of the pager's socket.
+pub const ENV_SOCKET: &str = "EBB_SOCKET";
+/// Environment variable: bytes of address space for the pool.
+pub const ENV_POOL: &str = "EBB_POOL_BYTES";
+
+/// Most operations in one batch.
+pub const BATCH_MAX: usize = 64;
+/// Places in the table of pinned pages (a power of two).
+pub const PINNED_MAX: usize = 8192;
+/// A place of the pinned table whose page is gone.
+pub const PINNED_GRAVE: u64 = 1;
+
+/// No batch.
+pub const IDLE: u32 = 0;
+/// A batch waits for the agent.
+pub const POSTED: u32 = 1;
+/// The agent is at it.
+pub const RUNNING: u32 = 2;
+/// Every result is written.
+pub const DONE: u32 = 3;
+
+/// Move `len` bytes from `b` to `a` (UFFDIO_MOVE).
+pub const OP_MOVE: u32 = 1;
+/// Drop the pages of `a`, `len` bytes (`madvise(DONTNEED)`).
+pub const OP_DROP: u32 = 2;
+/// Make the pages of `a`, `len` bytes, this process's own (`madvise(POPULATE_WRITE)`).
+pub const OP_UNSHARE: u32 = 3;
+
+/// One operation and its result (0, or a negated errno).
+#[repr(C)]
+pub struct Entry {
+    pub op: AtomicU32,
+    pub result: AtomicI32,
+    pub a: AtomicU64,
+    pub b: AtomicU64,
+    pub len: AtomicU64,
+}
+
+/// The shared memory, from its start.
+#[repr(C)]
+pub struct Shared {
+    pub magic: AtomicU32,
+    pub state: AtomicU32,
+    pub count: AtomicU32,
+    /// 1 once the agent's thread runs and has let go of the program's descriptors.
+    pub ready: AtomicU32,
+    /// How often this process has called fork; written before the call.
+    pub fork_count: AtomicU32,
+    pub reserved: AtomicU32,
+    pub entries: [Entry; BATCH_MAX],
+    /// Pages that must stay, by page number: an open-addressing table, 0 = empty. They hold what the
+    /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.
+    pub pinned: [AtomicU64; PINNED_MAX],
+    /// Stack and thread block of the agent.
+    pub stack: [AtomicU64; STACK_WORDS],
+}
+
+/// 8-byte words of the agent's stack.
+pub const STACK_WORDS: usize = 4096;
+
+/// Where the search for a page in the pinned table begins.
+#[must_use]
+pub const fn pinned_home(vpn: u64) -> usize {
+    (vpn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 51) as usize % PINNED_MAX
+}
+
+/// The process is a new program.
+pub const GREET_START: u32 = 0;
+/// The process was forked from one that has an agent.
+pub const GREET_FORKED: u32 = 1;
+
+/// The greeting. Descriptors with it: the shared memory, then (for [`GREET_START`]) the userfaultfd.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Greeting {
+    pub magic: u32,
+    pub version: u32,
+    pub kind: u32,
+    /// For [`GREET_FORKED`]: the parent's process number and its fork count at the call.
+    pub parent: u32,
+    pub parent_forks: u32,
+    pub reserved: u32,
+    pub pool_start: u64,
+    pub pool_len: u64,
+}
+
+/// The answer: 0, or why not. For [`GREET_FORKED`] the process's userfaultfd comes with it.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Answer {
+    pub magic: u32,
+    pub refused: u32,
+}
+
+impl Greeting {
+    /// Reads one from a message.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let long = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let greeting = Self {
+            magic: word(0)?,
+            version: word(4)?,
+            kind: word(8)?,
+            parent: word(12)?,
+            parent_forks: word(16)?,
+            reserved: word(20)?,
+            pool_start: long(24)?,
+            pool_len: long(32)?,
+        };
+        (greeting.magic == MAGIC && greeting.version == VERSION && bytes.len() == size_of::<Self>())
+            .then_some(greeting)
+    }
+}
+
+impl Answer {
+    /// The bytes of the message.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 8] {
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&self.magic.to_ne_bytes());
+        bytes[4..].copy_from_slice(&self.refused.to_ne_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_of_another_version_or_length_is_refused() {
+        let mut bytes = [0u8; size_of::<Greeting>()];
+        assert!(Greeting::from_bytes(&bytes).is_none());
+        bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&0x1000u64.to_ne_bytes());
+        assert_eq!(Greeting::from_bytes(&bytes).unwrap().pool_start, 0x1000);
+        assert!(Greeting::from_bytes(&bytes[..24]).is_none());
+        bytes[4] = 99;
+        assert!(Greeting::from_bytes(&bytes).is_none());
+    }
+
+    #[test]
+    fn a_home_lies_inside_the_table() {
+        for vpn in [0, 1, 0x7fff_ffff_f, u64::MAX] {
+            assert!(pinned_home(vpn) < PINNED_MAX);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The agent's thread. See the rules in the crate's head.
+
+use crate::protocol::{DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared};
+use crate::syscall::{self, call};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+
+/// What the thread is started with; lives at the top of its own stack.
+#[repr(C)]
+pub struct Start {
+    pub shared: *const Shared,
+    pub socket: u32,
+    pub uffd: u32,
+}
+
+const SIGKILL: usize = 9;
+const EINTR: isize = -4;
+const EINVAL: i32 = 22;
+const MADV_DONTNEED: usize = 4;
+const MADV_POPULATE_WRITE: usize = 23;
+const FUTEX_WAKE: usize = 1;
+/// `UFFDIO_MOVE`, and its flag "wake nobody".
+const MOVE_REQUEST: usize = 0xC028_AA05;
+const MOVE_DONT_WAKE: u64 = 1;
+
+#[repr(C)]
+struct MoveArg {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    moved: i64,
+}
+
+/// The thread's life.
+pub extern "C" fn run(argument: usize) -> ! {
+    // SAFETY: the starter put a `Start` there (top of this thread's stack) and leaves it alone.
+    let start = unsafe { &*(argument as *const Start) };
+    // SAFETY: the mapping outlives the thread: only the death of the process ends either.
+    let shared = unsafe { &*start.shared };
+    keep_only(start.socket, start.uffd);
+    shared.ready.store(1, Release);
+    wake(&shared.ready);
+    loop {
+        let mut byte = 0u8;
+        // SAFETY: one byte of our own stack.
+        let got = unsafe {
+            call(syscall::READ, [start.socket as usize, &raw mut byte as usize, 1, 0, 0, 0])
+        };
+        match got {
+            1 => run_batch(shared, start.uffd as usize),
+            EINTR => {}
+            _ => die(),
+        }
+    }
+}
+
+fn run_batch(shared: &Shared, uffd: usize) {
+    // Partners: the pager's Release store of POSTED, its Acquire load of DONE.
+    if shared.state.compare_exchange(POSTED, RUNNING, AcqRel, Relaxed).is_err() {
+        return;
+    }
+    let count = shared.count.load(Relaxed) as usize;
+    for entry in shared.entries.iter().take(count) {
+        let a = entry.a.load(Relaxed);
+        let b = entry.b.load(Relaxed);
+        let len = entry.len.load(Relaxed);
+        let result = match entry.op.load(Relaxed) {
+            OP_MOVE => move_pages(uffd, a, b, len),
+            OP_DROP => advise(a, len, MADV_DONTNEED),
+            OP_UNSHARE => advise(a, len, MADV_POPULATE_WRITE),
+            _ => -EINVAL,
+        };
+        entry.result.store(result, Relaxed);
+    }
+    shared.state.store(DONE, Release);
+    wake(&shared.state);
+}
+
+fn move_pages(uffd: usize, dst: u64, src: u64, len: u64) -> i32 {
+    let mut arg = MoveArg { dst, src, len, mode: MOVE_DONT_WAKE, moved: 0 };
+    // SAFETY: the argument lives through the call; the kernel checks the addresses.
+    let result =
+        unsafe { call(syscall::IOCTL, [uffd, MOVE_REQUEST, &raw mut arg as usize, 0, 0, 0]) };
+    result as i32
+}
+
+fn advise(address: u64, len: u64, advice: usize) -> i32 {
+    // SAFETY: the pager names pool ranges for DONTNEED, and POPULATE_WRITE changes no content.
+    unsafe { call(syscall::MADVISE, [address as usize, len as usize, advice, 0, 0, 0]) as i32 }
+}
+
+fn wake(word: &core::sync::atomic::AtomicU32) {
+    // SAFETY: the kernel uses the address as a key only.
+    unsafe {
+        call(syscall::FUTEX, [word.as_ptr() as usize, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0]);
+    }
+}
+
+/// Closes every descriptor but these two in this thread's own table.
+fn keep_only(a: u32, b: u32) {
+    let (low, high) = if a < b { (a, b) } else { (b, a) };
+    let close = |from: u32, to: u32| {
+        // SAFETY: affects only this thread's descriptor table.
+        unsafe { call(syscall::CLOSE_RANGE, [from as usize, to as usize, 0, 0, 0, 0]) };
+    };
+    if low > 0 {
+        close(0, low - 1);
+    }
+    if high - low > 1 {
+        close(low + 1, high - 1);
+    }
+    close(high + 1, u32::MAX);
+}
+
+/// A3: the pager is gone, and so is every page it kept.
+fn die() -> ! {
+    loop {
+        // SAFETY: signals this process, then leaves it.
+        unsafe {
+            let pid = call(syscall::GETPID, [0; 6]);
+            call(syscall::KILL, [pid as usize, SIGKILL, 0, 0, 0, 0]);
+            call(syscall::EXIT_GROUP, [137, 0, 0, 0, 0, 0]);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The frame table: one descriptor for each page in memory, and the lists that order them.
+
+use crate::types::{MmId, Pfn, SlotId, Vpn};
+
+const NIL: u32 = u32::MAX;
+/// Not in the pool.
+pub const NO_POOL: u32 = u32::MAX;
+const LISTS: usize = 7;
+
+/// Which list a frame is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Generation of this index (sequence number modulo 4).
+    Generation(u8),
+    /// Taken off for cooling.
+    Isolated,
+    /// Out of the program's sight.
+    Cool,
+    /// Cannot leave memory for now.
+    Parked,
+}
+
+impl Place {
+    const fn index(self) -> usize {
+        match self {
+            Self::Generation(index) => index as usize,
+            Self::Isolated => 4,
+            Self::Cool => 5,
+            Self::Parked => 6,
+        }
+    }
+}
+
+/// The descriptor of a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    pub mm: MmId,
+    pub vpn: Vpn,
+    pub place: Place,
+    /// Where it lies in the owner's pool while cool.
+    pub pool: u32,
+    used: bool,
+    slot: u32,
+    prev: u32,
+    next: u32,
+}
+
+const _: () = assert!(size_of::<Frame>() <= 64);
+
+impl Frame {
+    /// The stored copy that was true when the page was brought in.
+    #[must_use]
+    pub fn slot(&self) -> Option<SlotId> {
+        (self.slot != NIL).then_some(SlotId(self.slot))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    head: u32,
+    tail: u32,
+    len: u64,
+}
+
+/// The table. Lists are linked through the descriptors; newest at the head.
+#[derive(Debug)]
+pub struct Frames {
+    table: Vec<Frame>,
+    free: Vec<u32>,
+    lists: [List; LISTS],
+}
+
+impl Frames {
+    pub fn new() -> Self {
+        Self {
+            table: Vec::new(),
+            free: Vec::new(),
+            lists: [List { head: NIL, tail: NIL, len: 0 }; LISTS],
+        }
+    }
+
+    pub fn get(&self, pfn: Pfn) -> &Frame {
+        let frame = &self.table[pfn.0 as usize];
+        assert!(frame.used, "frame {} looked at while free", pfn.0);
+        frame
+    }
+
+    pub fn in_use(&self) -> usize {
+        self.table.len() - self.free.len()
+    }
+
+    pub fn len(&self, place: Place) -> u64 {
+        self.lists[place.index()].len
+    }
+
+    pub fn allocate(&mut self, mm: MmId, vpn: Vpn, slot: Option<SlotId>, place: Place) -> Pfn {
+        let slot = slot.map_or(NIL, |slot| slot.0);
+        let frame =
+            Frame { mm, vpn, place, pool: NO_POOL, used: true, slot, prev: NIL, next: NIL };
+        let index = if let Some(index) = self.free.pop() {
+            self.table[index as usize] = frame;
+            index
+        } else {
+            self.table.push(frame);
+            self.table.len() as u32 - 1
+        };
+        self.link(index, place);
+        Pfn(index)
+    }
+
+    pub fn free(&mut self, pfn: Pfn) {
+        assert!(self.table[pfn.0 as usize].used, "frame {} freed while free", pfn.0);
+        self.unlink(pfn.0);
+        self.table[pfn.0 as usize].used = false;
+        self.free.push(pfn.0);
+    }
+
+    /// Moves the frame to the head of another list.
+    pub fn put(&mut self, pfn: Pfn, place: Place) {
+        self.unlink(pfn.0);
+        self.table[pfn.0 as usize].place = place;
+        self.link(pfn.0, place);
+    }
+
+    /// The oldest of a list.
+    pub fn last(&self, place: Place) -> Option<Pfn> {
+        let tail = self.lists[place.index()].tail;
+        (tail != NIL).then_some(Pfn(tail))
+    }
+
+    /// The oldest of a list, up to `max`, oldest first.
+    pub fn tail_of(&self, place: Place, max: usize, into: &mut Vec<Pfn>) {
+        let mut at = self.lists[place.index()].tail;
+        for _ in 0..max {
+            if at == NIL {
+                break;
+            }
+            into.push(Pfn(at));
+            at = self.table[at as usize].prev;
+        }
+    }
+
+    pub fn set_pool(&mut self, pfn: Pfn, pool: u32) -> u32 {
+        std::mem::replace(&mut self.table[pfn.0 as usize].pool, pool)
+    }
+
+    pub fn set_vpn(&mut self, pfn: Pfn, vpn: Vpn) {
+        self.table[pfn.0 as usize].vpn = vpn;
+    }
+
+    pub fn set_slot(&mut self, pfn: Pfn, slot: Option<SlotId>) -> Option<SlotId> {
+        let frame = &mut self.table[pfn.0 as usize];
+        let old = frame.slot();
+        frame.slot = slot.map_or(NIL, |slot| slot.0);
+        old
+    }
+
+    fn link(&mut self, index: u32, place: Place) {
+        let list = &mut self.lists[place.index()];
+        let frame = &mut self.table[index as usize];
+        frame.prev = NIL;
+        frame.next = list.head;
+        let old = list.head;
+        list.head = index;
+        list.len += 1;
+        if old == NIL {
+            list.tail = index;
+        } else {
+            self.table[old as usize].prev = index;
+        }
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Frame { prev, next, place, .. } = self.table[index as usize];
+        let list = &mut self.lists[place.index()];
+        list.len -= 1;
+        if prev == NIL {
+            list.head = next;
+        }
+        if next == NIL {
+            list.tail = prev;
+        }
+        if prev != NIL {
+            self.table[prev as usize].next = next;
+        }
+        if next != NIL {
+            self.table[next as usize].prev = prev;
+        }
+    }
+
+    /// I2.
+    pub fn check(&self) {
+        let mut total = 0;
+        for (number, list) in self.lists.iter().enumerate() {
+            let (mut at, mut before, mut len) = (list.head, NIL, 0);
+            while at != NIL {
+                let frame = &self.table[at as usize];
+                assert!(frame.used, "I2: free frame {at} on list {number}");
+                assert_eq!(frame.place.index(), number, "I2: frame {at} on a foreign list");
+                assert_eq!(frame.prev, before, "I2: back link of frame {at}");
+                (before, at, len) = (at, frame.next, len + 1);
+            }
+            assert_eq!((list.tail, list.len), (before, len), "I2: end and length of list {number}");
+            total += len;
+        }
+        assert_eq!(total as usize, self.in_use(), "I2: frames on no list");
+    }
+}

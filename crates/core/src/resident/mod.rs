@@ -1,0 +1,340 @@
+//! The resident set: which pages are in memory, in what order they would leave it, where the others are.
+//!
+//! One [`Resident`] manages the pages of many address spaces under one budget. It decides; whoever
+//! drives it does the moving and reports back. Life of a page, with the function that makes each step:
+//!
+//! ```text
+//!            map              isolate, cool           evict
+//!   None ----------> Resident ------------> Cool ---------------> Stored
+//!                      ^  ^                  |                      |
+//!                      |  +------rescue------+                      |
+//!                      +----------------load (begin_load, map)------+
+//! ```
+//! Cool pages are still in memory but out of the program's sight: a touch rescues them and proves them
+//! young; those that nobody touches are written out. Cooling stands in for the accessed bit.
+//!
+//! Invariants (checked by [`Resident::check_invariants`]):
+//! * I1: every Resident or Cool entry names a frame whose owner is that entry; every owned frame is
+//!   named by exactly one entry.
+//! * I2: a frame is on exactly one list, the one its `place` names; the list lengths add up.
+//! * I3: the share count of a slot is the number of entries, frames and loads in flight that hold it.
+//! * I4: `min_seq + 1 <= max_seq <= min_seq + 3`.
+
+mod entry;
+mod frames;
+mod generations;
+mod space;
+mod zone;
+
+pub use entry::Entry;
+pub use frames::{Frame, NO_POOL, Place};
+pub use space::Space;
+pub use zone::{Watermarks, Zone};
+
+use crate::swap::{NoSlot, SlotTable};
+use crate::types::{MmId, Pfn, SlotId, Vpn};
+use frames::Frames;
+use generations::Generations;
+
+/// How a page came to be mapped: decides its generation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// Touched for the first time.
+    Fresh,
+    /// Found in memory when its area came under management.
+    Adopted,
+    /// Brought back from the store.
+    Loaded,
+    /// Brought in beside a page that was asked for.
+    Ahead,
+}
+
+/// Where each kind of page enters the generations, as a distance from the youngest (0 = youngest).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    pub fresh: u8,
+    pub loaded: u8,
+    pub ahead: u8,
+    pub rescued: u8,
+}
+
+impl Default for Placement {
+    fn default() -> Self {
+        Self { fresh: 1, loaded: 1, ahead: 2, rescued: 0 }
+    }
+}
+
+/// The resident set of one budget.
+#[derive(Debug)]
+pub struct Resident {
+    frames: Frames,
+    generations: Generations,
+    placement: Placement,
+    pub slots: SlotTable,
+    pub zone: Zone,
+}
+
+impl Resident {
+    /// A set under a budget of `limit_pages`.
+    #[must_use]
+    pub fn new(limit_pages: u64, slots_max: u32, placement: Placement) -> Self {
+        Self {
+            frames: Frames::new(),
+            generations: Generations::new(),
+            placement,
+            slots: SlotTable::new(slots_max),
+            zone: Zone::new(limit_pages),
+        }
+    }
+
+    /// The frame's descriptor.
+    #[must_use]
+    pub fn frame(&self, pfn: Pfn) -> &Frame {
+        self.frames.get(pfn)
+    }
+
+    /// Frames on the list of a place.
+    #[must_use]
+    pub fn count(&self, place: Place) -> u64 {
+        self.frames.len(place)
+    }
+
+    /// Frames that a pass of reclaim could take.
+    #[must_use]
+    pub fn evictable(&self) -> u64 {
+        (0..4).map(|index| self.frames.len(Place::Generation(index))).sum::<u64>()
+            + self.frames.len(Place::Cool)
+    }
+
+    /// A page is in memory now. `slot` is its stored copy, still true until it is written to; the
+    /// frame takes over the entry's share of it.
+    pub fn map(&mut self, space: &mut Space, vpn: Vpn, how: Arrival, slot: Option<SlotId>) -> Pfn {
+        let back = match how {
+            Arrival::Fresh | Arrival::Adopted => self.placement.fresh,
+            Arrival::Loaded => self.placement.loaded,
+            Arrival::Ahead => self.placement.ahead,
+        };
+        let place = Place::Generation(self.generations.index_back(back));
+        let pfn = self.frames.allocate(space.mm(), vpn, slot, place);
+        space.set(vpn, Entry::Resident(pfn));
+        pfn
+    }
+
+    /// Takes up to `max` of the oldest frames off their generation for cooling.
+    pub fn isolate(&mut self, max: usize, victims: &mut Vec<Pfn>) {
+        let wanted = victims.len() + max;
+        while victims.len() < wanted {
+            let oldest = self.generations.oldest();
+            if let Some(pfn) = self.frames.last(Place::Generation(oldest)) {
+                self.frames.put(pfn, Place::Isolated);
+                victims.push(pfn);
+            } else if !self.generations.advance(|index| self.frames.len(Place::Generation(index))) {
+                break;
+            }
+        }
+    }
+
+    /// An isolated frame was not taken after all: back to the young end of the oldest generation.
+    pub fn put_back(&mut self, pfn: Pfn) {
+        self.frames.put(pfn, Place::Generation(self.generations.oldest()));
+    }
+
+    /// The frame cannot leave memory for now (locked, pinned, shared): kept aside until `unpark`.
+    pub fn park(&mut self, pfn: Pfn) {
+        self.frames.put(pfn, Place::Parked);
+    }
+
+    /// Gives up to `max` parked frames another chance.
+    pub fn unpark(&mut self, max: usize) {
+        for _ in 0..max {
+            let Some(pfn) = self.frames.last(Place::Parked) else { break };
+            self.frames.put(pfn, Place::Generation(self.generations.oldest()));
+        }
+    }
+
+    /// The frame's page is out of the program's sight, in place `pool`.
+    pub fn cool(&mut self, space: &mut Space, pfn: Pfn, pool: u32) {
+        self.frames.put(pfn, Place::Cool);
+        self.frames.set_pool(pfn, pool);
+        space.set(self.frames.get(pfn).vpn, Entry::Cool(pfn));
+    }
+
+    /// The coolest frames, oldest first, without taking them.
+    pub fn coolest(&self, max: usize, into: &mut Vec<Pfn>) {
+        self.frames.tail_of(Place::Cool, max, into);
+    }
+
+    /// A cool page was touched and is visible again. Returns its place in the pool.
+    pub fn rescue(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
+        let place = Place::Generation(self.generations.index_back(self.placement.rescued));
+        self.frames.put(pfn, place);
+        space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));
+        self.frames.set_pool(pfn, NO_POOL)
+    }
+
+    /// The page's only copy is in the store now. Returns its place in the pool.
+    pub fn evict(&mut self, space: &mut Space, pfn: Pfn, slot: SlotId) -> u32 {
+        let frame = *self.frames.get(pfn);
+        debug_assert_eq!(frame.place, Place::Cool);
+        space.set(frame.vpn, Entry::Stored { slot, loading: false });
+        self.frames.free(pfn);
+        frame.pool
+    }
+
+    /// A slot for a page about to be stored, with one share.
+    pub fn take_slot(&mut self) -> Result<SlotId, NoSlot> {
+        self.slots.allocate()
+    }
+
+    /// Replaces the stored copy that a frame remembers. The old one is returned if nobody else holds
+    /// it: the store must drop it.
+    pub fn set_copy(&mut self, pfn: Pfn, slot: Option<SlotId>) -> Option<SlotId> {
+        let old = self.frames.set_slot(pfn, slot);
+        old.filter(|&slot| self.slots.release(slot))
+    }
+
+    /// A load from the store begins: the page's entry waits, and the load holds a share of its own.
+    pub fn begin_load(&mut self, space: &mut Space, vpn: Vpn, slot: SlotId) {
+        self.slots.share(slot);
+        space.set(vpn, Entry::Stored { slot, loading: true });
+    }
+
+    /// Forgets what is at `vpn`. The stored copies and pool places that nobody holds any more go to
+    /// `dropped`.
+    pub fn forget(&mut self, space: &mut Space, vpn: Vpn, dropped: &mut Dropped) {
+        let entry = space.get(vpn);
+        space.set(vpn, Entry::None);
+        self.drop_entry(entry, dropped);
+    }
+
+    /// Forgets every page of `[start, end)`.
+    pub fn forget_range(&mut self, space: &mut Space, start: Vpn, end: Vpn, dropped: &mut Dropped) {
+        space.take_range(start, end, |_, entry| self.drop_entry(entry, dropped));
+    }
+
+    fn drop_entry(&mut self, entry: Entry, dropped: &mut Dropped) {
+        match entry {
+            Entry::None => {}
+            Entry::Resident(pfn) | Entry::Cool(pfn) => {
+                let frame = *self.frames.get(pfn);
+                if frame.pool != NO_POOL {
+                    dropped.pool.push(frame.pool);
+                }
+                if let Some(slot) = frame.slot() {
+                    self.release_slot(slot, dropped);
+                }
+                self.frames.free(pfn);
+                dropped.frames += 1;
+            }
+            Entry::Stored { slot, .. } => self.release_slot(slot, dropped),
+        }
+    }
+
+    /// One holder of the slot is gone.
+    pub fn release_slot(&mut self, slot: SlotId, dropped: &mut Dropped) {
+        if self.slots.release(slot) {
+            dropped.slots.push(slot);
+        }
+    }
+
+    /// Moves the pages of `[from, from + pages)` to `to` (mremap). What was at `to` is forgotten.
+    pub fn remap(
+        &mut self,
+        space: &mut Space,
+        from: Vpn,
+        to: Vpn,
+        pages: u64,
+        dropped: &mut Dropped,
+    ) {
+        let mut moved = Vec::new();
+        space.take_range(from, Vpn(from.0 + pages), |vpn, entry| moved.push((vpn, entry)));
+        self.forget_range(space, to, Vpn(to.0 + pages), dropped);
+        for (vpn, entry) in moved {
+            let vpn = Vpn(vpn.0 - from.0 + to.0);
+            match entry {
+                Entry::Resident(pfn) | Entry::Cool(pfn) => self.frames.set_vpn(pfn, vpn),
+                Entry::None | Entry::Stored { .. } => {}
+            }
+            // A load in flight for the old address finds the entry gone; whoever waits at the new
+            // address starts another.
+            let entry = match entry {
+                Entry::Stored { slot, .. } => Entry::Stored { slot, loading: false },
+                other => other,
+            };
+            space.set(vpn, entry);
+        }
+    }
+
+    /// The address space of a forked child: resident and cool pages shared as memory (each in its own
+    /// frame here), stored ones as slots.
+    pub fn fork(&mut self, parent: &Space, mm: MmId) -> Space {
+        let mut child = Space::new(mm);
+        parent.for_each(|vpn, entry| {
+            let entry = match entry {
+                Entry::Resident(pfn) | Entry::Cool(pfn) => {
+                    let frame = *self.frames.get(pfn);
+                    let slot = frame.slot();
+                    if let Some(slot) = slot {
+                        self.slots.share(slot);
+                    }
+                    let cool = matches!(entry, Entry::Cool(_));
+                    let oldest = self.generations.oldest();
+                    let place = if cool { Place::Cool } else { Place::Generation(oldest) };
+                    let copy = self.frames.allocate(mm, vpn, slot, place);
+                    self.frames.set_pool(copy, frame.pool);
+                    if cool { Entry::Cool(copy) } else { Entry::Resident(copy) }
+                }
+                Entry::Stored { slot, .. } => {
+                    self.slots.share(slot);
+                    Entry::Stored { slot, loading: false }
+                }
+                Entry::None => return,
+            };
+            child.set(vpn, entry);
+        });
+        child
+    }
+
+    /// Walks everything and panics at the first broken invariant. For tests.
+    pub fn check_invariants(&self, spaces: &[&Space], loads: &[SlotId]) {
+        let mut shares = std::collections::HashMap::<u32, u32>::new();
+        let mut owned = 0;
+        for space in spaces {
+            space.for_each(|vpn, entry| match entry {
+                Entry::Resident(pfn) | Entry::Cool(pfn) => {
+                    let frame = self.frames.get(pfn);
+                    assert_eq!((frame.mm, frame.vpn), (space.mm(), vpn), "I1: owner of {pfn:?}");
+                    let cool = matches!(entry, Entry::Cool(_));
+                    assert_eq!(cool, frame.place == Place::Cool, "I1: place of {pfn:?}");
+                    owned += 1;
+                    if let Some(slot) = frame.slot() {
+                        *shares.entry(slot.0).or_default() += 1;
+                    }
+                }
+                Entry::Stored { slot, .. } => *shares.entry(slot.0).or_default() += 1,
+                Entry::None => {}
+            });
+        }
+        for slot in loads {
+            *shares.entry(slot.0).or_default() += 1;
+        }
+        assert_eq!(owned, self.frames.in_use(), "I1: frames without an entry");
+        self.frames.check();
+        assert_eq!(shares.len() as u32, self.slots.used(), "I3: slots in use");
+        for (slot, count) in shares {
+            assert_eq!(self.slots.shares(SlotId(slot)), count, "I3: shares of slot {slot}");
+        }
+        self.generations.check();
+    }
+}
+
+/// What nobody holds any more; the driver must let it go in the store and in the pool.
+#[derive(Debug, Default)]
+pub struct Dropped {
+    pub slots: Vec<SlotId>,
+    pub pool: Vec<u32>,
+    pub frames: u64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! The page table of one address space: 512-entry tables of packed entries, found by page number.
+
+use super::entry::Entry;
+use crate::types::{MmId, Vpn};
+use std::collections::BTreeMap;
+
+const ENTRIES: u64 = 512;
+
+/// One 512-entry table and how many of its entries say something.
+#[derive(Clone, Debug)]
+struct Table {
+    entries: [u64; ENTRIES as usize],
+    used: u16,
+}
+
+/// The pages of one address space.
+#[derive(Debug)]
+pub struct Space {
+    mm: MmId,
+    tables: BTreeMap<u64, Box<Table>>,
+}
+
+impl Space {
+    /// An empty address space.
+    #[must_use]
+    pub fn new(mm: MmId) -> Self {
+        Self { mm, tables: BTreeMap::new() }
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn mm(&self) -> MmId {
+        self.mm
+    }
+
+    /// What is known of `vpn`.
+    #[must_use]
+    pub fn get(&self, vpn: Vpn) -> Entry {
+        match self.tables.get(&(vpn.0 / ENTRIES)) {
+            Some(table) => Entry::unpack(table.entries[(vpn.0 % ENTRIES) as usize]),
+            None => Entry::None,
+        }
+    }
+
+    /// Replaces what is known of `vpn`.
+    pub fn set(&mut self, vpn: Vpn, entry: Entry) {
+        let key = vpn.0 / ENTRIES;
+        let word = entry.pack();
+        if word == 0 && !self.tables.contains_key(&key) {
+            return;
+        }
+        let table = self
+            .tables
+            .entry(key)
+            .or_insert_with(|| Box::new(Table { entries: [0; ENTRIES as usize], used: 0 }));
+        let place = &mut table.entries[(vpn.0 % ENTRIES) as usize];
+        table.used = table.used + u16::from(word != 0) - u16::from(*place != 0);
+        *place = word;
+        if table.used == 0 {
+            self.tables.remove(&key);
+        }
+    }
+
+    /// Takes every entry of `[start, end)` out, in address order.
+    pub fn take_range(&mut self, start: Vpn, end: Vpn, mut taken: impl FnMut(Vpn, Entry)) {
+        if start >= end {
+            return;
+        }
+        let mut empty = Vec::new();
+        for (&key, table) in self.tables.range_mut(start.0 / ENTRIES..=(end.0 - 1) / ENTRIES) {
+            let base = key * ENTRIES;
+            let first = start.0.saturating_sub(base) as usize;
+            let last = (end.0 - base).min(ENTRIES) as usize;
+            for (at, word) in table.entries[first..last].iter_mut().enumerate() {
+                if *word != 0 {
+                    taken(Vpn(base + (first + at) as u64), Entry::unpack(*word));
+                    *word = 0;
+                    table.used -= 1;
+                }
+            }
+            if table.used == 0 {
+                empty.push(key);
+            }
+        }
+        for key in empty {
+            self.tables.remove(&key);
+        }
+    }
+
+    /// Visits every entry that says something, in address order.
+    pub fn for_each(&self, mut visit: impl FnMut(Vpn, Entry)) {
+        for (&key, table) in &self.tables {
+            for (at, &word) in table.entries.iter().enumerate() {
+                if word != 0 {
+                    visit(Vpn(key * ENTRIES + at as u64), Entry::unpack(word));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+use super::*;
+use crate::types::PAGE_SHIFT;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+#[test]
+fn oldest_leave_first_and_a_rescued_page_stays() {
+    let mut set = Resident::new(1000, 1000, Placement::default());
+    let mut space = Space::new(MmId(1));
+    for page in 0..8 {
+        set.map(&mut space, Vpn(page), Arrival::Fresh, None);
+    }
+    let mut victims = Vec::new();
+    set.isolate(4, &mut victims);
+    let pages: Vec<u64> = victims.iter().map(|&pfn| set.frame(pfn).vpn.0).collect();
+    assert_eq!(pages, [0, 1, 2, 3]);
+    for (place, &pfn) in victims.iter().enumerate() {
+        set.cool(&mut space, pfn, place as u32);
+    }
+    assert_eq!(set.rescue(&mut space, victims[0]), 0);
+    let mut next = Vec::new();
+    set.isolate(4, &mut next);
+    let pages: Vec<u64> = next.iter().map(|&pfn| set.frame(pfn).vpn.0).collect();
+    assert_eq!(pages, [4, 5, 6, 7], "the rescued page is the youngest");
+    set.check_invariants(&[&space], &[]);
+}
+
+#[test]
+fn a_forked_child_shares_slots_until_both_are_gone() {
+    let mut set = Resident::new(1000, 1000, Placement::default());
+    let mut parent = Space::new(MmId(1));
+    let pfn = set.map(&mut parent, Vpn(9), Arrival::Fresh, None);
+    let mut victims = Vec::new();
+    set.isolate(1, &mut victims);
+    set.cool(&mut parent, pfn, 3);
+    let slot = set.take_slot().unwrap();
+    assert_eq!(set.evict(&mut parent, pfn, slot), 3);
+    let mut child = set.fork(&parent, MmId(2));
+    set.check_invariants(&[&parent, &child], &[]);
+    let mut dropped = Dropped::default();
+    set.forget(&mut parent, Vpn(9), &mut dropped);
+    assert!(dropped.slots.is_empty(), "the child still reads it");
+    set.forget(&mut child, Vpn(9), &mut dropped);
+    assert_eq!(dropped.slots, [slot]);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Touch { space: u8, page: u8 },
+    Cool { count: u8 },
+    Evict { count: u8 },
+    Forget { space: u8, page: u8, len: u8 },
+    Remap { space: u8, from: u8, to: u8, len: u8 },
+    Fork { from: u8, to: u8 },
+    Park,
+    Unpark,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let space = 0u8..3;
+    prop_oneof![
+        8 => (space.clone(), any::<u8>()).prop_map(|(space, page)| Step::Touch { space, page }),
+        4 => (0u8..20).prop_map(|count| Step::Cool { count }),
+        4 => (0u8..20).prop_map(|count| Step::Evict { count }),
+        2 => (space.clone(), any::<u8>(), 0u8..40)
+            .prop_map(|(space, page, len)| Step::Forget { space, page, len }),
+        1 => (space.clone(), any::<u8>(), any::<u8>(), 0u8..40)
+            .prop_map(|(space, from, to, len)| Step::Remap { space, from, to, len }),
+        1 => (space.clone(), space).prop_map(|(from, to)| Step::Fork { from, to }),
+        1 => Just(Step::Park),
+        1 => Just(Step::Unpark),
+    ]
+}
+
+/// What each page of each space holds, as a plain map; the store as another.
+#[derive(Default)]
+struct Model {
+    truth: [HashMap<u64, u64>; 3],
+    memory: HashMap<u32, u64>,
+    store: HashMap<u32, u64>,
+    clock: u64,
+}
+
+/// Both spaces lie far apart from page 200 on, so that tables come and go.
+fn vpn(page: u8) -> Vpn {
+    Vpn(if page > 200 { (1 << (40 - PAGE_SHIFT)) + u64::from(page) } else { u64::from(page) * 7 })
+}
+
+struct World {
+    set: Resident,
+    spaces: [Space; 3],
+    model: Model,
+}
+
+impl World {
+    fn touch(&mut self, space: usize, vpn: Vpn) {
+        let value = match self.spaces[space].get(vpn) {
+            Entry::None => {
+                let pfn = self.set.map(&mut self.spaces[space], vpn, Arrival::Fresh, None);
+                self.model.memory.insert(pfn.0, 0);
+                0
+            }
+            Entry::Resident(pfn) => self.model.memory[&pfn.0],
+            Entry::Cool(pfn) => {
+                self.set.rescue(&mut self.spaces[space], pfn);
+                self.model.memory[&pfn.0]
+            }
+            Entry::Stored { slot, .. } => {
+                let value = self.model.store[&slot.0];
+                self.set.begin_load(&mut self.spaces[space], vpn, slot);
+                let pfn =
+                    self.set.map(&mut self.spaces[space], vpn, Arrival::Loaded, Some(slot));
+                let mut dropped = Dropped::default();
+                self.set.release_slot(slot, &mut dropped);
+                assert!(dropped.slots.is_empty());
+                self.model.memory.insert(pfn.0, value);
+                value
+            }
+        };
+        assert_eq!(value, *self.model.truth[space].get(&vpn.0).unwrap_or(&0));
+        let Entry::Resident(pfn) = self.spaces[space].get(vpn) else { panic!("not resident") };
+        self.model.clock += 1;
+        let written = self.model.clock;
+        self.model.memory.insert(pfn.0, written);
+        self.model.truth[space].insert(vpn.0, written);
+    }
+
+    fn cool(&mut self, count: usize) {
+        let mut victims = Vec::new();
+        self.set.isolate(count, &mut victims);
+        for pfn in victims {
+            let owner = self.set.frame(pfn).mm.0 as usize;
+            self.set.cool(&mut self.spaces[owner], pfn, pfn.0);
+        }
+    }
+
+    fn evict(&mut self, count: usize) {
+        let mut coolest = Vec::new();
+        self.set.coolest(count, &mut coolest);
+        for pfn in coolest {
+            let owner = self.set.frame(pfn).mm.0 as usize;
+            let value = self.model.memory[&pfn.0];
+            let slot = self.set.take_slot().unwrap();
+            self.model.store.insert(slot.0, value);
+            if let Some(old) = self.set.set_copy(pfn, None) {
+                self.model.store.remove(&old.0);
+            }
+            self.set.evict(&mut self.spaces[owner], pfn, slot);
+        }
+    }
+
+    fn run(&mut self, step: Step) {
+        let mut dropped = Dropped::default();
+        match step {
+            Step::Touch { space, page } => self.touch(space as usize, vpn(page)),
+            Step::Cool { count } => self.cool(count as usize),
+            Step::Evict { count } => self.evict(count as usize),
+            Step::Forget { space, page, len } => {
+                let (start, end) = (vpn(page), Vpn(vpn(page).0 + u64::from(len)));
+                let space = space as usize;
+                self.set.forget_range(&mut self.spaces[space], start, end, &mut dropped);
+                self.model.truth[space].retain(|&at, _| at < start.0 || at >= end.0);
+            }
+            Step::Remap { space, from, to, len } => {
+                let (space, len) = (space as usize, u64::from(len));
+                let (from, to) = (vpn(from).0, vpn(to).0);
+                if from.abs_diff(to) < len {
+                    return;
+                }
+                let moving = &mut self.spaces[space];
+                self.set.remap(moving, Vpn(from), Vpn(to), len, &mut dropped);
+                let truth = &mut self.model.truth[space];
+                for at in 0..len {
+                    truth.remove(&(to + at));
+                    if let Some(value) = truth.remove(&(from + at)) {
+                        truth.insert(to + at, value);
+                    }
+                }
+            }
+            Step::Fork { from, to } if from != to => {
+                let (from, to) = (from as usize, to as usize);
+                self.set.forget_range(&mut self.spaces[to], Vpn(0), Vpn(1 << 40), &mut dropped);
+                let child = self.set.fork(&self.spaces[from], MmId(to as u32));
+                self.spaces[from].for_each(|vpn, entry| {
+                    if let (Entry::Resident(a) | Entry::Cool(a), Entry::Resident(b) | Entry::Cool(b)) =
+                        (entry, child.get(vpn))
+                    {
+                        let value = self.model.memory[&a.0];
+                        self.model.memory.insert(b.0, value);
+                    }
+                });
+                self.spaces[to] = child;
+                self.model.truth[to] = self.model.truth[from].clone();
+            }
+            Step::Fork { .. } => {}
+            Step::Park => {
+                let mut victims = Vec::new();
+                self.set.isolate(3, &mut victims);
+                for pfn in victims {
+                    self.set.park(pfn);
+                }
+            }
+            Step::Unpark => self.set.unpark(2),
+        }
+        for slot in dropped.slots {
+            self.model.store.remove(&slot.0);
+        }
+        let spaces: Vec<&Space> = self.spaces.iter().collect();
+        self.set.check_invariants(&spaces, &[]);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 200 }))]
+    /// Whatever the order of touches, cooling, eviction, unmapping, remapping and forks: every page
+    /// reads what was last written to it, and every count adds up.
+    #[test]
+    fn every_page_reads_what_was_written(steps in prop::collection::vec(step(), 1..200)) {
+        let mut world = World {
+            set: Resident::new(1000, 100_000, Placement::default()),
+            spaces: [Space::new(MmId(0)), Space::new(MmId(1)), Space::new(MmId(2))],
+            model: Model::default(),
+        };
+        for step in steps {
+            world.run(step);
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The raw kernel: the only crate, beside the agent, with unsafe code.
+//!
+//! Each module wraps one kernel interface in a safe type and nothing more; policy lives elsewhere.
+
+pub mod futex;
+pub mod pagemap;
+pub mod proc;
+pub mod process;
+pub mod shared;
+pub mod socket;
+pub mod uffd;

@@ -1,0 +1,113 @@
+//! PAGEMAP_SCAN: which pages of a process are present, as runs.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+#[repr(C)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: libc::c_ulong =
+    ((3 << 30) | ((size_of::<ScanArg>() as u32) << 16) | (0x66 << 8) | 16) as libc::c_ulong;
+const PRESENT: u64 = 1 << 3;
+const ZERO_PAGE: u64 = 1 << 5;
+/// Bit 56 of a pagemap entry: nobody else maps the page.
+const EXCLUSIVE: u64 = 1 << 56;
+const ENTRY_PRESENT: u64 = 1 << 63;
+const REGIONS_MAX: usize = 512;
+
+/// The page map of one process.
+#[derive(Debug)]
+pub struct Pagemap {
+    file: File,
+}
+
+impl Pagemap {
+    /// Opens the page map of process `pid`.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        Ok(Self { file: File::open(format!("/proc/{pid}/pagemap"))? })
+    }
+
+    /// Calls `found(start, end)` for each run of present pages (the shared zero page is not one).
+    pub fn scan_present(
+        &self,
+        start: u64,
+        end: u64,
+        mut found: impl FnMut(u64, u64),
+    ) -> io::Result<()> {
+        let mut regions = [Region::default(); REGIONS_MAX];
+        let mut from = start;
+        while from < end {
+            let mut arg = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                flags: 0,
+                start: from,
+                end,
+                walk_end: 0,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: REGIONS_MAX as u64,
+                max_pages: 0,
+                category_inverted: ZERO_PAGE,
+                category_mask: PRESENT | ZERO_PAGE,
+                category_anyof_mask: 0,
+                return_mask: PRESENT,
+            };
+            // SAFETY: the argument names a vector of REGIONS_MAX regions that lives through the call.
+            let got =
+                unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, std::ptr::from_mut(&mut arg)) };
+            if got < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            for region in &regions[..got as usize] {
+                found(region.start, region.end);
+            }
+            if arg.walk_end <= from {
+                break;
+            }
+            from = arg.walk_end;
+        }
+        Ok(())
+    }
+
+    /// How many present pages of the range are mapped by another process too.
+    pub fn count_shared(&self, start: u64, end: u64) -> io::Result<u64> {
+        use std::os::unix::fs::FileExt;
+        let mut shared = 0;
+        let mut buffer = [0u8; 8 * 1024];
+        let mut page = start >> 12;
+        while page < end >> 12 {
+            let want = (((end >> 12) - page) as usize * 8).min(buffer.len());
+            let got = self.file.read_at(&mut buffer[..want], page * 8)? & !7;
+            if got == 0 {
+                break;
+            }
+            for entry in buffer[..got].chunks_exact(8) {
+                let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
+                shared += u64::from(entry & ENTRY_PRESENT != 0 && entry & EXCLUSIVE == 0);
+            }
+            page += got as u64 / 8;
+        }
+        Ok(shared)
+    }
+}

@@ -1,0 +1,149 @@
+//! /proc: the areas of an address space, its resident sizes, the children of a process.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// One line of /proc/PID/maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Area {
+    pub start: u64,
+    pub end: u64,
+    pub readable: bool,
+    pub writable: bool,
+    pub shared: bool,
+    /// Inode of the file behind it; 0 if none.
+    pub inode: u64,
+    /// Path or pseudo-path (`[heap]`), empty for unnamed anonymous memory.
+    pub name: String,
+}
+
+impl Area {
+    /// Private anonymous memory that a program may write: what can be paged.
+    #[must_use]
+    pub fn is_pageable(&self) -> bool {
+        let anonymous = self.inode == 0
+            && (self.name.is_empty() || self.name == "[heap]" || self.name.starts_with("[anon:"));
+        anonymous && self.readable && self.writable && !self.shared
+    }
+}
+
+/// The areas of process `pid`.
+pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
+    let text = std::fs::read(format!("/proc/{pid}/maps"))?;
+    let text = String::from_utf8_lossy(&text);
+    Ok(text.lines().filter_map(parse_area).collect())
+}
+
+fn parse_area(line: &str) -> Option<Area> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let permissions = fields.next()?.as_bytes();
+    let _offset = fields.next()?;
+    let _device = fields.next()?;
+    let inode = fields.next()?.parse().ok()?;
+    Some(Area {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        readable: permissions.first() == Some(&b'r'),
+        writable: permissions.get(1) == Some(&b'w'),
+        shared: permissions.get(3) == Some(&b's'),
+        inode,
+        name: fields.next().unwrap_or("").trim_start().to_owned(),
+    })
+}
+
+/// The ranges that a forked child sees empty (`MADV_WIPEONFORK`) or not at all (`MADV_DONTFORK`).
+pub fn areas_not_inherited(pid: u32) -> io::Result<Vec<(u64, u64)>> {
+    let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
+    let text = String::from_utf8_lossy(&text);
+    let mut found = Vec::new();
+    let mut current = (0, 0);
+    for line in text.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            if flags.split_ascii_whitespace().any(|flag| flag == "wf" || flag == "dc") {
+                found.push(current);
+            }
+        } else if let Some(area) = parse_area(line) {
+            current = (area.start, area.end);
+        }
+    }
+    Ok(found)
+}
+
+/// An open /proc/PID/statm, read again and again.
+#[derive(Debug)]
+pub struct Statm {
+    file: File,
+}
+
+impl Statm {
+    /// Opens it for process `pid`.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        Ok(Self { file: File::open(format!("/proc/{pid}/statm"))? })
+    }
+
+    /// Resident pages of anonymous memory; 0 once the address space is gone.
+    pub fn anonymous_pages(&self) -> io::Result<u64> {
+        let mut buffer = [0u8; 128];
+        let got = self.file.read_at(&mut buffer, 0)?;
+        let text = std::str::from_utf8(&buffer[..got]).unwrap_or("");
+        let mut fields = text.split_ascii_whitespace().skip(1).map(|field| field.parse().unwrap_or(0));
+        let resident: u64 = fields.next().unwrap_or(0);
+        let file_backed = fields.next().unwrap_or(0);
+        Ok(resident.saturating_sub(file_backed))
+    }
+}
+
+/// The direct children of a process, over all its threads.
+#[must_use]
+pub fn children(pid: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return found };
+    for thread in threads.flatten() {
+        let Ok(text) = std::fs::read_to_string(thread.path().join("children")) else { continue };
+        found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+    }
+    found
+}
+
+/// State letter of a process (`R`, `S`, `T`, `Z`, ...), if it exists.
+#[must_use]
+pub fn state(pid: u32) -> Option<char> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Value in kB of a field of /proc/meminfo.
+#[must_use]
+pub fn meminfo_kb(field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.strip_prefix(field).is_some_and(|l| l.starts_with(':')))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_maps_line_is_read_field_by_field() {
+        let heap = parse_area("55d0-55f1 rw-p 00000000 00:00 0                          [heap]").unwrap();
+        assert_eq!((heap.start, heap.end, heap.name.as_str()), (0x55d0, 0x55f1, "[heap]"));
+        assert!(heap.is_pageable());
+        let file = parse_area("7f00-7f10 rw-p 00001000 fe:00 1234   /lib/a b.so").unwrap();
+        assert_eq!((file.inode, file.name.as_str()), (1234, "/lib/a b.so"));
+        assert!(!file.is_pageable());
+        assert!(!parse_area("7f00-7f10 rw-p 00000000 00:00 0 [stack]").unwrap().is_pageable());
+        assert!(!parse_area("7f00-7f10 rw-s 00000000 00:00 0 ").unwrap().is_pageable());
+        assert!(!parse_area("7f00-7f10 r--p 00000000 00:00 0 ").unwrap().is_pageable());
+        assert_eq!(parse_area("garbage"), None);
+    }
+
+    #[test]
+    fn this_process_has_anonymous_memory() {
+        let pid = std::process::id();
+        assert!(Statm::open(pid).unwrap().anonymous_pages().unwrap() > 0);
+        assert!(areas(pid).unwrap().iter().any(Area::is_pageable));
+    }
+}

@@ -1,0 +1,185 @@
+//! Processes: reading another one's memory, watching for its end, what a child inherits.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Most ranges one call of [`read_pages`] takes.
+pub const READ_PAGES_MAX: usize = 64;
+
+/// Reads the pages at `addresses` of process `pid` into `pages`, whole pages only. Returns how many
+/// were read, from the front.
+pub fn read_pages(pid: u32, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
+    assert!(addresses.len() <= READ_PAGES_MAX && pages.len() >= addresses.len());
+    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 4096 }; READ_PAGES_MAX];
+    for (slot, &address) in remote.iter_mut().zip(addresses) {
+        slot.iov_base = address as *mut libc::c_void;
+    }
+    let local = libc::iovec { iov_base: pages.as_mut_ptr().cast(), iov_len: addresses.len() * 4096 };
+    // SAFETY: `local` names memory we hold exclusively, at least as long as said; the remote ranges
+    // are checked by the kernel.
+    let got = unsafe {
+        libc::process_vm_readv(
+            pid as libc::pid_t,
+            &raw const local,
+            1,
+            remote.as_ptr(),
+            addresses.len() as libc::c_ulong,
+            0,
+        )
+    };
+    if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize / 4096) }
+}
+
+/// A process that can be waited for and signalled without the danger of a reused number.
+#[derive(Debug)]
+pub struct Pidfd {
+    fd: OwnedFd,
+}
+
+impl Pidfd {
+    /// Opens process `pid`.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        // SAFETY: takes two integers, returns a new descriptor or an error.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made this descriptor.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
+    }
+
+    /// Sends `signal`.
+    pub fn send(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: a null siginfo means "as kill would".
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.fd.as_raw_fd(),
+                signal,
+                std::ptr::null::<libc::siginfo_t>(),
+                0,
+            )
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Whether the process has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, no waiting.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    }
+}
+
+impl AsFd for Pidfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The thread group that thread `thread` belongs to.
+#[must_use]
+pub fn group_of(thread: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// Makes the program to be started by `command` die when this thread does, and keeps huge pages away
+/// from it and all it starts.
+pub fn confine(command: &mut Command) {
+    // SAFETY: the hook makes two prctl calls, both async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+            // The masks of the starter are its own affair: the program begins with a clean slate.
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+}
+
+/// Asks the kernel to send this process `signal` when its parent ends.
+pub fn die_with_parent(signal: i32) {
+    // SAFETY: an integer operation on this process.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, signal);
+    }
+}
+
+/// Orphans below this process become its children, so that the whole tree can be waited for.
+pub fn adopt_orphans() {
+    // SAFETY: an integer operation on this process.
+    unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    }
+}
+
+/// Puts this process into a process group of its own, out of reach of the terminal's signals.
+pub fn leave_process_group() {
+    // SAFETY: an integer operation on this process.
+    unsafe {
+        libc::setpgid(0, 0);
+    }
+}
+
+/// Allows as many descriptors as the hard limit does.
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure outlives both calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
+/// Asks for short time slices, so that this thread runs soon after it wakes beside busy ones; a
+/// real-time class where that is permitted.
+pub fn prefer_latency(real_time: bool) {
+    if real_time {
+        let parameter = libc::sched_param { sched_priority: 1 };
+        // SAFETY: the structure outlives the call; 0 is this thread.
+        if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameter) } == 0 {
+            return;
+        }
+    }
+    #[repr(C)]
+    #[derive(Default)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
+    // SAFETY: the structure outlives the call; 0 is this thread; a kernel that knows no slices ignores it.
+    unsafe {
+        libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(&attr), 0);
+    }
+}
+
+/// Capability bits this process may use.
+#[must_use]
+pub fn effective_capabilities() -> u64 {
+    std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+            u64::from_str_radix(line.trim(), 16).ok()
+        })
+        .unwrap_or(0)
+}
+
+/// Number of CAP_SYS_PTRACE.
+pub const CAP_SYS_PTRACE: u64 = 19;

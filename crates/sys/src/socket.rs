@@ -1,0 +1,203 @@
+//! Unix sockets that keep message boundaries and carry descriptors.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+}
+
+/// Waits for connections at a path.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+/// Most descriptors in one message.
+const FDS_MAX: usize = 4;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn own(fd: libc::c_int) -> OwnedFd {
+    // SAFETY: called only with a descriptor that a system call just returned.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    use std::os::unix::ffi::OsStrExt;
+    // SAFETY: all zeroes is a valid socket address structure.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::other("the path of the socket is too long"));
+    }
+    for (to, &from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = from as libc::c_char;
+    }
+    Ok((address, size_of::<libc::sockaddr_un>() as libc::socklen_t))
+}
+
+impl Listener {
+    /// Listens at `path`.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: integers only.
+        let fd = own(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?);
+        let (address, len) = address(path)?;
+        // SAFETY: the address outlives the call and `len` is its size.
+        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+        // SAFETY: integers only.
+        check(unsafe { libc::listen(fd.as_raw_fd(), 1024) })?;
+        Ok(Self { fd })
+    }
+
+    /// Takes a waiting connection, if there is one.
+    pub fn accept(&self) -> io::Result<Option<Socket>> {
+        let flags = libc::SOCK_CLOEXEC;
+        // SAFETY: null addresses are allowed.
+        let fd = unsafe {
+            libc::accept4(self.fd.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
+        };
+        if fd < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+        }
+        Ok(Some(Socket { fd: own(fd) }))
+    }
+}
+
+impl Socket {
+    /// Takes over a descriptor.
+    #[must_use]
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// A connected pair.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let mut fds = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: the array takes the two descriptors.
+        check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
+        Ok((Self { fd: own(fds[0]) }, Self { fd: own(fds[1]) }))
+    }
+
+    /// Process number of the one who connected.
+    pub fn peer(&self) -> io::Result<u32> {
+        let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: the structure outlives the call and `len` is its size.
+        check(unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERCRED,
+                (&raw mut credentials).cast(),
+                &raw mut len,
+            )
+        })?;
+        Ok(credentials.pid as u32)
+    }
+
+    /// Sends a message with descriptors.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        assert!(fds.len() <= FDS_MAX);
+        let mut data =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut control = [0u64; 8];
+        // SAFETY: all zeroes is a valid empty message header.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut data;
+        header.msg_iovlen = 1;
+        if !fds.is_empty() {
+            let payload = (fds.len() * 4) as u32;
+            header.msg_control = control.as_mut_ptr().cast();
+            // SAFETY: plain arithmetic; the control buffer (64 bytes) holds FDS_MAX descriptors, and
+            // the first control header lies inside it.
+            unsafe {
+                header.msg_controllen = libc::CMSG_SPACE(payload) as usize;
+                let first = libc::CMSG_FIRSTHDR(&raw const header);
+                (*first).cmsg_level = libc::SOL_SOCKET;
+                (*first).cmsg_type = libc::SCM_RIGHTS;
+                (*first).cmsg_len = libc::CMSG_LEN(payload) as usize;
+                for (i, fd) in fds.iter().enumerate() {
+                    libc::CMSG_DATA(first).cast::<libc::c_int>().add(i).write_unaligned(fd.as_raw_fd());
+                }
+            }
+        }
+        // SAFETY: the header names memory that outlives the call.
+        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Receives one message; 0 bytes means that the other end is gone.
+    pub fn receive(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        let mut data = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut control = [0u64; 8];
+        // SAFETY: all zeroes is a valid empty message header.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = &raw mut data;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = size_of_val(&control);
+        // SAFETY: the header names memory that outlives the call.
+        let got =
+            unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel filled the control buffer with well-formed headers; descriptors in an
+        // SCM_RIGHTS message are new and ours.
+        unsafe {
+            let mut next = libc::CMSG_FIRSTHDR(&raw const header);
+            while !next.is_null() {
+                if (*next).cmsg_level == libc::SOL_SOCKET && (*next).cmsg_type == libc::SCM_RIGHTS {
+                    let count = ((*next).cmsg_len - libc::CMSG_LEN(0) as usize) / 4;
+                    for i in 0..count {
+                        let fd = libc::CMSG_DATA(next).cast::<libc::c_int>().add(i).read_unaligned();
+                        fds.push(own(fd));
+                    }
+                }
+                next = libc::CMSG_NXTHDR(&raw const header, next);
+            }
+        }
+        Ok(got as usize)
+    }
+
+    /// From now on `receive` waits at most this long (then: an error of kind `WouldBlock`).
+    pub fn set_receive_timeout(&self, limit: std::time::Duration) -> io::Result<()> {
+        let timeout = libc::timeval {
+            tv_sec: limit.as_secs() as libc::time_t,
+            tv_usec: libc::suseconds_t::from(limit.subsec_micros()),
+        };
+        // SAFETY: the structure outlives the call and its size is given.
+        check(unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const timeout).cast(),
+                size_of::<libc::timeval>() as libc::socklen_t,
+            )
+        })
+        .map(|_| ())
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
