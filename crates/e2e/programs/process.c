@@ -1,0 +1,445 @@
+/*
+ * process CASE [MIB ...]: what a program does with processes, threads, signals and its
+ * surroundings, each with MIB of filled memory around it that a limit must have pushed out.
+ */
+#include "common.h"
+
+#include <sched.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+extern char **environ;
+
+static int *volatile nowhere;
+
+static struct ballast load(int argc, char **argv, int index) {
+    return ballast_new(number(argc, argv, index, 48), 11);
+}
+
+/* ---- endings ---------------------------------------------------------------------------- */
+
+static int case_exit(int argc, char **argv) { return number(argc, argv, 0, 0); }
+
+static int case_signal(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 1);
+    ballast_check(&b, "before the signal");
+    kill(getpid(), number(argc, argv, 0, SIGTERM));
+    pause();
+    return WRONG;
+}
+
+static int case_crash(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    ballast_check(&b, "before the crash");
+    *nowhere = 1;
+    return WRONG;
+}
+
+/* Ends by exit_group from another thread while the main thread is busy. */
+static void *exit_soon(void *argument) {
+    usleep(100000);
+    exit((int)(intptr_t)argument);
+}
+
+static int case_exit_from_thread(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 1);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, exit_soon, (void *)number(argc, argv, 0, 5)) == 0);
+    for (;;) ballast_change(&b), ballast_check(&b, "while another thread exits");
+}
+
+/* The main thread ends first; the process lives on and its status is the last thread's. */
+static struct ballast kept;
+
+static void *outlive_main(void *argument) {
+    usleep(100000);
+    ballast_change(&kept);
+    ballast_check(&kept, "after the main thread ended");
+    say("outlived\n");
+    exit((int)(intptr_t)argument);
+}
+
+static int case_main_thread_ends(int argc, char **argv) {
+    kept = load(argc, argv, 0);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, outlive_main, (void *)7L) == 0);
+    pthread_exit(NULL);
+}
+
+/* ---- forks ------------------------------------------------------------------------------ */
+
+/* The child checks everything, changes its copy, and checks again; the parent's stays. */
+static void child_with_copy(struct ballast *b, const char *what) {
+    ballast_check(b, what);
+    struct ballast half = *b;
+    half.bytes /= 2;
+    ballast_change(&half);
+    ballast_check(&half, what);
+    half.start = (char *)b->start + half.bytes;
+    half.version = b->version;
+    if (memcmp(b->start, half.start, PAGE) == 0) die("%s: changed page is unchanged", what);
+    _exit(0);
+}
+
+static int case_fork(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) child_with_copy(&b, "forked child");
+    ballast_check(&b, "parent beside its child");
+    wait_ok(child, "fork");
+    ballast_check(&b, "parent after its child");
+    ballast_change(&b);
+    ballast_check(&b, "parent after its own change");
+    puts("fork: ok");
+    return 0;
+}
+
+/* The parent rewrites everything while the child still reads the old data (a database saving). */
+static int case_fork_snapshot(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    for (int round = 0; round < 3; round++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            for (int pass = 0; pass < 2; pass++) ballast_check(&b, "snapshot in the child");
+            _exit(0);
+        }
+        ballast_change(&b);
+        wait_ok(child, "fork-snapshot");
+        ballast_check(&b, "parent after the snapshot");
+    }
+    puts("fork-snapshot: ok");
+    return 0;
+}
+
+/* Forks that go around the C library. */
+static int case_raw_fork(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    long child = syscall(SYS_fork);
+    MUST(child >= 0);
+    if (child == 0) child_with_copy(&b, "child of SYS_fork");
+    wait_ok(child, "SYS_fork");
+    child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    MUST(child >= 0);
+    if (child == 0) child_with_copy(&b, "child of SYS_clone");
+    wait_ok(child, "SYS_clone");
+    struct {
+        uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
+    } how = {.exit_signal = SIGCHLD};
+    child = syscall(SYS_clone3, &how, sizeof how);
+    MUST(child >= 0);
+    if (child == 0) child_with_copy(&b, "child of SYS_clone3");
+    wait_ok(child, "SYS_clone3");
+    ballast_check(&b, "parent after raw forks");
+    puts("raw-fork: ok");
+    return 0;
+}
+
+static int case_many(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    long count = number(argc, argv, 1, 12);
+    pid_t children[256];
+    MUST(count <= 256);
+    for (long i = 0; i < count; i++) {
+        children[i] = fork();
+        MUST(children[i] >= 0);
+        if (children[i] == 0) {
+            ballast_check(&b, "one child of many");
+            fill((char *)b.start + i * PAGE, PAGE, 99, i);
+            check((char *)b.start + i * PAGE, PAGE, 99, i, "one child's own page");
+            _exit(0);
+        }
+    }
+    for (long i = 0; i < count; i++) wait_ok(children[i], "many");
+    ballast_check(&b, "parent of many");
+    puts("many: ok");
+    return 0;
+}
+
+static int case_deep(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    long depth = number(argc, argv, 1, 10);
+    for (long level = 0; level < depth; level++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child > 0) {
+            wait_ok(child, "deep");
+            ballast_check(&b, "on the way back up");
+            if (level > 0) _exit(0);
+            puts("deep: ok");
+            return 0;
+        }
+        ballast_check(&b, "one level deeper");
+        ballast_change(&b);
+    }
+    ballast_check(&b, "at the bottom");
+    _exit(0);
+}
+
+/* The grandchild goes on alone and leaves its word in a file. */
+static int case_daemon(int argc, char **argv) {
+    MUST(argc > 1);
+    struct ballast b = load(argc, argv, 0);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child > 0) {
+        wait_ok(child, "daemon");
+        puts("daemon: left");
+        return 0;
+    }
+    MUST(setsid() > 0);
+    child = fork();
+    MUST(child >= 0);
+    if (child > 0) _exit(0);
+    usleep(300000);
+    ballast_check(&b, "in the daemon");
+    ballast_change(&b);
+    ballast_check(&b, "in the daemon after its change");
+    int file = open(argv[1], O_WRONLY | O_CREAT | O_EXCL, 0600);
+    MUST(file >= 0);
+    MUST(write(file, "daemon: ok\n", 11) == 11);
+    _exit(0);
+}
+
+static int case_crash_child(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) {
+        ballast_check(&b, "before the child's crash");
+        *nowhere = 1;
+    }
+    int status = wait_status(child);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGSEGV) die("wait status %#x", status);
+    ballast_check(&b, "after the child's crash");
+    puts("crash-child: ok");
+    return 0;
+}
+
+/* ---- other programs --------------------------------------------------------------------- */
+
+static int case_vfork(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(9);
+    }
+    wait_ok(child, "vfork");
+    ballast_check(&b, "after vfork");
+    char *arguments[] = {"sh", "-c", "exit 0", NULL};
+    MUST(posix_spawn(&child, "/bin/sh", NULL, NULL, arguments, environ) == 0);
+    wait_ok(child, "posix_spawn");
+    int status = system("exit 7");
+    if (WEXITSTATUS(status) != 7) die("system: status %#x", status);
+    char line[64] = "";
+    FILE *from = popen("echo popen", "r");
+    MUST(from && fgets(line, sizeof line, from));
+    MUST(strcmp(line, "popen\n") == 0 && pclose(from) == 0);
+    ballast_check(&b, "after system and popen");
+    puts("vfork: ok");
+    return 0;
+}
+
+/* The program replaces itself, COUNT times, and starts over in fresh memory each time. */
+static int case_exec(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    ballast_check(&b, "before exec");
+    long left = number(argc, argv, 1, 3);
+    if (left == 0) {
+        puts("exec: ok");
+        return 0;
+    }
+    char mib[32], count[32];
+    snprintf(mib, sizeof mib, "%zu", b.bytes / MIB);
+    snprintf(count, sizeof count, "%ld", left - 1);
+    execl("/proc/self/exe", "process", "exec", mib, count, (char *)NULL);
+    die("exec: %s", strerror(errno));
+}
+
+static void *exec_away(void *argument) {
+    execl("/proc/self/exe", "process", "exec", (char *)argument, "0", (char *)NULL);
+    die("exec from a thread: %s", strerror(errno));
+}
+
+static int case_exec_from_thread(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, exec_away, argc > 0 ? argv[0] : "48") == 0);
+    for (;;) ballast_change(&b), ballast_check(&b, "until exec");
+}
+
+/* ---- threads ---------------------------------------------------------------------------- */
+
+static __thread uint64_t own[1024];
+
+static void *thread_life(void *argument) {
+    uint64_t seed = (uintptr_t)argument;
+    volatile uint64_t deep[8192];
+    for (size_t i = 0; i < 1024; i++) own[i] = word_at(seed, i);
+    for (size_t i = 0; i < 8192; i++) deep[i] = word_at(seed, i);
+    usleep(seed % 7 * 1000);
+    for (size_t i = 0; i < 1024; i++) MUST(own[i] == word_at(seed, i));
+    for (size_t i = 0; i < 8192; i++) MUST(deep[i] == word_at(seed, i));
+    return argument;
+}
+
+/* Threads come and go while their stacks and control blocks are pushed out. */
+static int case_threads(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    long waves = number(argc, argv, 1, 20);
+    for (long wave = 0; wave < waves; wave++) {
+        pthread_t threads[32];
+        for (long i = 0; i < 32; i++)
+            MUST(pthread_create(&threads[i], NULL, thread_life, (void *)(wave * 100 + i + 1)) == 0);
+        ballast_check(&b, "beside threads");
+        for (long i = 0; i < 32; i++) {
+            void *result;
+            MUST(pthread_join(threads[i], &result) == 0);
+            MUST(result == (void *)(wave * 100 + i + 1));
+        }
+    }
+    puts("threads: ok");
+    return 0;
+}
+
+/* ---- signals ---------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t told;
+
+static void remember(int signal) { told = signal; }
+
+/* Says when it is ready, then waits for a signal, looks at its memory and ends with 40. */
+static int case_wait_for_signal(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    struct sigaction action = {.sa_handler = remember};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    say("ready\n");
+    while (!told) usleep(1000);
+    ballast_check(&b, "after the signal");
+    char line[32];
+    snprintf(line, sizeof line, "signal %d\n", (int)told);
+    say(line);
+    return 40;
+}
+
+/* A timer interrupts at random points, on a stack of its own, and its handler reads memory. */
+static struct ballast seen;
+static volatile uint64_t ticks;
+
+static void look(int signal) {
+    (void)signal;
+    size_t page = ++ticks * 7919 % (seen.bytes / PAGE);
+    volatile uint64_t *words = (uint64_t *)((char *)seen.start + page * PAGE);
+    uint64_t key = page_key(seen.seed, page, 1);
+    for (size_t w = 0; w < WORDS; w++)
+        if (words[w] != word_at(key, w)) die("wrong word: in a signal handler");
+}
+
+static int case_timer(int argc, char **argv) {
+    seen = load(argc, argv, 0);
+    stack_t stack = {.ss_sp = map(64 * 1024), .ss_size = 64 * 1024};
+    MUST(sigaltstack(&stack, NULL) == 0);
+    struct sigaction action = {.sa_handler = look, .sa_flags = SA_ONSTACK | SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL) == 0);
+    ualarm(1000, 1000);
+    for (int pass = 0; pass < 4; pass++) ballast_check(&seen, "between signals");
+    ualarm(0, 0);
+    if (ticks == 0) die("no timer signal arrived");
+    puts("timer: ok");
+    return 0;
+}
+
+/* ---- surroundings ----------------------------------------------------------------------- */
+
+static int case_environment(int argc, char **argv) {
+    (void)argc, (void)argv;
+    for (char **entry = environ; *entry; entry++) puts(*entry);
+    return 0;
+}
+
+static void show_status(const char *wanted) {
+    char line[256];
+    FILE *status = fopen("/proc/self/status", "r");
+    MUST(status);
+    while (fgets(line, sizeof line, status))
+        if (strncmp(line, wanted, strlen(wanted)) == 0) fputs(line, stdout);
+    fclose(status);
+}
+
+/* What a program can see of how it was started; the same with Ebb and without. */
+static int case_surroundings(int argc, char **argv) {
+    char directory[4096], name[64];
+    struct rlimit files;
+    MUST(getcwd(directory, sizeof directory));
+    MUST(getrlimit(RLIMIT_NOFILE, &files) == 0);
+    mode_t mask = umask(022);
+    printf("directory %s\numask %o\nnice %d\n", directory, mask, getpriority(PRIO_PROCESS, 0));
+    printf("files %lu %lu\n", (unsigned long)files.rlim_cur, (unsigned long)files.rlim_max);
+    for (const char **line = (const char *[]){"SigBlk", "SigIgn", "SigCgt", "Threads", "NoNewPrivs",
+                                              "Uid", "Gid", "CapEff", NULL};
+         *line; line++)
+        show_status(*line);
+    for (int i = 0; i < argc; i++) printf("argument %s\n", argv[i]);
+    FILE *comm = fopen("/proc/self/comm", "r");
+    MUST(comm && fgets(name, sizeof name, comm));
+    printf("name %s", name);
+    fclose(comm);
+    int lowest = open("/dev/null", O_RDONLY);
+    printf("lowest free descriptor %d\n", lowest);
+    printf("ttys %d%d%d\n", isatty(0), isatty(1), isatty(2));
+    return 0;
+}
+
+/* Process group and session relative to those of the caller, given as numbers. */
+static int case_group(int argc, char **argv) {
+    (void)argc, (void)argv;
+    printf("group %d session %d\n", getpgrp(), getsid(0));
+    return 0;
+}
+
+static int case_copy(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    char *buffer = map(MIB);
+    for (ssize_t got; (got = read(0, buffer, MIB)) > 0;)
+        for (ssize_t done = 0, n; done < got; done += n)
+            MUST((n = write(1, buffer + done, got - done)) > 0);
+    MUST(write(2, "copied\n", 7) == 7);
+    ballast_check(&b, "after copying");
+    return 0;
+}
+
+/* Closes every descriptor that it did not open, as daemons do. */
+static int case_close_all(int argc, char **argv) {
+    for (int fd = 3; fd < 4096; fd++) close(fd);
+    struct ballast b = load(argc, argv, 0);
+    ballast_check(&b, "after closing one by one");
+    syscall(SYS_close_range, 3, ~0u, 0);
+    ballast_change(&b);
+    ballast_check(&b, "after close_range");
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) child_with_copy(&b, "child after closing all");
+    wait_ok(child, "close-all");
+    puts("close-all: ok");
+    return 0;
+}
+
+static const struct test_case cases[] = {
+    {"exit", case_exit}, {"signal", case_signal}, {"crash", case_crash},
+    {"exit-from-thread", case_exit_from_thread}, {"main-thread-ends", case_main_thread_ends},
+    {"fork", case_fork}, {"fork-snapshot", case_fork_snapshot}, {"raw-fork", case_raw_fork},
+    {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
+    {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"exec", case_exec},
+    {"exec-from-thread", case_exec_from_thread}, {"threads", case_threads},
+    {"wait-for-signal", case_wait_for_signal}, {"timer", case_timer},
+    {"environment", case_environment}, {"surroundings", case_surroundings}, {"group", case_group},
+    {"copy", case_copy}, {"close-all", case_close_all}, {NULL, NULL},
+};
+
+int main(int argc, char **argv) { return run_case(cases, argc, argv); }

@@ -1,0 +1,88 @@
+//! Where the programs come from: C sources compiled on first use, and the `ebb` binary.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+use std::time::SystemTime;
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    ROOT.get_or_init(|| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("repository root")
+    })
+}
+
+/// A file beside the C programs: a script, a Java source.
+pub fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name)
+}
+
+/// The `ebb` binary: `EBB_BIN`, or the release build, or the debug build, or built now.
+pub fn ebb() -> &'static Path {
+    static EBB: OnceLock<PathBuf> = OnceLock::new();
+    EBB.get_or_init(|| {
+        existing_ebb().unwrap_or_else(|| {
+            let mut cargo = Command::new(env!("CARGO"));
+            cargo.args(["build", "--release", "-p", "ebb"]).current_dir(root());
+            assert!(cargo.status().expect("cargo runs").success(), "ebb does not build");
+            existing_ebb().expect("ebb is built")
+        })
+    })
+}
+
+/// The `ebb` binary if there is one already.
+pub fn existing_ebb() -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os("EBB_BIN") {
+        return Some(PathBuf::from(path).canonicalize().expect("EBB_BIN names a file"));
+    }
+    let target = root().join("target");
+    ["release/ebb", "debug/ebb"]
+        .map(|name| target.join(name))
+        .into_iter()
+        .find(|path| path.exists())
+}
+
+/// A compiled C program. `torture` has two source files, the others one.
+pub fn program(name: &str) -> PathBuf {
+    let mut sources = vec![script(&format!("{name}.c"))];
+    if name == "torture" {
+        sources.push(script("torture_chaos.c"));
+    }
+    compile(name, &sources, &[])
+}
+
+/// The same program, linked so that nothing can be preloaded into it.
+pub fn static_program(name: &str) -> PathBuf {
+    compile(&format!("{name}-static"), &[script(&format!("{name}.c"))], &["-static"])
+}
+
+fn compile(output: &str, sources: &[PathBuf], extra: &[&str]) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
+    let folder = root().join("target/e2e-programs");
+    fs::create_dir_all(&folder).expect("folder for programs");
+    let path = folder.join(output);
+    if modified(&path) > newest_source() {
+        return path;
+    }
+    // Another test process may run the old file: build beside it and rename.
+    let fresh = folder.join(format!("{output}.{}", std::process::id()));
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-pthread", "-Wall", "-Wextra", "-Werror"]).args(extra);
+    cc.arg("-o").arg(&fresh).args(sources);
+    let status = cc.status().expect("cc runs");
+    assert!(status.success(), "{output} does not compile");
+    fs::rename(&fresh, &path).expect("program in place");
+    path
+}
+
+fn modified(path: &Path) -> SystemTime {
+    fs::metadata(path).and_then(|data| data.modified()).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn newest_source() -> SystemTime {
+    let folder = fs::read_dir(script("")).expect("folder of sources");
+    folder.flatten().map(|entry| modified(&entry.path())).max().expect("sources")
+}

@@ -1,0 +1,147 @@
+//! Clients of the servers under test: just enough of the protocols of Redis and memcached to
+//! write values and to check each of them.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a server may take for one answer before it counts as hanging.
+const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
+
+/// A connection over a Unix socket.
+pub struct Connection {
+    reader: BufReader<UnixStream>,
+}
+
+impl Connection {
+    /// Connects, if the server listens already.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(ANSWER_AT_MOST))?;
+        stream.set_write_timeout(Some(ANSWER_AT_MOST))?;
+        Ok(Self { reader: BufReader::with_capacity(1 << 16, stream) })
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).expect("server takes a request");
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).expect("server answers in time");
+        assert!(line.ends_with("\r\n"), "server closed the connection after {line:?}");
+        line.truncate(line.len() - 2);
+        line
+    }
+
+    fn block(&mut self, bytes: usize) -> Vec<u8> {
+        let mut block = vec![0; bytes + 2];
+        self.reader.read_exact(&mut block).expect("server answers in time");
+        block.truncate(bytes);
+        block
+    }
+}
+
+/// An answer of Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Text(String),
+    Number(i64),
+    Bytes(Vec<u8>),
+    Nothing,
+}
+
+/// The part of the Redis protocol that the tests need.
+impl Connection {
+    pub fn redis_send(&mut self, words: &[&[u8]]) {
+        let mut request = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words {
+            request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+            request.extend_from_slice(word);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.send(&request);
+    }
+
+    pub fn redis_answer(&mut self) -> Answer {
+        let line = self.line();
+        let (kind, rest) = line.split_at(1);
+        match kind {
+            "+" => Answer::Text(rest.to_owned()),
+            ":" => Answer::Number(rest.parse().expect("a number")),
+            "$" if rest == "-1" => Answer::Nothing,
+            "$" => Answer::Bytes(self.block(rest.parse().expect("a length"))),
+            _ => panic!("redis answers {line:?}"),
+        }
+    }
+
+    pub fn redis(&mut self, words: &[&[u8]]) -> Answer {
+        self.redis_send(words);
+        self.redis_answer()
+    }
+}
+
+/// The part of the memcached protocol that the tests need.
+impl Connection {
+    pub fn cache_set(&mut self, key: &str, value: &[u8]) {
+        self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
+        self.send(value);
+        self.send(b"\r\n");
+        assert_eq!(self.line(), "STORED", "{key}");
+    }
+
+    pub fn cache_get(&mut self, key: &str) -> Option<Vec<u8>> {
+        self.send(format!("get {key}\r\n").as_bytes());
+        let line = self.line();
+        if line == "END" {
+            return None;
+        }
+        let length = line.rsplit(' ').next().and_then(|word| word.parse().ok());
+        let value = self.block(length.unwrap_or_else(|| panic!("memcached answers {line:?}")));
+        assert_eq!(self.line(), "END");
+        Some(value)
+    }
+}
+
+/// The bytes that belong to a key: different for every key and version, so that a wrong value is
+/// told from a right one, and half of them repeated so that they compress as real data does.
+pub fn value_of(key: u64, version: u64, bytes: usize) -> Vec<u8> {
+    let mut random = Random(key << 8 ^ version);
+    let mut value = Vec::with_capacity(bytes + 16);
+    while value.len() < bytes {
+        let word = random.next().to_le_bytes();
+        value.extend_from_slice(&word);
+        value.extend_from_slice(&word);
+    }
+    value.truncate(bytes);
+    value
+}
+
+/// Numbers from a seed (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    #[expect(clippy::should_implement_trait, reason = "an endless source, not an iterator")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    /// 0..count in an order of its own.
+    pub fn order(&mut self, count: u64) -> Vec<u64> {
+        let mut order: Vec<u64> = (0..count).collect();
+        for i in (1..order.len()).rev() {
+            let other = usize::try_from(self.below(i as u64 + 1)).expect("an index");
+            order.swap(i, other);
+        }
+        order
+    }
+}

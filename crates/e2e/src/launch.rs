@@ -1,0 +1,392 @@
+//! Starting one program, watching its memory, and waiting for it.
+//!
+//! Output goes to files, not pipes: an orphan that keeps a pipe open must not keep a test waiting.
+//! A sampler thread looks at the tree every 10 ms. With several processes the figures are read
+//! one after the other, so memory that changes hands in between can count twice: a reading above
+//! what was seen so far is taken again at once and the smaller one counts.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::build;
+use crate::tree::{Root, TAG, Tree};
+
+/// How often the tree's memory is read.
+const SAMPLE_EVERY: Duration = Duration::from_millis(10);
+
+/// A program to run: plainly, or under `ebb run` when it has a limit.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    program: OsString,
+    arguments: Vec<OsString>,
+    variables: Vec<(OsString, OsString)>,
+    directory: Option<PathBuf>,
+    input: Option<PathBuf>,
+    limit: Option<u64>,
+    options: Vec<OsString>,
+    at_most: Duration,
+}
+
+impl Launch {
+    /// A program by path, or by name if PATH has it.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            arguments: Vec::new(),
+            variables: Vec::new(),
+            directory: None,
+            input: None,
+            limit: None,
+            options: Vec::new(),
+            at_most: Duration::from_secs(60),
+        }
+    }
+
+    /// One of the C programs with its arguments, separated by spaces.
+    pub fn program(name: &str, arguments: &str) -> Self {
+        Self::new(build::program(name)).args(arguments.split_whitespace())
+    }
+
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.variables.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    pub fn directory(mut self, path: &Path) -> Self {
+        self.directory = Some(path.to_owned());
+        self
+    }
+
+    /// Reads its input from a file instead of /dev/null.
+    pub fn input(mut self, path: &Path) -> Self {
+        self.input = Some(path.to_owned());
+        self
+    }
+
+    /// Runs under `ebb run --memory-max BYTES`.
+    pub fn limit(mut self, bytes: u64) -> Self {
+        self.limit = Some(bytes);
+        self
+    }
+
+    /// Adds options of `ebb run`, separated by spaces.
+    pub fn options(mut self, options: &str) -> Self {
+        self.options.extend(options.split_whitespace().map(OsString::from));
+        self
+    }
+
+    /// The longest the run may take before it counts as hanging (60 s unless said).
+    pub fn at_most(mut self, seconds: u64) -> Self {
+        self.at_most = Duration::from_secs(seconds);
+        self
+    }
+
+    fn command(&self) -> Command {
+        let mut command = match self.limit {
+            None => Command::new(&self.program),
+            Some(bytes) => {
+                let mut ebb = Command::new(build::ebb());
+                ebb.arg("run").arg("--memory-max").arg(bytes.to_string());
+                ebb.args(&self.options).arg("--").arg(&self.program);
+                ebb
+            }
+        };
+        command
+            .args(&self.arguments)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        command
+    }
+
+    /// Starts it and begins to watch.
+    pub fn start(&self) -> Running {
+        static RUNS: AtomicU64 = AtomicU64::new(0);
+        let number = RUNS.fetch_add(1, Ordering::Relaxed);
+        let tag = format!("{}-{number}", std::process::id());
+        let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+        let output = |name| File::create(folder.path().join(name)).expect("output file");
+        let input = match &self.input {
+            Some(path) => Stdio::from(File::open(path).expect("input file")),
+            None => Stdio::null(),
+        };
+        let mut command = self.command();
+        command.env(TAG, &tag).stdin(input).stdout(output("out")).stderr(output("err"));
+        let begun = Instant::now();
+        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let root = Root {
+            pid: child.id().cast_signed(),
+            tag,
+            ebb: build::existing_ebb().unwrap_or_default(),
+        };
+        let sampler = Sampler::start(root.clone());
+        let launch = self.clone();
+        Running { launch, child, root, folder, sampler, begun, status: None }
+    }
+
+    /// Starts it and waits for its end.
+    pub fn run(&self) -> Outcome {
+        self.start().finish()
+    }
+}
+
+/// The most memory seen, and by whom.
+#[derive(Clone, Debug, Default)]
+pub struct Peak {
+    pub bytes: u64,
+    pub holders: String,
+    pub samples: u64,
+}
+
+struct Sampler {
+    stop: Arc<AtomicBool>,
+    peak: Arc<Mutex<Peak>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sampler {
+    fn start(root: Root) -> Self {
+        let (stop, peak) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
+        let (stopped, shared) = (Arc::clone(&stop), Arc::clone(&peak));
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                sample(&root, &shared);
+                thread::sleep(SAMPLE_EVERY);
+            }
+        });
+        Self { stop, peak, thread: Some(thread) }
+    }
+
+    fn finish(&mut self) -> Peak {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("sampler");
+        }
+        self.peak.lock().expect("sampler's peak").clone()
+    }
+}
+
+fn sample(root: &Root, shared: &Mutex<Peak>) {
+    let tree = root.descendants();
+    let mut bytes = tree.anonymous();
+    let mut peak = shared.lock().expect("sampler's peak");
+    peak.samples += 1;
+    if bytes > peak.bytes && tree.program.len() > 1 {
+        bytes = bytes.min(root.descendants().anonymous());
+    }
+    if bytes > peak.bytes {
+        peak.bytes = bytes;
+        peak.holders = tree.describe();
+    }
+}
+
+/// A program under way.
+pub struct Running {
+    launch: Launch,
+    child: Child,
+    root: Root,
+    folder: TempDir,
+    sampler: Sampler,
+    begun: Instant,
+    status: Option<ExitStatus>,
+}
+
+impl Running {
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// The process started: the program, or `ebb`.
+    pub fn pid(&self) -> i32 {
+        self.root.pid
+    }
+
+    /// What it wrote so far.
+    pub fn stdout(&self) -> String {
+        self.written("out")
+    }
+
+    pub fn stderr(&self) -> String {
+        self.written("err")
+    }
+
+    fn written(&self, name: &str) -> String {
+        let bytes = fs::read(self.folder.path().join(name)).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        send(self.root.pid, signal);
+    }
+
+    /// Waits until its output contains `text`.
+    pub fn wait_for(&mut self, text: &str) {
+        self.wait_until(&format!("{text:?} in its output"), |run| run.stdout().contains(text));
+    }
+
+    /// Waits until `done`; an end or too long a wait is a failure.
+    pub fn wait_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+        while !done(self) {
+            self.assert_in_time(what);
+            let ended = self.ended();
+            if ended && !done(self) {
+                panic!("ended before {what}\n{}", self.state());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether the started process has ended.
+    pub fn ended(&mut self) -> bool {
+        if self.status.is_none() {
+            self.status = self.child.try_wait().expect("wait for the program");
+        }
+        self.status.is_some()
+    }
+
+    fn assert_in_time(&self, what: &str) {
+        if self.begun.elapsed() > self.launch.at_most {
+            panic!("hangs: waited {:?} for {what}\n{}", self.launch.at_most, self.state());
+        }
+    }
+
+    /// All that is known of it, for a message.
+    fn state(&self) -> String {
+        let (stdout, stderr) = (self.stdout(), self.stderr());
+        let command = format!("{:?}", self.launch.command());
+        let dump = self.root.find().dump();
+        format!("command: {command}\nstdout: {stdout}\nstderr: {stderr}\n{dump}")
+    }
+
+    /// Waits for the end of the started process.
+    pub fn finish(mut self) -> Outcome {
+        while !self.ended() {
+            self.assert_in_time("its end");
+            thread::sleep(Duration::from_millis(2));
+        }
+        let wall = self.begun.elapsed();
+        let peak = self.sampler.finish();
+        let status = self.status.expect("ended");
+        let read = |name| fs::read(self.folder.path().join(name)).expect("output");
+        let stdout = read("out");
+        let stderr = String::from_utf8_lossy(&read("err")).into_owned();
+        let command = format!("{:?}", self.launch.command());
+        Outcome { command, status, stdout, stderr, peak, wall, limit: self.launch.limit }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.sampler.finish();
+        // A second look finds what was being forked during the first.
+        for _ in 0..2 {
+            kill_all(&self.root.find());
+        }
+        if self.status.is_none() {
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn kill_all(tree: &Tree) {
+    tree.all().for_each(|pid| send(pid, Signal::KILL));
+}
+
+/// Signals one process; one that is gone already is no matter.
+pub fn send(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// How a run ended and what it left.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub command: String,
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+    pub peak: Peak,
+    pub wall: Duration,
+    limit: Option<u64>,
+}
+
+impl Outcome {
+    /// The status as a shell gives it: the exit code, or 128 and the signal's number.
+    pub fn code(&self) -> i32 {
+        self.status.code().or(self.status.signal().map(|signal| 128 + signal)).expect("ended")
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    /// Fails unless it ended with this status.
+    #[track_caller]
+    pub fn expect_code(&self, code: i32) -> &Self {
+        assert!(self.code() == code, "status {} instead of {code}\n{}", self.code(), self.state());
+        self
+    }
+
+    /// Fails unless it ended with 0 and wrote just this line.
+    #[track_caller]
+    pub fn expect_line(&self, line: &str) -> &Self {
+        self.expect_code(0);
+        assert!(self.text() == format!("{line}\n"), "not {line:?}\n{}", self.state());
+        self
+    }
+
+    /// Fails if its tree ever held more than the limit and the allowance for measuring:
+    /// 3 %, at least 8 MiB.
+    #[track_caller]
+    pub fn expect_within_limit(&self) -> &Self {
+        let limit = self.limit.expect("a limited run");
+        let most = limit + (limit * 3 / 100).max(8 * crate::MIB);
+        let Peak { bytes, holders, samples } = &self.peak;
+        assert!(
+            *bytes <= most,
+            "held {bytes} bytes of {limit} (at most {most}) in {samples} samples: {holders}\n{}",
+            self.state()
+        );
+        self
+    }
+
+    fn state(&self) -> String {
+        let (text, error) = (tail(&self.text()), tail(&self.stderr));
+        format!("command: {}\nstdout: {text}\nstderr: {error}", self.command)
+    }
+}
+
+fn tail(text: &str) -> String {
+    let skip = text.chars().count().saturating_sub(4000);
+    text.chars().skip(skip).collect()
+}
+
+/// Adds a line to the table of times and peaks of this run of the tests.
+pub fn note(line: &str) -> io::Result<()> {
+    let path = build::root().join("target/e2e-table.txt");
+    let mut file = File::options().create(true).append(true).open(path)?;
+    writeln!(file, "{line}")
+}

@@ -1,0 +1,26 @@
+//! Harness of the end-to-end tests: real programs, run plainly and under `ebb run`, compared.
+//!
+//! * [`launch`] starts one program (with or without a limit) and waits for it, never for ever.
+//! * [`tree`] finds every process of a run and adds up its anonymous memory.
+//! * [`same`] runs a program plainly, then in less memory than it took, and compares.
+//! * [`build`] compiles the C programs and finds the `ebb` binary.
+//! * [`client`] speaks to the servers that the tests start.
+//!
+//! Invariants:
+//! I1. Every run has a time limit; a run that exceeds it fails with the state of all its threads.
+//! I2. Nothing outlives a test: every process of a run is killed when its handle goes away.
+//! I3. Only processes that carry the run's own tag, or descend from it, are ever signalled.
+
+#![forbid(unsafe_code)]
+
+pub mod build;
+pub mod client;
+pub mod launch;
+pub mod same;
+pub mod tree;
+
+/// One mebibyte.
+pub const MIB: u64 = 1 << 20;
+
+/// The least limit that Ebb promises to work with, used where a test wants hard pressure.
+pub const SMALL: u64 = 16 * MIB;

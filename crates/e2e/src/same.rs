@@ -1,0 +1,57 @@
+//! The central promise: in less memory a program does exactly what it does with plenty.
+
+use std::path::Path;
+
+use crate::launch::{Launch, Outcome, note};
+
+/// The shares of the plain run's peak that every program is given.
+pub const PERCENTS: [u64; 2] = [50, 25];
+
+/// Runs it plainly, then at 50 % and 25 % of the plain run's peak: same output, same status, and
+/// never more memory than allowed. Gives back the plain run.
+#[track_caller]
+pub fn same_in_less(name: &str, launch: &Launch) -> Outcome {
+    let plain = launch.run();
+    plain.expect_code(0);
+    record(name, 100, &plain);
+    for percent in PERCENTS {
+        let limited = launch.clone().limit(plain.peak.bytes * percent / 100).run();
+        record(name, percent, &limited);
+        same(&plain, &limited);
+        limited.expect_within_limit();
+    }
+    plain
+}
+
+/// Fails unless both runs wrote the same bytes and ended alike.
+#[track_caller]
+pub fn same(plain: &Outcome, limited: &Outcome) {
+    limited.expect_code(plain.code());
+    assert!(plain.stderr == limited.stderr, "stderr differs: {:?}", limited.stderr);
+    if plain.stdout != limited.stdout {
+        let pairs = plain.stdout.iter().zip(&limited.stdout);
+        let at = pairs.take_while(|(ours, theirs)| ours == theirs).count();
+        let lengths = (plain.stdout.len(), limited.stdout.len());
+        panic!("stdout differs at byte {at} (lengths {lengths:?}) of {}", limited.command);
+    }
+}
+
+/// Keeps the time and the peak of a run in the table.
+pub fn record(name: &str, percent: u64, outcome: &Outcome) {
+    let (wall, peak) = (outcome.wall.as_secs_f64(), outcome.peak.bytes >> 20);
+    let line = format!("{name:28} {percent:3} %  {wall:7.2} s  peak {peak:5} MiB");
+    note(&line).expect("table of times");
+    println!("{line}");
+}
+
+/// Whether a path exists; the tests say what to install when it does not.
+#[track_caller]
+pub fn need(path: &str) -> &Path {
+    let path = Path::new(path);
+    assert!(
+        path.exists(),
+        "{} is missing: ./test e2e installs what the tests need",
+        path.display()
+    );
+    path
+}

@@ -1,0 +1,173 @@
+//! The processes of one run, found through /proc, and the anonymous memory they hold.
+//!
+//! A process belongs to a run when it descends from the started one or carries the run's tag in
+//! its environment (an orphan does). Ebb's own processes are those that execute the `ebb` binary;
+//! they are not part of what the limit covers.
+//!
+//! Memory is `RssAnon` while there is one process, and the sum of `Pss_Anon` otherwise, so that a
+//! page shared by fork counts once.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The environment variable that marks every process of a run.
+pub const TAG: &str = "EBB_E2E_TAG";
+
+/// What identifies a run: the process started, its tag, and the `ebb` binary.
+#[derive(Clone, Debug)]
+pub struct Root {
+    pub pid: i32,
+    pub tag: String,
+    pub ebb: PathBuf,
+}
+
+/// The processes of a run at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// The program's processes.
+    pub program: Vec<i32>,
+    /// Ebb's own processes.
+    pub ebb: Vec<i32>,
+}
+
+impl Root {
+    /// Every process of the run: descendants, and whatever carries the tag.
+    pub fn find(&self) -> Tree {
+        let mut pids = BTreeSet::new();
+        add_descendants(self.pid, &mut pids);
+        let entry = format!("{TAG}={}", self.tag).into_bytes();
+        for pid in all_pids() {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            if environment.split(|byte| *byte == 0).any(|variable| variable == entry) {
+                pids.insert(pid);
+            }
+        }
+        self.sort(pids)
+    }
+
+    /// The descendants alone: cheap enough to ask a hundred times a second.
+    pub fn descendants(&self) -> Tree {
+        let mut pids = BTreeSet::new();
+        add_descendants(self.pid, &mut pids);
+        self.sort(pids)
+    }
+
+    fn sort(&self, pids: BTreeSet<i32>) -> Tree {
+        let mut tree = Tree::default();
+        for pid in pids.into_iter().filter(|pid| is_alive(*pid)) {
+            let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let own = exe == self.ebb || exe == Path::new(&deleted(&self.ebb));
+            if own { tree.ebb.push(pid) } else { tree.program.push(pid) }
+        }
+        tree
+    }
+}
+
+impl Tree {
+    /// Every process, Ebb's too.
+    pub fn all(&self) -> impl Iterator<Item = i32> + '_ {
+        self.program.iter().chain(&self.ebb).copied()
+    }
+
+    /// Bytes of anonymous memory that the program's processes hold.
+    pub fn anonymous(&self) -> u64 {
+        match self.program[..] {
+            [] => 0,
+            [only] => kib_in(&format!("/proc/{only}/status"), "RssAnon:") * 1024,
+            _ => self.program.iter().map(|pid| proportional(*pid)).sum(),
+        }
+    }
+
+    /// Who holds how much, for a message.
+    pub fn describe(&self) -> String {
+        let mut text = String::new();
+        for pid in &self.program {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let anonymous = kib_in(&format!("/proc/{pid}/status"), "RssAnon:");
+            let _ = write!(text, "{pid} {} RssAnon {anonymous} KiB; ", name.trim());
+        }
+        text
+    }
+
+    /// What every thread is doing: for a run that hangs.
+    pub fn dump(&self) -> String {
+        let mut text = String::new();
+        for pid in self.all() {
+            let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            let _ = writeln!(text, "--- process {pid}: {command}");
+            for field in ["State:", "PPid:", "RssAnon:", "Threads:", "SigPnd:", "ShdPnd:"] {
+                text.push_str(&line_of(&format!("/proc/{pid}/status"), field));
+            }
+            let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+            for task in tasks.into_iter().flatten().flatten().take(40) {
+                dump_task(&task.path(), &mut text);
+            }
+        }
+        text
+    }
+}
+
+fn dump_task(task: &Path, text: &mut String) {
+    let read = |name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
+    let state = line_of(&task.join("status").to_string_lossy(), "State:");
+    let _ = writeln!(
+        text,
+        "  task {} {} {} wchan {} syscall {}",
+        task.file_name().unwrap_or_default().to_string_lossy(),
+        read("comm").trim(),
+        state.trim(),
+        read("wchan"),
+        read("syscall").trim()
+    );
+    for frame in read("stack").lines() {
+        let _ = writeln!(text, "      {frame}");
+    }
+}
+
+/// Neither gone nor a zombie.
+pub fn is_alive(pid: i32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        let state = stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next());
+        !matches!(state, None | Some('Z' | 'X'))
+    })
+}
+
+fn deleted(path: &Path) -> String {
+    format!("{} (deleted)", path.display())
+}
+
+fn all_pids() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn add_descendants(pid: i32, pids: &mut BTreeSet<i32>) {
+    if !pids.insert(pid) {
+        return;
+    }
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+            add_descendants(child, pids);
+        }
+    }
+}
+
+fn proportional(pid: i32) -> u64 {
+    kib_in(&format!("/proc/{pid}/smaps_rollup"), "Pss_Anon:") * 1024
+}
+
+fn line_of(path: &str, field: &str) -> String {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .find(|line| line.starts_with(field))
+        .map_or(String::new(), |line| format!("  {line}\n"))
+}
+
+fn kib_in(path: &str, field: &str) -> u64 {
+    let line = line_of(path, field);
+    line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,67 @@
+//! The test programs themselves, run plainly: they pass on an ordinary kernel, and they notice a
+//! wrong word. What they say about Ebb is worth as much as this.
+
+use ebb_e2e::launch::Launch;
+
+#[test]
+fn torture_passes_without_ebb() {
+    for seed in 1..=4 {
+        Launch::program("torture", &format!("2 {seed}")).run().expect_line("torture: ok");
+    }
+}
+
+#[test]
+fn torture_notices_one_changed_bit() {
+    let outcome = Launch::program("torture", "1 1 96 spoil").run();
+    outcome.expect_code(3);
+    assert!(outcome.stderr.starts_with("wrong word: at the end: region"), "{}", outcome.stderr);
+}
+
+#[test]
+fn verify_and_hog_pass_without_ebb() {
+    let first = Launch::program("verify", "64 2 7 2").run();
+    let second = Launch::program("verify", "64 2 7 2").run();
+    assert_eq!(first.text(), second.text());
+    assert!(first.expect_code(0).text().starts_with("verify: ok "));
+    Launch::program("hog", "128 4").run().expect_line("hog: ok");
+}
+
+#[test]
+fn each_case_of_process_passes_without_ebb() {
+    for case in ["fork", "fork-snapshot", "raw-fork", "many", "deep", "crash-child", "vfork"]
+        .into_iter()
+        .chain(["exec", "exec-from-thread", "threads", "timer", "close-all"])
+    {
+        let line = case.strip_suffix("-from-thread").unwrap_or(case);
+        Launch::program("process", &format!("{case} 16")).run().expect_line(&format!("{line}: ok"));
+    }
+}
+
+#[test]
+fn each_case_of_memory_passes_without_ebb() {
+    for case in ["wipe-on-fork", "dont-fork", "discard", "break", "direct-io", "aio", "vectors"]
+        .into_iter()
+        .chain(["vmsplice", "peek", "sparse", "areas", "short-lived", "stack", "write-barrier"])
+        .chain(["lock", "shared", "sleepers", "together"])
+    {
+        Launch::program("memory", &format!("{case} 16")).run().expect_line(&format!("{case}: ok"));
+    }
+}
+
+#[test]
+fn the_sampler_sees_what_a_tree_holds() {
+    let alone = Launch::program("process", "threads 64 30").run().peak.bytes >> 20;
+    assert!((60..80).contains(&alone), "one process: {alone} MiB");
+    // Three levels of children, each with a copy of its own of all 48 MiB.
+    let tree = Launch::program("process", "deep 48 3").run().peak.bytes >> 20;
+    assert!((90..210).contains(&tree), "changed copies count: {tree} MiB");
+    // Twelve children that change one page each share the rest.
+    let shared = Launch::program("process", "many 64 12").run().peak.bytes >> 20;
+    assert!((60..75).contains(&shared), "shared pages count once: {shared} MiB");
+}
+
+#[test]
+#[should_panic(expected = "hangs")]
+fn a_hang_is_a_failure() {
+    Launch::new("sleep").arg("1000").at_most(1).run();
+}
