@@ -2,6 +2,7 @@
 //!
 //! Each module wraps one kernel interface in a safe type and nothing more; policy lives elsewhere.
 
+pub mod anon;
 pub mod futex;
 pub mod pagemap;
 pub mod proc;
@@ -9,3 +10,4 @@ pub mod process;
 pub mod shared;
 pub mod socket;
 pub mod uffd;
+pub mod uring;

@@ -1,0 +1,265 @@
+//! A file tier: pages of 4096 bytes in an unlinked file.
+//!
+//! The space map has its own lock, held for a few hundred nanoseconds and never across I/O. Reads
+//! and writes of different pages run side by side; that nobody reads a page being written is the
+//! business of the slot table, which names a page only after its write has ended.
+
+pub(crate) mod open;
+pub(crate) mod space;
+
+use crate::error::{StoreError, TierName};
+use crate::inject::Injector;
+use crate::lock;
+use ebb_core::types::PAGE_SIZE;
+use open::SwapFile;
+use rustix::fs::Advice;
+use rustix::io::Errno;
+use space::Space;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The file grows by this many pages at a time: 16 MiB.
+const GROWTH_PAGES: u64 = 4096;
+/// How often a transfer that makes no progress is tried again.
+const TRIES_MAX: u32 = 16;
+
+/// One file tier.
+pub(crate) struct FileTier {
+    pub index: u8,
+    pub fd: Arc<OwnedFd>,
+    pub path: PathBuf,
+    pub direct: bool,
+    pub injector: Arc<Injector>,
+    space: Mutex<Space>,
+    /// Pages the file has blocks for. Only the writer, one at a time, changes it.
+    reserved: AtomicU64,
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+}
+
+impl FileTier {
+    pub(crate) fn open(
+        index: u8,
+        path: Option<&Path>,
+        limit: Option<u64>,
+        injector: Arc<Injector>,
+    ) -> Result<Self, StoreError> {
+        let pages = limit.map(|bytes| bytes / PAGE_SIZE as u64);
+        let SwapFile { file, path, direct } = open::open(path)?;
+        Ok(Self {
+            index,
+            fd: Arc::new(file),
+            path,
+            direct,
+            injector,
+            space: Mutex::new(Space::new(pages)),
+            reserved: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn name(&self) -> TierName {
+        TierName::File(self.index)
+    }
+
+    /// Taken pages, and the most there can be.
+    pub(crate) fn fill(&self) -> (u64, u64) {
+        let space = lock(&self.space);
+        (space.taken(), space.limit())
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        lock(&self.space).is_full()
+    }
+
+    /// Takes up to `wanted` adjacent pages that the file has blocks for.
+    pub(crate) fn allocate(&self, wanted: usize) -> Option<(u32, usize)> {
+        loop {
+            let (first, count) = lock(&self.space).allocate(wanted)?;
+            // Relaxed: only this thread, the writer, reads and changes it.
+            let reserved = self.reserved.load(Ordering::Relaxed);
+            let end = u64::from(first) + count as u64;
+            if end <= reserved {
+                return Some((first, count));
+            }
+            let limit = lock(&self.space).limit();
+            let target = end.next_multiple_of(GROWTH_PAGES).min(limit);
+            let bytes = PAGE_SIZE as u64;
+            let grown = open::reserve(&self.fd, reserved * bytes, target * bytes)
+                .map(|()| target)
+                .or_else(|_| open::reserve(&self.fd, reserved * bytes, end * bytes).map(|()| end));
+            if let Ok(grown) = grown {
+                self.reserved.store(grown, Ordering::Relaxed);
+                return Some((first, count));
+            }
+            // The disk is full: what the file has is all there will be.
+            let mut space = lock(&self.space);
+            space.free(first, count);
+            space.stop_growing(reserved);
+        }
+    }
+
+    /// Gives back adjacent pages that one `allocate` gave, or part of them.
+    pub(crate) fn free(&self, first: u32, count: usize) {
+        lock(&self.space).free(first, count);
+    }
+
+    /// Reads whole pages. With a direct file, `buffer` must be aligned to pages.
+    pub(crate) fn read(&self, first: u32, buffer: &mut [u8]) -> io::Result<()> {
+        self.count_read(buffer.len() / PAGE_SIZE);
+        if let Some(delay) = self.injector.delay(true) {
+            std::thread::sleep(delay);
+        }
+        self.injector.read()?;
+        let offset = u64::from(first) * PAGE_SIZE as u64;
+        transfer(buffer.len(), |done| {
+            let end = done + self.injector.shorten(true, buffer.len() - done);
+            Ok(rustix::io::pread(&*self.fd, &mut buffer[done..end], offset + done as u64)?)
+        })?;
+        self.forget_cached(first, buffer.len());
+        self.injector.flip(buffer);
+        Ok(())
+    }
+
+    /// Counts pages read.
+    pub(crate) fn count_read(&self, pages: usize) {
+        // Relaxed: a statistic.
+        self.reads.fetch_add(pages as u64, Ordering::Relaxed);
+    }
+
+    /// Writes whole pages. With a direct file, `pages` must be aligned to pages.
+    pub(crate) fn write(&self, first: u32, pages: &[u8]) -> io::Result<()> {
+        self.writes.fetch_add((pages.len() / PAGE_SIZE) as u64, Ordering::Relaxed);
+        if let Some(delay) = self.injector.delay(false) {
+            std::thread::sleep(delay);
+        }
+        self.injector.write()?;
+        let offset = u64::from(first) * PAGE_SIZE as u64;
+        transfer(pages.len(), |done| {
+            let end = done + self.injector.shorten(false, pages.len() - done);
+            Ok(rustix::io::pwrite(&*self.fd, &pages[done..end], offset + done as u64)?)
+        })?;
+        self.forget_cached(first, pages.len());
+        Ok(())
+    }
+
+    /// Keeps the page cache small where it cannot be bypassed: starts the writing back of what is
+    /// dirty in the range, drops what is clean, and drops what was dirty in the ranges before.
+    pub(crate) fn forget_cached(&self, first: u32, length: usize) {
+        const BEHIND: u64 = 4 << 20;
+        if !self.direct {
+            let end = u64::from(first) * PAGE_SIZE as u64 + length as u64;
+            let start = end.saturating_sub(length as u64 + BEHIND);
+            let length = NonZeroU64::new(end - start);
+            let _ = rustix::fs::fadvise(&*self.fd, start, length, Advice::DontNeed);
+        }
+    }
+}
+
+/// Repeats a transfer until `length` bytes are done: short ones go on where they stopped, those
+/// interrupted or refused for the moment are tried again.
+fn transfer(length: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> io::Result<()> {
+    let (mut done, mut tries) = (0, 0);
+    while done < length {
+        match step(done) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                done += count;
+                tries = 0;
+            }
+            Err(error) if is_passing(&error) && tries < TRIES_MAX => {
+                tries += 1;
+                std::thread::yield_now();
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether an error says "try again" rather than "no".
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    let raw = error.raw_os_error();
+    [Errno::INTR, Errno::AGAIN].iter().any(|errno| raw == Some(errno.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inject::Plan;
+    use ebb_sys::anon::AnonBuffer;
+
+    fn tier(plan: &str, limit: Option<u64>) -> FileTier {
+        let plan = Plan::parse(plan).expect("plan");
+        let injector = Arc::new(Injector::new(Some(&plan)));
+        FileTier::open(0, None, limit, injector).expect("open")
+    }
+
+    fn pages(count: usize, seed: u8) -> AnonBuffer {
+        let mut buffer = AnonBuffer::new(count * PAGE_SIZE).expect("map");
+        for (at, byte) in buffer.iter_mut().enumerate() {
+            *byte = (at as u8) ^ (at >> 8) as u8 ^ seed;
+        }
+        buffer
+    }
+
+    #[test]
+    fn what_is_written_is_read_even_in_pieces() {
+        for plan in ["", "short-read@n2,short-write@n2"] {
+            let tier = tier(plan, None);
+            let (first, count) = tier.allocate(64).expect("room");
+            assert_eq!(count, 64);
+            tier.write(first, &pages(64, 3)).expect("write");
+            let mut back = AnonBuffer::new(64 * PAGE_SIZE).expect("map");
+            tier.read(first, &mut back).expect("read");
+            assert!(back[..] == pages(64, 3)[..], "plan {plan}");
+        }
+    }
+
+    #[test]
+    fn a_transfer_that_is_interrupted_goes_on_and_an_error_ends_it() {
+        let mut script = vec![
+            Ok(100),
+            Err(Errno::INTR.into()),
+            Err(Errno::AGAIN.into()),
+            Ok(150),
+            Err(io::Error::from(Errno::IO)),
+        ];
+        script.reverse();
+        let mut seen = Vec::new();
+        let error = transfer(300, |done| {
+            seen.push(done);
+            script.pop().expect("no call after the error")
+        })
+        .expect_err("the error comes through");
+        assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        assert_eq!(seen, [0, 100, 100, 100, 250]);
+        let end = transfer(10, |_| Ok(0)).expect_err("nothing is there");
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+        let stuck = transfer(10, |_| Err(Errno::AGAIN.into())).expect_err("gives up");
+        assert!(is_passing(&stuck));
+    }
+
+    #[test]
+    fn a_full_disk_ends_growth_and_nothing_else() {
+        // /dev/full cannot be grown (fallocate fails), like a disk without free blocks.
+        let mut tier = tier("", None);
+        assert!(tier.allocate(64).is_some());
+        let reserved = tier.reserved.load(Ordering::Relaxed);
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("open");
+        tier.fd = Arc::new(full.into());
+        let mut pages = 64;
+        while let Some((_, count)) = tier.allocate(64) {
+            pages += count as u64;
+        }
+        assert_eq!(pages, reserved);
+        assert!(tier.is_full());
+        tier.free(0, 1);
+        assert_eq!(tier.allocate(1), Some((0, 1)));
+    }
+}

@@ -1,0 +1,281 @@
+//! Reading pages back.
+//!
+//! A page in RAM costs one short lock, in which its compressed bytes are copied out; decompression
+//! and the check of the hash follow without it. No allocation, no system call.
+
+use crate::error::{StoreError, TierName};
+use crate::page::{Page, ZERO_PAGE, fill, page_hash};
+use crate::reads::{Job, PAGES_MAX, Wanted};
+use crate::table::{FilePlace, Place};
+use crate::{Store, lock};
+use ebb_core::types::{PAGE_SIZE, SlotId};
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// How often a read may find that its page has moved meanwhile.
+const MOVES_MAX: usize = 16;
+/// A larger read may include this many pages nobody wants between two wanted ones.
+const GAP_MAX: u32 = 1;
+/// Slots looked up under one lock.
+const LOOKUP_MAX: usize = 64;
+
+/// What a first look at a slot found.
+enum Found {
+    /// The page was in RAM and is here now.
+    Filled,
+    /// The page is in a file.
+    InFile { hash: u64, place: FilePlace },
+}
+
+/// A page of a file that somebody wants.
+#[derive(Clone, Copy)]
+struct Look {
+    place: FilePlace,
+    wanted: Wanted,
+}
+
+impl Store {
+    /// Reads a page, waiting for the file if it is there.
+    pub fn get(&self, slot: SlotId, page: &mut Page) -> Result<(), StoreError> {
+        self.get_if(slot, None, page)
+    }
+
+    /// Fills `page` if it is in RAM: true. Otherwise starts a read that will complete with `token`:
+    /// false.
+    pub fn get_or_start(
+        &self,
+        slot: SlotId,
+        page: &mut Page,
+        token: u64,
+    ) -> Result<bool, StoreError> {
+        match self.look(slot, None, page)? {
+            Found::Filled => Ok(true),
+            Found::InFile { hash, place } => {
+                let mut job = self.reads.job(place, 1)?;
+                job.want(Wanted { slot, hash, token, page: 0 });
+                self.reads.submit(job);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Starts reading several pages, those that lie side by side in a file with one transfer. Every
+    /// token completes exactly once, also those of pages in RAM and of slots that hold no page.
+    pub fn start_batch(&self, reads: &[(SlotId, u64)]) {
+        for reads in reads.chunks(LOOKUP_MAX) {
+            // Pages in files from the front, all others from the back.
+            let nowhere = FilePlace { tier: 0, page: 0 };
+            let mut found = [Look { place: nowhere, wanted: Wanted::NONE }; LOOKUP_MAX];
+            let (mut front, mut back) = (0, LOOKUP_MAX);
+            {
+                let index = lock(&self.index);
+                for &(slot, token) in reads {
+                    let entry = index.table.get(slot);
+                    let hash = entry.map_or(0, |entry| entry.0);
+                    let wanted = Wanted { slot, hash, token, page: 0 };
+                    if let Some((_, Place::File(place))) = entry {
+                        found[front] = Look { place, wanted };
+                        front += 1;
+                    } else {
+                        back -= 1;
+                        found[back].wanted = wanted;
+                    }
+                }
+            }
+            self.reads.add_alone(found[back..].iter().map(|look| look.wanted));
+            let in_files = &mut found[..front];
+            in_files.sort_unstable_by_key(|look| look.place);
+            self.start_sorted(in_files);
+        }
+    }
+
+    /// Groups pages of files, in file order, into transfers.
+    fn start_sorted(&self, mut looks: &[Look]) {
+        while let Some(first) = looks.first().map(|look| look.place) {
+            let near = |a: FilePlace, b: FilePlace| {
+                a.tier == b.tier
+                    && b.page - a.page <= GAP_MAX + 1
+                    && ((b.page - first.page) as usize) < PAGES_MAX
+            };
+            // No more pages than fit in a job even if the same slot is asked for many times.
+            let pairs = looks.windows(2).take(PAGES_MAX - 1);
+            let count = 1 + pairs.take_while(|pair| near(pair[0].place, pair[1].place)).count();
+            let (group, rest) = looks.split_at(count);
+            looks = rest;
+            let last = group[count - 1].place;
+            let job = self.reads.job(first, (last.page - first.page) as usize + 1);
+            let wanted = group.iter().map(|look| {
+                let page = (look.place.page - first.page) as u8;
+                Wanted { page, ..look.wanted }
+            });
+            match job {
+                Ok(mut job) => {
+                    wanted.for_each(|wanted| job.want(wanted));
+                    self.reads.submit(job);
+                }
+                // No memory for a buffer: the poller will try, page by page.
+                Err(_) => self.reads.add_alone(wanted),
+            }
+        }
+    }
+
+    /// Calls `f` with every read that has completed. May be called from any thread; `f` may call
+    /// the store.
+    pub fn poll_completions(&self, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
+        self.reads.begin_poll();
+        while let Some(wanted) = self.reads.next_alone() {
+            self.complete_alone(&wanted, f);
+        }
+        while let Some(mut job) = self.reads.next() {
+            self.complete_job(&mut job, f);
+            self.reads.recycle(job);
+        }
+    }
+
+    fn complete_job(&self, job: &mut Job, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
+        let outcome = std::mem::replace(&mut job.outcome, Ok(()));
+        let from = job.from;
+        if let Err(source) = outcome {
+            if let [wanted] = *job.wanted() {
+                match self.why(&wanted, from, Err(source)) {
+                    Some(error) => f(wanted.token, Err(error)),
+                    None => self.complete_alone(&wanted, f),
+                }
+            } else {
+                // One bad block must not take its neighbours along.
+                for at in 0..job.wanted().len() {
+                    let wanted = job.wanted()[at];
+                    self.complete_alone(&wanted, f);
+                }
+            }
+            return;
+        }
+        for at in 0..job.wanted().len() {
+            let wanted = job.wanted()[at];
+            let (pages, _) = job.bytes().as_chunks::<PAGE_SIZE>();
+            let page = &pages[usize::from(wanted.page)];
+            let found = page_hash(page);
+            if found == wanted.hash {
+                f(wanted.token, Ok(page));
+                continue;
+            }
+            let place = FilePlace { page: from.page + u32::from(wanted.page), ..from };
+            match self.why(&wanted, place, Ok(found)) {
+                Some(error) => f(wanted.token, Err(error)),
+                None => self.complete_alone(&wanted, f),
+            }
+        }
+    }
+
+    /// Completes a read by reading again, page by page and waiting.
+    fn complete_alone(&self, wanted: &Wanted, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
+        let mut page = ZERO_PAGE;
+        let result = self.get_if(wanted.slot, Some(wanted.hash), &mut page);
+        f(wanted.token, result.map(|()| &page));
+    }
+
+    /// The error a failed read of a file page means, or `None` when the page is elsewhere by now
+    /// and the failure means nothing. `outcome` is the hash that was found, or the error.
+    fn why(
+        &self,
+        wanted: &Wanted,
+        place: FilePlace,
+        outcome: Result<u64, io::Error>,
+    ) -> Option<StoreError> {
+        let now = lock(&self.index).table.get(wanted.slot);
+        if now != Some((wanted.hash, Place::File(place))) {
+            return None;
+        }
+        let tier = TierName::File(place.tier);
+        let (slot, expected) = (wanted.slot, wanted.hash);
+        let offset = u64::from(place.page) * PAGE_SIZE as u64;
+        Some(match outcome {
+            Ok(found) => StoreError::Corrupt { tier, slot, offset, expected, found },
+            Err(source) => StoreError::Read { tier, slot, offset, source },
+        })
+    }
+
+    /// Reads a page; with `expected`, only if the slot still holds the page of that hash.
+    fn get_if(
+        &self,
+        slot: SlotId,
+        expected: Option<u64>,
+        page: &mut Page,
+    ) -> Result<(), StoreError> {
+        for _ in 0..MOVES_MAX {
+            let (hash, place) = match self.look(slot, expected, page)? {
+                Found::Filled => return Ok(()),
+                Found::InFile { hash, place } => (hash, place),
+            };
+            let mut job = self.reads.job(place, 1)?;
+            let wanted = Wanted { slot, hash, token: 0, page: 0 };
+            job.want(wanted);
+            let read = self.files[usize::from(place.tier)].read(place.page, job.bytes());
+            page.copy_from_slice(job.bytes());
+            self.reads.recycle(job);
+            let outcome = match read {
+                Ok(()) => match page_hash(page) {
+                    found if found == hash => return Ok(()),
+                    found => Ok(found),
+                },
+                Err(error) => Err(error),
+            };
+            if let Some(error) = self.why(&wanted, place, outcome) {
+                return Err(error);
+            }
+        }
+        // Stored anew at every look: whoever asked has lost interest long ago.
+        Err(StoreError::NotStored { slot })
+    }
+
+    /// Looks a slot up and fills `page` if it is in RAM.
+    fn look(
+        &self,
+        slot: SlotId,
+        expected: Option<u64>,
+        page: &mut Page,
+    ) -> Result<Found, StoreError> {
+        let mut compressed = [0; PAGE_SIZE];
+        let (hash, offset, length) = {
+            let index = lock(&self.index);
+            let (hash, place) = index.table.get(slot).ok_or(StoreError::NotStored { slot })?;
+            if expected.is_some_and(|expected| expected != hash) {
+                return Err(StoreError::NotStored { slot });
+            }
+            match place {
+                Place::Same(word) => {
+                    drop(index);
+                    fill(page, word);
+                    (hash, 0, PAGE_SIZE)
+                }
+                Place::Ram { object, length } => {
+                    let length = usize::from(length);
+                    let to = if length == PAGE_SIZE { &mut *page } else { &mut compressed };
+                    to[..length].copy_from_slice(index.arena.bytes(object, length));
+                    (hash, index.arena.offset(object), length)
+                }
+                Place::File(place) => return Ok(Found::InFile { hash, place }),
+            }
+        };
+        let tier = TierName::Ram;
+        // Relaxed: a statistic.
+        self.ram_reads.fetch_add(1, Ordering::Relaxed);
+        self.injector.read().map_err(|source| StoreError::Read { tier, slot, offset, source })?;
+        if length < PAGE_SIZE {
+            let done = lz4_flex::block::decompress_into(&compressed[..length], page);
+            if !matches!(done, Ok(PAGE_SIZE)) {
+                let source = match done {
+                    Ok(bytes) => io::Error::other(format!("decompresses to {bytes} bytes")),
+                    Err(error) => io::Error::other(error),
+                };
+                return Err(StoreError::Read { tier, slot, offset, source });
+            }
+        }
+        self.injector.flip(page);
+        let found = page_hash(page);
+        if found != hash {
+            return Err(StoreError::Corrupt { tier, slot, offset, expected: hash, found });
+        }
+        Ok(Found::Filled)
+    }
+}

@@ -1,0 +1,94 @@
+//! The table and the arena under one lock: every slot's place and the bytes of those in RAM.
+//!
+//! Everything here is short: nothing compresses, reads, writes, maps or waits. What must be done
+//! outside the lock (freeing a page of a file, dropping a span) is handed back to the caller.
+//!
+//! Invariant I1: an object of the arena is allocated if and only if the table has a place in RAM
+//! that names it, under the slot that owns it.
+
+use crate::arena::{Arena, NoObject, Object};
+use crate::table::{FilePlace, Place, Table};
+use ebb_core::types::SlotId;
+
+/// Objects moved by one step of compaction: about a microsecond of copying.
+const MOVES_MAX: usize = 4;
+
+/// The table, the arena, and what they hold.
+pub(crate) struct Index {
+    pub table: Table,
+    pub arena: Arena,
+    pub same_pages: u64,
+    pub ram_pages: u64,
+    /// Bytes of the objects in the arena, without what allocation wastes.
+    pub ram_stored: u64,
+    /// Pages that went from RAM to a file.
+    pub demoted: u64,
+    pub ram_writes: u64,
+}
+
+impl Index {
+    pub(crate) fn new(ram_limit: u64) -> Self {
+        Self {
+            table: Table::new(),
+            arena: Arena::new(ram_limit),
+            same_pages: 0,
+            ram_pages: 0,
+            ram_stored: 0,
+            demoted: 0,
+            ram_writes: 0,
+        }
+    }
+
+    /// Stores bytes in the arena under a slot. Returns a page of a file that is now free.
+    pub(crate) fn set_ram(
+        &mut self,
+        slot: SlotId,
+        hash: u64,
+        bytes: &[u8],
+    ) -> Result<Option<FilePlace>, NoObject> {
+        let object = self.arena.allocate(bytes.len(), slot.0)?;
+        self.arena.bytes_mut(object, bytes.len()).copy_from_slice(bytes);
+        self.ram_writes += 1;
+        Ok(self.set(slot, hash, Place::Ram { object, length: bytes.len() as u16 }))
+    }
+
+    /// Writes down a place. Returns a page of a file that is now free.
+    pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Place) -> Option<FilePlace> {
+        match place {
+            Place::Same(_) => self.same_pages += 1,
+            Place::Ram { length, .. } => {
+                self.ram_pages += 1;
+                self.ram_stored += u64::from(length);
+            }
+            Place::File(_) => {}
+        }
+        let before = self.table.set(slot, hash, place);
+        before.and_then(|place| self.vacate(place))
+    }
+
+    /// Forgets a slot. Returns a page of a file that is now free.
+    pub(crate) fn clear(&mut self, slot: SlotId) -> Option<FilePlace> {
+        let before = self.table.clear(slot);
+        before.and_then(|place| self.vacate(place))
+    }
+
+    fn vacate(&mut self, place: Place) -> Option<FilePlace> {
+        match place {
+            Place::Same(_) => self.same_pages -= 1,
+            Place::Ram { object, length } => {
+                self.arena.free(object);
+                self.ram_pages -= 1;
+                self.ram_stored -= u64::from(length);
+            }
+            Place::File(place) => return Some(place),
+        }
+        None
+    }
+
+    /// One step of compaction; false when there is nothing worth moving.
+    pub(crate) fn compact(&mut self, slack: bool) -> bool {
+        let table = &mut self.table;
+        let moved = |owner: u32, to: Object| table.moved(SlotId(owner), to);
+        self.arena.compact(slack, MOVES_MAX, moved)
+    }
+}

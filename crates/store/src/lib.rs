@@ -1,0 +1,180 @@
+//! The swap tiers: where pages go that the program's memory has no room for.
+//!
+//! A store is a list of tiers, fastest first: compressed RAM, then files. It keeps pages under slot
+//! numbers ([`ebb_core::types::SlotId`]) and gives back exactly what was stored, or an error, never
+//! something else: the 64-bit hash of every page is kept beside its place and checked at each read.
+//!
+//! ```text
+//! put_batch -> same word throughout? -> slot table          get, get_or_start, start_batch
+//!           -> compresses well?      -> RAM (arena)   -> decompress -> check hash -> page
+//!           -> else                  -> file          -> read       -> check hash -> page
+//! RAM at its limit: the pages stored longest ago are decompressed and written to the file
+//! (demoted).
+//! ```
+//!
+//! Who calls what: one thread at a time puts (others wait); any number of threads get, start reads,
+//! poll completions and remove.
+//!
+//! Invariants:
+//! * I1: a slot's entry names a place only while that place holds the page: entries are switched
+//!   after a write has ended, and places are freed after the entry is switched.
+//! * I2: a read that lost a race (its slot was removed, moved or stored anew meanwhile) is noticed
+//!   by the hash and looked up again; it fails if the slot does not hold the page asked for any
+//!   more.
+//! * I3: a put that fails leaves what the slot held before.
+//!
+//! Lock order: `put`, then `index`; `index` is never held across I/O, compression, mapping or
+//! another lock. The locks of file space and read queues are leaves.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod arena;
+mod error;
+mod file;
+mod get;
+mod index;
+pub mod inject;
+mod page;
+mod put;
+mod reads;
+mod spec;
+mod stats;
+mod table;
+
+pub use error::{StoreError, TierName};
+pub use page::{Page, ZERO_PAGE, page_hash};
+pub use spec::{TierSpec, TierSpecError, parse_tiers};
+pub use stats::{StoreStats, TierStats};
+
+use ebb_core::types::SlotId;
+use file::FileTier;
+use index::Index;
+use inject::Injector;
+use put::PutState;
+use reads::Reads;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What [`Store::open`] needs to know beside the tiers.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Limit of a RAM tier that does not name one, in bytes.
+    pub ram_limit_default: u64,
+    /// Faults to inject.
+    pub inject: Option<inject::Plan>,
+    /// Whether to read through io_uring where the kernel lets us.
+    pub use_io_uring: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { ram_limit_default: u64::MAX, inject: None, use_io_uring: true }
+    }
+}
+
+/// The store.
+pub struct Store {
+    put: Mutex<PutState>,
+    index: Mutex<Index>,
+    files: Arc<[FileTier]>,
+    reads: Reads,
+    injector: Arc<Injector>,
+    has_ram: bool,
+    ram_reads: AtomicU64,
+}
+
+/// Locks, also after a panic of another thread: what the locks guard is consistent at every point
+/// where a panic could strike, or the panic ends the process.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    /// Opens the tiers, fastest first.
+    pub fn open(tiers: &[TierSpec], options: &Options) -> Result<Self, StoreError> {
+        if tiers.is_empty() {
+            return Err(StoreError::Tiers("no swap tier is given; write ram, file or ram,file"));
+        }
+        let injector = Arc::new(Injector::new(options.inject.as_ref()));
+        let (mut ram_limit, mut files) = (None, Vec::new());
+        for tier in tiers {
+            match tier {
+                TierSpec::Ram { limit } => {
+                    if ram_limit.is_some() || !files.is_empty() {
+                        return Err(StoreError::Tiers("one ram tier, and that first"));
+                    }
+                    ram_limit = Some(limit.unwrap_or(options.ram_limit_default));
+                }
+                TierSpec::File { path, limit } => {
+                    let index = u8::try_from(files.len())
+                        .map_err(|_| StoreError::Tiers("more than 256 file tiers"))?;
+                    let injector = injector.clone();
+                    files.push(FileTier::open(index, path.as_deref(), *limit, injector)?);
+                }
+            }
+        }
+        let files: Arc<[FileTier]> = files.into();
+        let reads = Reads::new(files.clone(), injector.clone(), options.use_io_uring)?;
+        Ok(Self {
+            put: Mutex::new(PutState::new()?),
+            index: Mutex::new(Index::new(ram_limit.unwrap_or(0))),
+            files,
+            reads,
+            injector,
+            has_ram: ram_limit.is_some(),
+            ram_reads: AtomicU64::new(0),
+        })
+    }
+
+    /// The hash of the page stored under a slot.
+    #[must_use]
+    pub fn hash_of(&self, slot: SlotId) -> Option<u64> {
+        lock(&self.index).table.get(slot).map(|(hash, _)| hash)
+    }
+
+    /// Forgets the page under a slot, if there is one.
+    pub fn remove(&self, slot: SlotId) {
+        /// Spans left by removals that may wait for the next put to use or unmap them.
+        const SPARE_MAX: usize = 16;
+        let (freed, span) = {
+            let mut index = lock(&self.index);
+            (index.clear(slot), index.arena.release(SPARE_MAX))
+        };
+        // Unmapping takes microseconds: not under the lock.
+        drop(span);
+        self.free_file_page(freed);
+    }
+
+    /// What the RAM tier occupies now, waste included.
+    #[must_use]
+    pub fn ram_bytes(&self) -> u64 {
+        lock(&self.index).arena.occupied()
+    }
+
+    /// Changes the limit of the RAM tier. A lower one takes effect with the following calls of
+    /// [`Store::put_batch`], which may be empty: each moves some pages to the next tier.
+    pub fn set_ram_limit(&self, bytes: u64) {
+        if self.has_ram {
+            lock(&self.index).arena.limit = bytes;
+        }
+    }
+
+    /// False when every tier is full.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        lock(&self.index).arena.has_room() || self.files.iter().any(|file| !file.is_full())
+    }
+
+    /// A descriptor that is readable while completions wait for [`Store::poll_completions`].
+    #[must_use]
+    pub fn completion_fd(&self) -> BorrowedFd<'_> {
+        self.reads.event()
+    }
+
+    fn free_file_page(&self, place: Option<table::FilePlace>) {
+        if let Some(place) = place {
+            self.files[usize::from(place.tier)].free(place.page, 1);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! What a page is to the store: 4096 bytes, a hash, perhaps one repeated word.
+
+use ebb_core::types::PAGE_SIZE;
+
+/// The content of a page.
+pub type Page = [u8; PAGE_SIZE];
+
+/// A page of zeros.
+pub const ZERO_PAGE: Page = [0; PAGE_SIZE];
+
+/// The 64-bit XXH3 hash by which the store tells one content from another.
+#[must_use]
+pub fn page_hash(page: &Page) -> u64 {
+    twox_hash::XxHash3_64::oneshot(page)
+}
+
+/// The word a page repeats from its first byte to its last, if it does. Zero pages are the usual
+/// case.
+#[must_use]
+pub fn same_filled(page: &Page) -> Option<u64> {
+    let (words, _) = page.as_chunks::<8>();
+    let first = words[0];
+    // Pages that start alike often end differently: the last word settles most of them at once.
+    (words[words.len() - 1] == first && words.iter().all(|word| *word == first))
+        .then(|| u64::from_ne_bytes(first))
+}
+
+/// Fills a page with one repeated word.
+pub fn fill(page: &mut Page, word: u64) {
+    let (words, _) = page.as_chunks_mut::<8>();
+    words.fill(word.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn same_filled_sees_one_word_and_nothing_else() {
+        let mut page = ZERO_PAGE;
+        assert_eq!(same_filled(&page), Some(0));
+        fill(&mut page, 0x0102_0304_0506_0708);
+        assert_eq!(same_filled(&page), Some(0x0102_0304_0506_0708));
+        for at in [0, 7, 8, 2047, 4088, 4095] {
+            page[at] ^= 0x80;
+            assert_eq!(same_filled(&page), None, "byte {at}");
+            page[at] ^= 0x80;
+        }
+    }
+
+    #[test]
+    fn the_hash_is_xxh3_with_seed_zero() {
+        // The reference value of the xxHash tools for 4096 zero bytes would do as well; what
+        // matters is that one bit anywhere changes it.
+        let hash = page_hash(&ZERO_PAGE);
+        for at in [0, 1000, 4095] {
+            let mut page = ZERO_PAGE;
+            page[at] = 1;
+            assert_ne!(page_hash(&page), hash, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Storing pages: the reclaim side.
+//!
+//! One thread at a time is in here (`Store::put`), with its own buffers. The index is locked only
+//! to copy compressed bytes in, to copy bytes of demoted pages out, and to switch entries.
+
+use crate::arena::{NoObject, SPAN_BYTES};
+use crate::error::{StoreError, TierName};
+use crate::page::{Page, page_hash, same_filled};
+use crate::table::{FilePlace, Place};
+use crate::{Store, lock};
+use ebb_core::types::{PAGE_SIZE, SlotId};
+use ebb_sys::anon::AnonBuffer;
+use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
+use std::io;
+
+/// Pages written to a file at once.
+const CLUSTER: usize = 64;
+/// A page that compresses to more than this goes to the next tier if there is one: 3/4.
+const KEEP_MAX: usize = PAGE_SIZE / 4 * 3;
+/// Spare spans kept for the next pages.
+const SPARE_KEEP: usize = 4;
+/// Steps of compaction in one call of `put_batch` while there is no need for room.
+const UPKEEP_STEPS: usize = 16;
+/// Demotions in one call of `put_batch` that bring the RAM tier under a lowered limit.
+const SHRINK_ROUNDS: usize = 8;
+/// How often one page may ask for room in RAM: spans to map, clusters to demote.
+const ROOM_TRIES: usize = 16;
+/// Steps of compaction before pages are demoted for want of a span.
+const COMPACT_TRIES: usize = 64;
+
+/// What putting needs from call to call.
+pub(crate) struct PutState {
+    table: CompressTable,
+    compressed: Vec<u8>,
+    /// Pages on their way to a file because they compress badly.
+    staging: AnonBuffer,
+    staged: Vec<Staged>,
+    demotion: Demotion,
+}
+
+/// Pages on their way from RAM to a file.
+struct Demotion {
+    staging: AnonBuffer,
+    chosen: Vec<(SlotId, u64, Place)>,
+    compressed: Box<Page>,
+}
+
+struct Staged {
+    slot: SlotId,
+    hash: u64,
+    /// Which page of the batch.
+    at: usize,
+}
+
+/// Why pages could not be written to any file.
+enum NotWritten {
+    /// No file has room.
+    Full,
+    /// The last file tried failed.
+    Failed { place: FilePlace, kind: io::ErrorKind, code: Option<i32> },
+}
+
+impl NotWritten {
+    fn error(&self, slot: SlotId) -> StoreError {
+        match *self {
+            Self::Full => StoreError::Full,
+            Self::Failed { place, kind, code } => StoreError::Write {
+                tier: TierName::File(place.tier),
+                slot,
+                offset: u64::from(place.page) * PAGE_SIZE as u64,
+                source: code.map_or_else(|| kind.into(), io::Error::from_raw_os_error),
+            },
+        }
+    }
+}
+
+impl PutState {
+    pub(crate) fn new() -> Result<Self, StoreError> {
+        let buffer = || {
+            AnonBuffer::new(CLUSTER * PAGE_SIZE)
+                .map_err(|source| StoreError::Setup { what: "a write buffer", source })
+        };
+        Ok(Self {
+            table: CompressTable::default(),
+            compressed: vec![0; get_maximum_output_size(PAGE_SIZE)],
+            staging: buffer()?,
+            staged: Vec::with_capacity(CLUSTER),
+            demotion: Demotion {
+                staging: buffer()?,
+                chosen: Vec::with_capacity(CLUSTER),
+                compressed: Box::new([0; PAGE_SIZE]),
+            },
+        })
+    }
+}
+
+impl Store {
+    /// Stores pages under slots; what a slot held before is replaced. `results` gets one result for
+    /// each page, in order. Pages that belong together should come together, in address order:
+    /// those that go to a file are laid side by side. An empty batch does upkeep only.
+    pub fn put_batch(&self, pages: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>) {
+        results.clear();
+        results.resize_with(pages.len(), || Ok(()));
+        let mut put = lock(&self.put);
+        let put = &mut *put;
+        self.upkeep(&mut put.demotion);
+        for (at, &(slot, page)) in pages.iter().enumerate() {
+            let hash = page_hash(page);
+            if let Some(word) = same_filled(page) {
+                let freed = lock(&self.index).set(slot, hash, Place::Same(word));
+                self.free_file_page(freed);
+                continue;
+            }
+            if self.has_ram && self.compress_to_ram(put, slot, hash, page) {
+                continue;
+            }
+            let start = put.staged.len() * PAGE_SIZE;
+            put.staging[start..start + PAGE_SIZE].copy_from_slice(page);
+            put.staged.push(Staged { slot, hash, at });
+            if put.staged.len() == CLUSTER {
+                self.flush(put, results);
+            }
+        }
+        self.flush(put, results);
+    }
+
+    /// Compresses a page and keeps it in RAM if that is worth it and there is room.
+    fn compress_to_ram(&self, put: &mut PutState, slot: SlotId, hash: u64, page: &Page) -> bool {
+        let length = compress_into_with_table(page, &mut put.compressed, &mut put.table)
+            .expect("the buffer is as large as the worst case");
+        if length <= KEEP_MAX || (self.files.is_empty() && length < PAGE_SIZE) {
+            self.put_ram(&mut put.demotion, slot, hash, &put.compressed[..length])
+        } else {
+            self.files.is_empty() && self.put_ram(&mut put.demotion, slot, hash, page)
+        }
+    }
+
+    /// Keeps bytes in RAM, mapping spans and demoting older pages as needed.
+    fn put_ram(&self, demotion: &mut Demotion, slot: SlotId, hash: u64, bytes: &[u8]) -> bool {
+        if self.injector.write().is_err() {
+            return false;
+        }
+        for _ in 0..ROOM_TRIES {
+            let stored = lock(&self.index).set_ram(slot, hash, bytes);
+            match stored {
+                Ok(freed) => {
+                    self.free_file_page(freed);
+                    return true;
+                }
+                Err(NoObject::NeedSpan) => {
+                    let Ok(mut span) = AnonBuffer::new(SPAN_BYTES) else { return false };
+                    // Outside the lock: filling 16 pages takes microseconds.
+                    span.populate();
+                    lock(&self.index).arena.donate(span);
+                }
+                Err(NoObject::Full) => {
+                    if !self.make_room(demotion) {
+                        return false;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Gets room in RAM: by moving objects together, else by demoting the oldest pages. False when
+    /// neither is possible.
+    fn make_room(&self, demotion: &mut Demotion) -> bool {
+        for _ in 0..COMPACT_TRIES {
+            let mut index = lock(&self.index);
+            if !index.compact(false) {
+                break;
+            }
+            if index.arena.has_spare() {
+                return true;
+            }
+        }
+        self.demote(demotion) > 0
+    }
+
+    /// Moves the pages that have been in RAM longest to a file; returns how many.
+    fn demote(&self, demotion: &mut Demotion) -> usize {
+        if self.files.iter().all(|file| file.is_full()) {
+            return 0;
+        }
+        demotion.chosen.clear();
+        {
+            let index = lock(&self.index);
+            let mut next = index.table.oldest();
+            while let Some(slot) = next
+                && demotion.chosen.len() < CLUSTER
+            {
+                let (hash, place) = index.table.get(slot).expect("the queue holds stored pages");
+                demotion.chosen.push((slot, hash, place));
+                next = index.table.younger(slot);
+            }
+        }
+        self.unpack(demotion);
+        let Demotion { staging, chosen, .. } = demotion;
+        let mut demoted = 0;
+        let bytes = &staging[..chosen.len() * PAGE_SIZE];
+        self.write(bytes, |at, written| {
+            let Ok(place) = written else { return };
+            let (slot, hash, before) = chosen[at];
+            let mut index = lock(&self.index);
+            if index.table.get(slot) == Some((hash, before)) {
+                index.set(slot, hash, Place::File(place));
+                index.demoted += 1;
+                demoted += 1;
+            } else {
+                drop(index);
+                self.free_file_page(Some(place));
+            }
+        });
+        demoted
+    }
+
+    /// Decompresses the chosen pages side by side into the staging buffer; drops from the choice
+    /// those that are gone.
+    fn unpack(&self, demotion: &mut Demotion) {
+        let Demotion { staging, chosen, compressed } = demotion;
+        let mut kept = 0;
+        for at in 0..chosen.len() {
+            let (slot, hash, place) = chosen[at];
+            let Place::Ram { object, length } = place else { continue };
+            let length = usize::from(length);
+            let page = &mut staging[kept * PAGE_SIZE..(kept + 1) * PAGE_SIZE];
+            {
+                let index = lock(&self.index);
+                if index.table.get(slot) != Some((hash, place)) {
+                    continue;
+                }
+                let to = if length == PAGE_SIZE { &mut *page } else { &mut compressed[..] };
+                to[..length].copy_from_slice(index.arena.bytes(object, length));
+            }
+            if length < PAGE_SIZE
+                && lz4_flex::block::decompress_into(&compressed[..length], page).is_err()
+            {
+                // Damaged in RAM. Its hash goes with it, so whoever reads it will be told.
+                page.fill(0);
+            }
+            chosen[kept] = chosen[at];
+            kept += 1;
+        }
+        chosen.truncate(kept);
+    }
+
+    /// Writes the staged pages to a file and switches their entries.
+    fn flush(&self, put: &mut PutState, results: &mut [Result<(), StoreError>]) {
+        let PutState { staging, staged, demotion, .. } = put;
+        self.write(&staging[..staged.len() * PAGE_SIZE], |at, written| {
+            let Staged { slot, hash, at: page } = staged[at];
+            match written {
+                Ok(place) => {
+                    let freed = lock(&self.index).set(slot, hash, Place::File(place));
+                    self.free_file_page(freed);
+                }
+                Err(why) => {
+                    // Better uncompressed in RAM than nowhere.
+                    let bytes = &staging[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
+                    if !(self.has_ram && self.put_ram(demotion, slot, hash, bytes)) {
+                        results[page] = Err(why.error(slot));
+                    }
+                }
+            }
+        });
+        staged.clear();
+    }
+
+    /// Writes pages to the first file that takes them, in runs as long as the space map has them;
+    /// tells the fate of each page.
+    fn write(&self, bytes: &[u8], mut fate: impl FnMut(usize, Result<FilePlace, &NotWritten>)) {
+        let count = bytes.len() / PAGE_SIZE;
+        let mut at = 0;
+        while at < count {
+            match self.write_run(&bytes[at * PAGE_SIZE..]) {
+                Ok((place, written)) => {
+                    for page in 0..written {
+                        let page_place = FilePlace { page: place.page + page as u32, ..place };
+                        fate(at + page, Ok(page_place));
+                    }
+                    at += written;
+                }
+                Err((why, failed)) => {
+                    (at..at + failed).for_each(|at| fate(at, Err(&why)));
+                    at += failed;
+                }
+            }
+        }
+    }
+
+    /// Writes one run from the start of `bytes`: where it went and its pages, or why it did not and
+    /// how many pages that concerns.
+    fn write_run(&self, bytes: &[u8]) -> Result<(FilePlace, usize), (NotWritten, usize)> {
+        let wanted = bytes.len() / PAGE_SIZE;
+        let mut why = (NotWritten::Full, wanted);
+        for file in self.files.iter() {
+            // A run that could not be written is held while another place is tried.
+            let mut held = None;
+            for _ in 0..2 {
+                let Some((first, count)) = file.allocate(wanted) else { break };
+                let place = FilePlace { tier: file.index, page: first };
+                let written = file.write(first, &bytes[..count * PAGE_SIZE]);
+                if let Some((first, count)) = held.take() {
+                    file.free(first, count);
+                }
+                match written {
+                    Ok(()) => return Ok((place, count)),
+                    Err(error) => {
+                        let (kind, code) = (error.kind(), error.raw_os_error());
+                        why = (NotWritten::Failed { place, kind, code }, count);
+                        held = Some((first, count));
+                    }
+                }
+            }
+            if let Some((first, count)) = held {
+                file.free(first, count);
+            }
+        }
+        Err(why)
+    }
+
+    /// Keeps the RAM tier in shape: under its limit, without holes, without idle memory.
+    fn upkeep(&self, demotion: &mut Demotion) {
+        for _ in 0..UPKEEP_STEPS {
+            if !lock(&self.index).compact(true) {
+                break;
+            }
+        }
+        for _ in 0..SHRINK_ROUNDS {
+            self.release_spare();
+            let over = {
+                let index = lock(&self.index);
+                index.arena.occupied() > index.arena.limit
+            };
+            if !over || !self.make_room(demotion) {
+                break;
+            }
+        }
+        self.release_spare();
+    }
+
+    /// Unmaps spare spans that are too many or above the limit.
+    fn release_spare(&self) {
+        loop {
+            // A statement of its own, so that the span is unmapped after the lock is gone.
+            let span = lock(&self.index).arena.release(SPARE_KEEP);
+            if span.is_none() {
+                break;
+            }
+        }
+    }
+}

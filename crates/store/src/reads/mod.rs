@@ -1,0 +1,315 @@
+//! Asynchronous reads from file tiers: started here, completed on a pollable descriptor.
+//!
+//! A [`Job`] is one transfer from the file; it carries one or more pages that somebody waits for,
+//! each with its token. Jobs and their buffers are recycled. Behind the same interface sits
+//! io_uring ([`Backend::Uring`]) or, where that is refused, a few threads ([`Backend::Threads`]).
+//!
+//! Invariants:
+//! * I1: every job submitted comes out of `next` exactly once, with its outcome.
+//! * I2: whenever a job waits to be taken, the event descriptor is readable, or some `poll` that
+//!   began after the job was there is still to call `next`.
+//! * I3: while a job is in `backlog`, some job is in the ring (its completion moves the backlog
+//!   on).
+//!
+//! Lock order: `backlog`, then the ring's own locks. `ready`, `alone` and `pool` are leaves.
+
+mod threads;
+
+use crate::error::StoreError;
+use crate::file::{FileTier, is_passing};
+use crate::inject::Injector;
+use crate::lock;
+use crate::table::FilePlace;
+use ebb_core::types::{PAGE_SIZE, SlotId};
+use ebb_sys::anon::AnonBuffer;
+use ebb_sys::uring::{self, Uring};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use threads::Threads;
+
+/// Most pages in one transfer.
+pub(crate) const PAGES_MAX: usize = 16;
+/// Reads in flight at once; further ones wait their turn.
+const DEPTH: u32 = 128;
+/// Jobs of each size kept for reuse.
+const POOL_MAX: usize = 32;
+/// How often a transfer may come back short or be refused for the moment.
+const TRIES_MAX: u8 = 16;
+
+/// One page somebody waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub slot: SlotId,
+    /// The hash of the page when the read was started.
+    pub hash: u64,
+    pub token: u64,
+    /// Which page of the transfer.
+    pub page: u8,
+}
+
+impl Wanted {
+    /// Fills places of arrays nobody looks at.
+    pub(crate) const NONE: Self = Self { slot: SlotId(0), hash: 0, token: 0, page: 0 };
+}
+
+/// One transfer.
+pub(crate) struct Job {
+    pub from: FilePlace,
+    /// Pages to transfer.
+    pub pages: usize,
+    wanted: [Wanted; PAGES_MAX],
+    wanted_count: usize,
+    /// `None` only while the ring owns it.
+    buffer: Option<AnonBuffer>,
+    done: usize,
+    tries: u8,
+    pub outcome: io::Result<()>,
+}
+
+impl Job {
+    /// The pages waited for.
+    pub(crate) fn wanted(&self) -> &[Wanted] {
+        &self.wanted[..self.wanted_count]
+    }
+
+    /// Adds a page; `page` counts from the start of the transfer.
+    pub(crate) fn want(&mut self, wanted: Wanted) {
+        self.wanted[self.wanted_count] = wanted;
+        self.wanted_count += 1;
+        self.pages = self.pages.max(usize::from(wanted.page) + 1);
+    }
+
+    /// The bytes of the transfer.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        let buffer = self.buffer.as_mut().expect("the buffer is here unless the ring has it");
+        &mut buffer[..self.pages * PAGE_SIZE]
+    }
+
+    fn capacity(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len() / PAGE_SIZE)
+    }
+}
+
+/// Jobs for reuse; boxed, because a job is too large to be moved from queue to queue.
+type Pool = Vec<Box<Job>>;
+
+enum Backend {
+    Uring(Box<Uring<Box<Job>>>),
+    Threads(Threads),
+}
+
+/// The asynchronous reader of all file tiers.
+pub(crate) struct Reads {
+    tiers: Arc<[FileTier]>,
+    injector: Arc<Injector>,
+    event: Arc<OwnedFd>,
+    backlog: Mutex<VecDeque<Box<Job>>>,
+    /// Pages that need no transfer.
+    alone: Mutex<VecDeque<Wanted>>,
+    ready: Arc<Mutex<VecDeque<Box<Job>>>>,
+    pool: [Mutex<Pool>; 2],
+    // Last: its threads end, and its reads are waited for, while the rest still stands.
+    backend: Backend,
+}
+
+impl Reads {
+    pub(crate) fn new(
+        tiers: Arc<[FileTier]>,
+        injector: Arc<Injector>,
+        use_io_uring: bool,
+    ) -> Result<Self, StoreError> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|errno| StoreError::Setup { what: "an eventfd", source: errno.into() })?;
+        let event = Arc::new(event);
+        let ready = Arc::new(Mutex::new(VecDeque::new()));
+        let ring = if use_io_uring && !tiers.is_empty() {
+            Uring::new(DEPTH, event.as_fd()).ok()
+        } else {
+            None
+        };
+        let backend = match ring {
+            Some(ring) => Backend::Uring(Box::new(ring)),
+            None => Backend::Threads(Threads::new(tiers.clone(), ready.clone(), event.clone())),
+        };
+        let (backlog, alone) = (Mutex::new(VecDeque::new()), Mutex::new(VecDeque::new()));
+        let pool = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];
+        Ok(Self { tiers, injector, event, backlog, alone, ready, pool, backend })
+    }
+
+    /// Readable when a job may be waiting.
+    pub(crate) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    /// Whether io_uring does the reading.
+    pub(crate) fn uses_io_uring(&self) -> bool {
+        matches!(self.backend, Backend::Uring(_))
+    }
+
+    /// A job with room for so many pages, its buffer aligned to pages.
+    pub(crate) fn job(&self, from: FilePlace, pages: usize) -> Result<Box<Job>, StoreError> {
+        assert!((1..=PAGES_MAX).contains(&pages), "a transfer of {pages} pages");
+        let large = pages > 1;
+        let pooled = lock(&self.pool[usize::from(large)]).pop();
+        let mut job = match pooled {
+            Some(job) => job,
+            None => {
+                let capacity = if large { PAGES_MAX } else { 1 };
+                let buffer = AnonBuffer::new(capacity * PAGE_SIZE)
+                    .map_err(|source| StoreError::Setup { what: "a read buffer", source })?;
+                Box::new(Job {
+                    from,
+                    pages: 0,
+                    wanted: [Wanted::NONE; PAGES_MAX],
+                    wanted_count: 0,
+                    buffer: Some(buffer),
+                    done: 0,
+                    tries: 0,
+                    outcome: Ok(()),
+                })
+            }
+        };
+        (job.from, job.pages, job.wanted_count) = (from, 0, 0);
+        (job.done, job.tries, job.outcome) = (0, 0, Ok(()));
+        Ok(job)
+    }
+
+    /// Takes a job back for reuse.
+    pub(crate) fn recycle(&self, job: Box<Job>) {
+        let mut pool = lock(&self.pool[usize::from(job.capacity() > 1)]);
+        if pool.len() < POOL_MAX {
+            pool.push(job);
+        }
+    }
+
+    /// Starts a job, now or as soon as others have ended.
+    pub(crate) fn submit(&self, job: Box<Job>) {
+        match &self.backend {
+            Backend::Threads(threads) => threads.push(job),
+            Backend::Uring(ring) => {
+                if let Some(delay) = self.injector.delay(true) {
+                    return self.submit_slowly(job, delay);
+                }
+                if let Err(job) = self.start(ring, job) {
+                    lock(&self.backlog).push_back(job);
+                    // The ring may have drained between the refusal and now: I3.
+                    self.move_backlog(ring);
+                }
+            }
+        }
+    }
+
+    /// Injected slowness: a thread reads the page late, the way the thread backend does.
+    fn submit_slowly(&self, mut job: Box<Job>, delay: std::time::Duration) {
+        let (tiers, ready, event) = (self.tiers.clone(), self.ready.clone(), self.event.clone());
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            threads::perform(&tiers, &mut job);
+            lock(&ready).push_back(job);
+            signal(&event);
+        });
+    }
+
+    /// Hands a job to the ring, or back when the ring is full.
+    fn start(&self, ring: &Uring<Box<Job>>, mut job: Box<Job>) -> Result<(), Box<Job>> {
+        let tier = &self.tiers[usize::from(job.from.tier)];
+        let offset = u64::from(job.from.page) * PAGE_SIZE as u64 + job.done as u64;
+        let end = job.pages * PAGE_SIZE;
+        let range = job.done..job.done + self.injector.shorten(true, end - job.done);
+        let buffer = job.buffer.take().expect("the buffer is here unless the ring has it");
+        let read = uring::Read { file: tier.fd.clone(), offset, buffer, range, tag: job };
+        ring.read(read).map_err(|refused| {
+            let mut job = refused.tag;
+            job.buffer = Some(refused.buffer);
+            job
+        })
+    }
+
+    /// Starts waiting jobs while the ring takes them. The lock is held throughout, so that no job
+    /// is out of everybody's sight while the ring drains.
+    fn move_backlog(&self, ring: &Uring<Box<Job>>) {
+        let mut backlog = lock(&self.backlog);
+        while let Some(job) = backlog.pop_front() {
+            if let Err(job) = self.start(ring, job) {
+                backlog.push_front(job);
+                break;
+            }
+        }
+    }
+
+    /// Adds pages that need no transfer.
+    pub(crate) fn add_alone(&self, wanted: impl ExactSizeIterator<Item = Wanted>) {
+        if wanted.len() > 0 {
+            lock(&self.alone).extend(wanted);
+            signal(&self.event);
+        }
+    }
+
+    /// The next page that needs no transfer.
+    pub(crate) fn next_alone(&self) -> Option<Wanted> {
+        lock(&self.alone).pop_front()
+    }
+
+    /// Resets the event descriptor; call before [`Reads::next`].
+    pub(crate) fn begin_poll(&self) {
+        let mut count = [0; 8];
+        // Not readable means that nothing has happened; `next` finds out.
+        let _ = rustix::io::read(&*self.event, &mut count);
+    }
+
+    /// The next job that has ended.
+    pub(crate) fn next(&self) -> Option<Box<Job>> {
+        if let Some(job) = lock(&self.ready).pop_front() {
+            return Some(job);
+        }
+        let Backend::Uring(ring) = &self.backend else { return None };
+        loop {
+            let uring::Completed { buffer, tag: mut job, result } = ring.complete()?;
+            job.buffer = Some(buffer);
+            let job = self.advance(job, result);
+            // A place in the ring is free: first for what waits, then for the rest of this job.
+            match job {
+                Ok(job) => {
+                    self.move_backlog(ring);
+                    return Some(job);
+                }
+                Err(job) => {
+                    lock(&self.backlog).push_back(job);
+                    self.move_backlog(ring);
+                }
+            }
+        }
+    }
+
+    /// Books what a transfer has done: `Ok` when the job has ended, `Err` when it must go on.
+    fn advance(&self, mut job: Box<Job>, result: io::Result<usize>) -> Result<Box<Job>, Box<Job>> {
+        let tier = &self.tiers[usize::from(job.from.tier)];
+        match result.and_then(|count| self.injector.read().map(|()| count)) {
+            Ok(0) => job.outcome = Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => {
+                job.done += count;
+                if job.done < job.pages * PAGE_SIZE {
+                    return Err(job);
+                }
+                tier.count_read(job.pages);
+                tier.forget_cached(job.from.page, job.pages * PAGE_SIZE);
+                self.injector.flip(job.bytes());
+            }
+            Err(error) if is_passing(&error) && job.tries < TRIES_MAX => {
+                job.tries += 1;
+                return Err(job);
+            }
+            Err(error) => job.outcome = Err(error),
+        }
+        Ok(job)
+    }
+}
+
+/// Makes the event descriptor readable.
+fn signal(event: &OwnedFd) {
+    // Only a counter at its maximum refuses, and then the descriptor is readable already.
+    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+}

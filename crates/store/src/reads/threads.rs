@@ -1,0 +1,92 @@
+//! Reads by a few threads: for kernels and sandboxes without io_uring.
+
+use super::{Job, signal};
+use crate::file::FileTier;
+use crate::lock;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Reads a device sees at once.
+const THREADS: usize = 4;
+
+/// The threads and their queue.
+pub(super) struct Threads {
+    queue: Arc<Queue>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Box<Job>>,
+    ending: bool,
+}
+
+impl Threads {
+    /// Starts the threads; none without a file to read.
+    pub(super) fn new(
+        tiers: Arc<[FileTier]>,
+        ready: Arc<Mutex<VecDeque<Box<Job>>>>,
+        event: Arc<OwnedFd>,
+    ) -> Self {
+        let queue = Arc::new(Queue::default());
+        let count = if tiers.is_empty() { 0 } else { THREADS };
+        let threads = (0..count).map(|_| {
+            let (queue, tiers) = (queue.clone(), tiers.clone());
+            let (ready, event) = (ready.clone(), event.clone());
+            std::thread::spawn(move || {
+                while let Some(mut job) = queue.next() {
+                    perform(&tiers, &mut job);
+                    lock(&ready).push_back(job);
+                    signal(&event);
+                }
+            })
+        });
+        let threads = threads.collect();
+        Self { queue, threads }
+    }
+
+    pub(super) fn push(&self, job: Box<Job>) {
+        lock(&self.queue.state).jobs.push_back(job);
+        self.queue.changed.notify_one();
+    }
+}
+
+impl Queue {
+    fn next(&self) -> Option<Box<Job>> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.ending {
+                return None;
+            }
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Does the transfer of a job at once.
+pub(super) fn perform(tiers: &[FileTier], job: &mut Job) {
+    let from = job.from;
+    job.outcome = tiers[usize::from(from.tier)].read(from.page, job.bytes());
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        lock(&self.queue.state).ending = true;
+        self.queue.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The text form of a list of tiers: `ram[:SIZE]`, `file[:PATH][:SIZE]`, separated by commas.
+//!
+//! SIZE is in bytes, or with K, M, G or T in powers of 1024. A PATH is told from a SIZE by its `/`.
+//! A comma or a colon inside a PATH cannot be written: such a path is refused, never cut short
+//! silently (its rest is no valid tier or size).
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// One tier as the user asked for it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum TierSpec {
+    /// Compressed pages in RAM.
+    Ram {
+        /// Most bytes it may occupy.
+        limit: Option<u64>,
+    },
+    /// Pages in an unlinked file.
+    File {
+        /// Where to create the file; a folder, or a name that does not exist yet.
+        path: Option<PathBuf>,
+        /// Most bytes the file may have.
+        limit: Option<u64>,
+    },
+}
+
+/// A list of tiers that cannot be understood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TierSpecError {
+    /// The whole text.
+    pub text: String,
+    /// Where the fault begins, in bytes from the start of the text.
+    pub at: usize,
+    /// What is wrong, and what to type instead.
+    pub message: String,
+}
+
+impl fmt::Display for TierSpecError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\": at character {}: {}", self.text, self.at + 1, self.message)
+    }
+}
+
+impl std::error::Error for TierSpecError {}
+
+const FORMS: &str = "write ram[:SIZE] or file[:PATH][:SIZE], for example ram:256M,file:8G";
+
+/// Parses a list of tiers, for example `ram:256M,file:/var/tmp:8G`.
+pub fn parse_tiers(text: &str) -> Result<Vec<TierSpec>, TierSpecError> {
+    let mut tiers = Vec::new();
+    let mut at = 0;
+    for part in text.split(',') {
+        let fail = |offset: usize, message: String| TierSpecError {
+            text: text.to_string(),
+            at: at + offset,
+            message,
+        };
+        let tier = parse_tier(part).map_err(|(offset, message)| fail(offset, message))?;
+        if matches!(tier, TierSpec::Ram { .. }) && !tiers.is_empty() {
+            let twice = tiers.iter().any(|tier| matches!(tier, TierSpec::Ram { .. }));
+            let message = if twice {
+                "a second ram tier; one is enough: give it the whole SIZE"
+            } else {
+                "ram after file; a slower tier cannot feed a faster one: put ram first"
+            };
+            return Err(fail(0, message.to_string()));
+        }
+        tiers.push(tier);
+        at += part.len() + 1;
+    }
+    Ok(tiers)
+}
+
+/// Parses one tier; an error is its offset in the part and its message.
+fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
+    let mut fields = part.split(':');
+    let kind = fields.next().unwrap_or_default();
+    let mut at = kind.len() + 1;
+    match kind {
+        "ram" => {
+            let limit = match fields.next() {
+                None => None,
+                Some(size) if size.contains('/') => {
+                    let message =
+                        format!("the ram tier has no PATH (\"{size}\"); write ram or ram:SIZE");
+                    return Err((at, message));
+                }
+                Some(size) => {
+                    let limit = parse_size(size).map_err(|message| (at, message))?;
+                    at += size.len() + 1;
+                    Some(limit)
+                }
+            };
+            match fields.next() {
+                None => Ok(TierSpec::Ram { limit }),
+                Some(rest) => {
+                    Err((at, format!("\"{rest}\" after the size; write ram or ram:SIZE")))
+                }
+            }
+        }
+        "file" => {
+            let (mut path, mut limit) = (None, None);
+            for field in fields {
+                if field.contains('/') && path.is_none() && limit.is_none() {
+                    path = Some(PathBuf::from(field));
+                } else if limit.is_none() {
+                    limit = Some(parse_size(field).map_err(|message| (at, message))?);
+                } else {
+                    let message = format!(
+                        "\"{field}\" after the size; write file[:PATH][:SIZE], PATH without a colon"
+                    );
+                    return Err((at, message));
+                }
+                at += field.len() + 1;
+            }
+            Ok(TierSpec::File { path, limit })
+        }
+        "" => Err((0, format!("a tier is missing; {FORMS}"))),
+        other => Err((0, format!("\"{other}\" is no tier; {FORMS}"))),
+    }
+}
+
+/// Parses a size: bytes, or K, M, G, T (base 1024; a trailing `iB` or `B` is taken too).
+fn parse_size(text: &str) -> Result<u64, String> {
+    const EXAMPLES: &str = "write bytes or a number with K, M, G or T, for example 512M";
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    if number.is_empty() {
+        let hint = if text.is_empty() { "a SIZE is missing".into() } else { quoted(text) };
+        return Err(format!("{hint}; {EXAMPLES} (a PATH contains a /, for example ./{text})"));
+    }
+    let shift = match unit.trim_end_matches('B').trim_end_matches('i') {
+        "" if unit.is_empty() => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        _ => return Err(format!("\"{unit}\" is no unit of size; {EXAMPLES}")),
+    };
+    let size = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
+    match size {
+        None => Err(format!("\"{text}\" is more than 64 bits can count; {EXAMPLES}")),
+        Some(0) => Err(format!("a tier of size 0 can hold nothing; leave it out or {EXAMPLES}")),
+        Some(size) => Ok(size),
+    }
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{text}\" is neither a SIZE nor a PATH")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: Option<&str>, limit: Option<u64>) -> TierSpec {
+        TierSpec::File { path: path.map(PathBuf::from), limit }
+    }
+
+    #[test]
+    fn good_lists() {
+        let table = [
+            ("ram", vec![TierSpec::Ram { limit: None }]),
+            ("ram:4096", vec![TierSpec::Ram { limit: Some(4096) }]),
+            ("ram:2k", vec![TierSpec::Ram { limit: Some(2048) }]),
+            ("ram:3MiB", vec![TierSpec::Ram { limit: Some(3 << 20) }]),
+            ("file", vec![file(None, None)]),
+            ("file:1T", vec![file(None, Some(1 << 40))]),
+            ("file:/x/y", vec![file(Some("/x/y"), None)]),
+            ("file:./y:5G", vec![file(Some("./y"), Some(5 << 30))]),
+            (
+                "ram:1G,file:/a:2G,file",
+                vec![
+                    TierSpec::Ram { limit: Some(1 << 30) },
+                    file(Some("/a"), Some(2 << 30)),
+                    file(None, None),
+                ],
+            ),
+        ];
+        for (text, tiers) in table {
+            assert_eq!(parse_tiers(text), Ok(tiers), "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_lists_say_what_where_and_what_instead() {
+        let table = [
+            ("", 0, "a tier is missing; write ram"),
+            ("ram,", 4, "a tier is missing"),
+            ("zram", 0, "\"zram\" is no tier; write ram[:SIZE]"),
+            ("ram:", 4, "a SIZE is missing"),
+            ("ram:/x", 4, "the ram tier has no PATH"),
+            ("ram:5X", 4, "\"X\" is no unit of size"),
+            ("ram:5B", 4, "\"B\" is no unit of size"),
+            ("ram:0", 4, "size 0"),
+            ("ram:1G:2G", 7, "\"2G\" after the size"),
+            ("ram:99999999999999999999", 4, "more than 64 bits"),
+            ("ram:99999999999T", 4, "more than 64 bits"),
+            ("file:swapfile", 5, "for example ./swapfile"),
+            ("file:/a:/b", 8, "\"/b\" is neither a SIZE nor a PATH"),
+            ("file:/a:1G:2G", 11, "\"2G\" after the size"),
+            ("file:1G:/a", 8, "\"/a\" after the size"),
+            ("file:-1", 5, "\"-1\" is neither"),
+            ("ram:1M,ram:1M", 7, "a second ram tier"),
+            ("file,ram", 5, "put ram first"),
+        ];
+        for (text, at, message) in table {
+            let error = parse_tiers(text).expect_err(text);
+            assert_eq!(error.at, at, "{text}: {error}");
+            assert!(error.message.contains(message), "{text}: {error}");
+            assert!(error.to_string().contains(&format!("at character {}", at + 1)), "{error}");
+        }
+    }
+}

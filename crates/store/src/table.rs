@@ -1,0 +1,228 @@
+//! The slot table: for each slot where its page lies, the page's hash, and its place in the queue
+//! of pages in the RAM tier, oldest first.
+//!
+//! 24 bytes a slot, in chunks that never move: growth adds a chunk and copies nothing.
+//!
+//! Invariants:
+//! * I1: the queue holds exactly the slots whose place is in RAM, in the order they were stored.
+//! * I2: `prev` says what an entry is: a reserved value names the kind, anything else (or `END`) is
+//!   a link of the queue.
+
+use crate::arena::Object;
+use ebb_core::types::SlotId;
+
+const CHUNK: usize = 1024;
+/// `prev` of an entry that holds nothing. Slots are below all the reserved values.
+const ABSENT: u32 = u32::MAX;
+const SAME: u32 = u32::MAX - 1;
+const FILE: u32 = u32::MAX - 2;
+/// No further entry in the queue.
+const END: u32 = u32::MAX - 3;
+/// Slots must be below this.
+pub(crate) const SLOTS_MAX: u32 = END;
+
+/// Where a page lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// Nowhere but here: the page repeats this word.
+    Same(u64),
+    /// In the arena, `length` bytes long; 4096 means not compressed.
+    Ram { object: Object, length: u16 },
+    /// In a file tier.
+    File(FilePlace),
+}
+
+/// A page of a file tier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct FilePlace {
+    pub tier: u8,
+    pub page: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    hash: u64,
+    word: u64,
+    prev: u32,
+    next: u32,
+}
+
+const EMPTY: Entry = Entry { hash: 0, word: 0, prev: ABSENT, next: END };
+const _: () = assert!(size_of::<Entry>() <= 24);
+
+/// The table.
+pub(crate) struct Table {
+    chunks: Vec<Option<Box<[Entry; CHUNK]>>>,
+    oldest: u32,
+    newest: u32,
+}
+
+fn pack(place: Place) -> u64 {
+    match place {
+        Place::Same(word) => word,
+        Place::Ram { object, length } => {
+            u64::from(object.span) << 32 | u64::from(object.index) << 16 | u64::from(length)
+        }
+        Place::File(FilePlace { tier, page }) => u64::from(tier) << 32 | u64::from(page),
+    }
+}
+
+impl Entry {
+    fn place(&self) -> Option<Place> {
+        Some(match self.prev {
+            ABSENT => return None,
+            SAME => Place::Same(self.word),
+            FILE => {
+                let (tier, page) = ((self.word >> 32) as u8, self.word as u32);
+                Place::File(FilePlace { tier, page })
+            }
+            _ => {
+                let (span, index) = ((self.word >> 32) as u32, (self.word >> 16) as u16);
+                Place::Ram { object: Object { span, index }, length: self.word as u16 }
+            }
+        })
+    }
+}
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Self { chunks: Vec::new(), oldest: END, newest: END }
+    }
+
+    /// Bytes the table occupies.
+    pub(crate) fn bytes(&self) -> u64 {
+        let chunks = self.chunks.iter().flatten().count() * size_of::<[Entry; CHUNK]>();
+        (chunks + self.chunks.capacity() * size_of::<usize>()) as u64
+    }
+
+    fn entry(&self, slot: u32) -> Option<&Entry> {
+        let chunk = self.chunks.get(slot as usize / CHUNK)?.as_ref()?;
+        Some(&chunk[slot as usize % CHUNK])
+    }
+
+    fn entry_mut(&mut self, slot: u32) -> &mut Entry {
+        let index = slot as usize / CHUNK;
+        if index >= self.chunks.len() {
+            self.chunks.resize_with(index + 1, || None);
+        }
+        let chunk = self.chunks[index].get_or_insert_with(|| Box::new([EMPTY; CHUNK]));
+        &mut chunk[slot as usize % CHUNK]
+    }
+
+    /// The hash and place of a slot's page.
+    pub(crate) fn get(&self, slot: SlotId) -> Option<(u64, Place)> {
+        let entry = self.entry(slot.0)?;
+        entry.place().map(|place| (entry.hash, place))
+    }
+
+    /// Writes down a slot's page, as the newest if it is in RAM. Returns what was there before.
+    pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Place) -> Option<Place> {
+        assert!(slot.0 < SLOTS_MAX, "slot {} is a reserved number", slot.0);
+        let before = self.clear(slot);
+        let newest = self.newest;
+        let prev = match place {
+            Place::Same(_) => SAME,
+            Place::File(_) => FILE,
+            Place::Ram { .. } => newest,
+        };
+        *self.entry_mut(slot.0) = Entry { hash, word: pack(place), prev, next: END };
+        if matches!(place, Place::Ram { .. }) {
+            match newest {
+                END => self.oldest = slot.0,
+                newest => self.entry_mut(newest).next = slot.0,
+            }
+            self.newest = slot.0;
+        }
+        before
+    }
+
+    /// An object of the arena has moved: its age stays.
+    pub(crate) fn moved(&mut self, slot: SlotId, to: Object) {
+        let entry = self.entry_mut(slot.0);
+        let Some(Place::Ram { length, .. }) = entry.place() else {
+            panic!("slot {} owns an object but is not in RAM", slot.0)
+        };
+        entry.word = pack(Place::Ram { object: to, length });
+    }
+
+    /// Forgets a slot's page and returns where it was.
+    pub(crate) fn clear(&mut self, slot: SlotId) -> Option<Place> {
+        let entry = *self.entry(slot.0)?;
+        let place = entry.place()?;
+        if matches!(place, Place::Ram { .. }) {
+            match entry.prev {
+                END => self.oldest = entry.next,
+                prev => self.entry_mut(prev).next = entry.next,
+            }
+            match entry.next {
+                END => self.newest = entry.prev,
+                next => self.entry_mut(next).prev = entry.prev,
+            }
+        }
+        *self.entry_mut(slot.0) = EMPTY;
+        Some(place)
+    }
+
+    /// The page that has been in RAM longest.
+    pub(crate) fn oldest(&self) -> Option<SlotId> {
+        (self.oldest != END).then_some(SlotId(self.oldest))
+    }
+
+    /// The page in RAM stored next after this one.
+    pub(crate) fn younger(&self, slot: SlotId) -> Option<SlotId> {
+        let next = self.entry(slot.0)?.next;
+        (next != END).then_some(SlotId(next))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ram(span: u32) -> Place {
+        Place::Ram { object: Object { span, index: 1023 }, length: 4096 }
+    }
+
+    fn queue(table: &Table) -> Vec<u32> {
+        let first = table.oldest();
+        std::iter::successors(first, |slot| table.younger(*slot)).map(|slot| slot.0).collect()
+    }
+
+    #[test]
+    fn places_survive_packing() {
+        let mut table = Table::new();
+        let file = |tier, page| Place::File(FilePlace { tier, page });
+        let places =
+            [ram(0), ram(u32::MAX), Place::Same(u64::MAX), Place::Same(0), file(255, u32::MAX)];
+        for (slot, place) in places.into_iter().enumerate() {
+            let slot = SlotId(slot as u32 * 5000);
+            assert_eq!(table.get(slot), None);
+            assert_eq!(table.set(slot, 42, place), None);
+            assert_eq!(table.get(slot), Some((42, place)));
+            assert_eq!(table.clear(slot), Some(place));
+            assert_eq!(table.get(slot), None);
+            assert_eq!(table.clear(slot), None);
+        }
+    }
+
+    #[test]
+    fn the_queue_is_in_order_of_storing() {
+        let mut table = Table::new();
+        for slot in [5, 3, 9000, 1, 7] {
+            table.set(SlotId(slot), 0, ram(slot));
+        }
+        table.set(SlotId(2), 0, Place::Same(0));
+        assert_eq!(queue(&table), [5, 3, 9000, 1, 7]);
+        table.set(SlotId(3), 0, ram(3));
+        assert_eq!(queue(&table), [5, 9000, 1, 7, 3]);
+        table.clear(SlotId(5));
+        table.clear(SlotId(3));
+        table.set(SlotId(1), 0, Place::File(FilePlace { tier: 0, page: 0 }));
+        assert_eq!(queue(&table), [9000, 7]);
+        table.moved(SlotId(7), Object { span: 1, index: 2 });
+        assert_eq!(queue(&table), [9000, 7]);
+        table.clear(SlotId(9000));
+        table.clear(SlotId(7));
+        assert_eq!(queue(&table), [0; 0]);
+    }
+}

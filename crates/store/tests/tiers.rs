@@ -1,0 +1,235 @@
+//! What each tier does with pages, seen from outside.
+
+mod common;
+
+use common::{complete, get, open, page, put, try_put};
+use ebb_core::types::SlotId;
+use ebb_store::{Page, Store, StoreError, TierName, page_hash};
+
+const EACH_BACKEND: [bool; 2] = [true, false];
+
+#[test]
+fn pages_of_every_kind_come_back_from_every_list_of_tiers() {
+    for tiers in ["ram", "file", "ram:1M,file", "ram:100K,file:2M,file"] {
+        let store = open(tiers, "", true);
+        let pages: Vec<(u32, Page)> =
+            (0..1200).map(|n| (n, page(u64::from(n), u64::from(n % 16)))).collect();
+        pages.chunks(64).for_each(|batch| put(&store, batch));
+        for (slot, page) in &pages {
+            assert!(get(&store, *slot).expect("get") == *page, "{tiers}: slot {slot}");
+            assert_eq!(store.hash_of(SlotId(*slot)), Some(page_hash(page)));
+        }
+    }
+}
+
+#[test]
+fn same_filled_pages_take_no_room() {
+    for tiers in ["ram", "file"] {
+        let store = open(tiers, "", true);
+        put(&store, &(0..64).map(|n| (n, page(u64::from(n), 0))).collect::<Vec<_>>());
+        let stats = store.stats();
+        assert_eq!(stats.same_filled_pages, 64);
+        assert_eq!((stats.tiers[0].pages, stats.tiers[0].occupied_bytes), (0, 0));
+        assert!(get(&store, 63).expect("get") == page(63, 0));
+        store.remove(SlotId(63));
+        assert_eq!(store.stats().same_filled_pages, 63);
+    }
+}
+
+#[test]
+fn what_compresses_badly_goes_to_the_file_or_stays_whole() {
+    let store = open("ram,file", "", true);
+    put(&store, &[(0, page(0, 15)), (1, page(1, 7))]);
+    let stats = store.stats();
+    assert_eq!((stats.tiers[0].pages, stats.tiers[1].pages), (1, 1));
+
+    let store = open("ram", "", true);
+    put(&store, &[(0, page(0, 15))]);
+    assert_eq!(store.stats().tiers[0].stored_bytes, 4096);
+    assert!(get(&store, 0).expect("get") == page(0, 15));
+}
+
+#[test]
+fn the_oldest_pages_are_demoted_and_the_newest_stay_in_ram() {
+    let store = open("ram:1M,file", "", true);
+    let pages: Vec<_> = (0..2000).map(|n| (n, page(u64::from(n), 7))).collect();
+    for batch in pages.chunks(64) {
+        put(&store, batch);
+        assert!(store.ram_bytes() <= 1 << 20, "{} bytes of RAM", store.ram_bytes());
+    }
+    let stats = store.stats();
+    assert!(stats.tiers[0].demoted > 1000, "{stats:?}");
+    assert_eq!(stats.tiers[0].pages + stats.tiers[1].pages, 2000);
+    let in_ram = |slot: u32| {
+        let mut page = [0; 4096];
+        let filled = store.get_or_start(SlotId(slot), &mut page, 0).expect("get");
+        if !filled {
+            complete(&store, 1);
+        }
+        filled
+    };
+    assert!(!in_ram(0) && !in_ram(500));
+    assert!(in_ram(1999) && in_ram(1900));
+}
+
+#[test]
+fn a_lowered_limit_moves_pages_out_and_gives_memory_back() {
+    let store = open("ram:4M,file", "", true);
+    let pages: Vec<_> = (0..1000).map(|n| (n, page(u64::from(n), 7))).collect();
+    pages.chunks(64).for_each(|batch| put(&store, batch));
+    assert!(store.ram_bytes() > 1 << 20);
+    store.set_ram_limit(512 << 10);
+    let mut calls = 0;
+    while store.ram_bytes() > 512 << 10 {
+        put(&store, &[]);
+        calls += 1;
+        assert!(calls < 50, "still {} bytes", store.ram_bytes());
+    }
+    for (slot, page) in &pages {
+        assert!(get(&store, *slot).expect("get") == *page, "slot {slot}");
+    }
+}
+
+#[test]
+fn removed_pages_free_their_room() {
+    for tiers in ["ram", "file"] {
+        let store = open(tiers, "", true);
+        let pages: Vec<_> = (0..640).map(|n| (n, page(u64::from(n), 8))).collect();
+        pages.chunks(64).for_each(|batch| put(&store, batch));
+        (0..640).for_each(|slot| store.remove(SlotId(slot)));
+        put(&store, &[]);
+        let tier = &store.stats().tiers[0];
+        assert_eq!((tier.pages, tier.stored_bytes), (0, 0));
+        assert!(tier.occupied_bytes < 300 << 10, "{tier:?}");
+        assert!(matches!(get(&store, 0), Err(StoreError::NotStored { slot: SlotId(0) })));
+    }
+}
+
+#[test]
+fn a_full_store_says_so_and_keeps_what_it_has() {
+    for tiers in ["ram:300K", "file:256K", "ram:300K,file:256K"] {
+        let store = open(tiers, "", true);
+        assert!(store.has_room());
+        let mut kept = Vec::new();
+        for n in 0..1000 {
+            let result = try_put(&store, &[(n, page(u64::from(n), 10))]).remove(0);
+            match result {
+                Ok(()) => kept.push(n),
+                Err(StoreError::Full) => assert!(store.hash_of(SlotId(n)).is_none()),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(!store.has_room(), "{tiers}");
+        assert!(kept.len() >= 60 && kept.len() < 300, "{tiers}: {} kept", kept.len());
+        for n in &kept {
+            assert!(get(&store, *n).expect("get") == page(u64::from(*n), 10), "{tiers}: {n}");
+        }
+        // A put that fails leaves the old page (lib.rs, I3).
+        let last = *kept.last().expect("some were kept");
+        if tiers == "file:256K" {
+            let result = try_put(&store, &[(last, page(7777, 10))]).remove(0);
+            assert!(matches!(result, Err(StoreError::Full)));
+            assert!(get(&store, last).expect("get") == page(u64::from(last), 10));
+        }
+        kept.iter().for_each(|n| store.remove(SlotId(*n)));
+        put(&store, &[(0, page(0, 10))]);
+    }
+}
+
+#[test]
+fn asynchronous_reads_complete_with_their_tokens() {
+    for use_io_uring in EACH_BACKEND {
+        let store = open("file", "", use_io_uring);
+        let pages: Vec<_> = (0..600).map(|n| (n, page(u64::from(n), 9))).collect();
+        pages.chunks(64).for_each(|batch| put(&store, batch));
+        let mut buffer = [0; 4096];
+        for slot in 0..600 {
+            let filled = store.get_or_start(SlotId(slot), &mut buffer, 1000 + u64::from(slot));
+            assert!(!filled.expect("start"));
+        }
+        for (token, result) in complete(&store, 600) {
+            assert!(result.expect("read") == page(token - 1000, 9), "token {token}");
+        }
+        let missing = store.get_or_start(SlotId(600), &mut buffer, 0);
+        assert!(matches!(missing, Err(StoreError::NotStored { .. })));
+    }
+}
+
+#[test]
+fn a_batch_of_reads_completes_each_token_wherever_the_page_is() {
+    for use_io_uring in EACH_BACKEND {
+        let store = open("ram:200K,file", "", use_io_uring);
+        let pages: Vec<_> = (0..500).map(|n| (n, page(u64::from(n), u64::from(n % 16)))).collect();
+        pages.chunks(64).for_each(|batch| put(&store, batch));
+        // In an order that is not the file's, one slot twice, one that holds nothing.
+        let mut reads: Vec<_> = (0..500u32).map(|n| (SlotId(n * 7 % 500), u64::from(n))).collect();
+        reads.extend([(SlotId(3), 500), (SlotId(9999), 501)]);
+        store.start_batch(&reads);
+        let mut done = complete(&store, reads.len());
+        assert!(matches!(done.remove(&501), Some(Err(StoreError::NotStored { .. }))));
+        assert!(done.remove(&500).expect("completed").expect("read") == page(3, 3));
+        for (token, result) in done {
+            let n = token * 7 % 500;
+            assert!(result.expect("read") == page(n, n % 16), "token {token}");
+        }
+    }
+}
+
+#[test]
+fn completions_can_be_polled_from_another_thread() {
+    for use_io_uring in EACH_BACKEND {
+        let store = open("file", "", use_io_uring);
+        let pages: Vec<_> = (0..512).map(|n| (n, page(u64::from(n), 9))).collect();
+        pages.chunks(64).for_each(|batch| put(&store, batch));
+        std::thread::scope(|scope| {
+            let poller = scope.spawn(|| complete(&store, 512));
+            let mut buffer = [0; 4096];
+            for slot in 0..512 {
+                let started = store.get_or_start(SlotId(slot), &mut buffer, u64::from(slot));
+                assert!(!started.expect("start"));
+            }
+            for (token, result) in poller.join().expect("poller") {
+                assert!(result.expect("read") == page(token, 9), "token {token}");
+            }
+        });
+    }
+}
+
+#[test]
+fn dropping_the_store_with_reads_in_flight_is_safe() {
+    for use_io_uring in EACH_BACKEND {
+        let store = open("file", "slow-read=20ms@n8", use_io_uring);
+        put(&store, &(0..64).map(|n| (n, page(u64::from(n), 9))).collect::<Vec<_>>());
+        let mut buffer = [0; 4096];
+        for slot in 0..64 {
+            assert!(!store.get_or_start(SlotId(slot), &mut buffer, 0).expect("start"));
+        }
+        drop(store);
+    }
+}
+
+#[test]
+fn adjacent_pages_are_read_with_few_transfers() {
+    let store = open("file", "", true);
+    put(&store, &(0..64).map(|n| (n, page(u64::from(n), 9))).collect::<Vec<_>>());
+    let reads: Vec<_> = (0..64).step_by(2).map(|n| (SlotId(n), u64::from(n))).collect();
+    store.start_batch(&reads);
+    for (token, result) in complete(&store, 32) {
+        assert!(result.expect("read") == page(token, 9), "token {token}");
+    }
+    // Four transfers of 15 pages each and the last page of none: every second page is skipped over.
+    let stats = store.stats();
+    assert_eq!(stats.tiers[0].name, TierName::File(0));
+    assert_eq!(stats.tiers[0].reads, 4 * 15);
+}
+
+#[test]
+fn a_store_without_tiers_or_with_ram_last_is_refused() {
+    let options = ebb_store::Options::default();
+    assert!(matches!(Store::open(&[], &options), Err(StoreError::Tiers(_))));
+    let (ram, file) = (
+        ebb_store::TierSpec::Ram { limit: None },
+        ebb_store::TierSpec::File { path: None, limit: None },
+    );
+    assert!(matches!(Store::open(&[file, ram], &options), Err(StoreError::Tiers(_))));
+}

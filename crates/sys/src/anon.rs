@@ -1,0 +1,99 @@
+//! Anonymous memory straight from the kernel: page aligned, zero at first, truly given back on
+//! drop.
+//!
+//! A heap allocator may keep what is freed; memory that counts against somebody's budget must not
+//! be kept. Page alignment also makes these buffers fit for direct I/O.
+//!
+//! Invariant I1: `base` is the start of a private mapping of `length` bytes, readable and writable,
+//! that nothing else refers to; it lives exactly as long as the value.
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// An owned anonymous mapping, used as a slice of bytes.
+#[derive(Debug)]
+pub struct AnonBuffer {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: I1: the mapping is owned like a `Box<[u8]>`; nothing in it is bound to a thread.
+unsafe impl Send for AnonBuffer {}
+// SAFETY: shared references give shared access to plain bytes only.
+unsafe impl Sync for AnonBuffer {}
+
+impl AnonBuffer {
+    /// Maps `length` bytes, rounded up to whole pages, never as huge pages.
+    pub fn new(length: usize) -> io::Result<Self> {
+        let length = length.max(1).next_multiple_of(4096);
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        let base =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), length, prot, MapFlags::PRIVATE) }?;
+        let base = NonNull::new(base.cast()).expect("the kernel never maps page zero unasked");
+        let buffer = Self { base, length };
+        // SAFETY: I1, and the advice changes no content. Refused where huge pages are not built in.
+        let _ = unsafe { madvise(base.as_ptr().cast(), length, Advice::LinuxNoHugepage) };
+        Ok(buffer)
+    }
+
+    /// Faults every page in now, in one call, instead of one by one at first touch.
+    pub fn populate(&mut self) {
+        // SAFETY: I1, and populating changes no content. Kernels before 5.14 refuse: then first
+        // touch does the work, so the result does not matter.
+        let _ =
+            unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite) };
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+}
+
+impl Deref for AnonBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: I1; the bytes were zeroed by the kernel, so they are initialised.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.length) }
+    }
+}
+
+impl DerefMut for AnonBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: I1, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for AnonBuffer {
+    fn drop(&mut self) {
+        // SAFETY: I1: the value is going away and no slice of it can be alive.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+        if unmapped.is_err() {
+            // Unmapping can need one more mapping than the system allows (vm.max_map_count). The
+            // memory is given back all the same; only its addresses stay taken.
+            // SAFETY: as above.
+            let _ =
+                unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxDontNeed) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_zero_aligned_and_writable() {
+        let mut buffer = AnonBuffer::new(5000).expect("map");
+        assert_eq!(buffer.len(), 8192);
+        assert_eq!(buffer.as_ptr() as usize % 4096, 0);
+        assert!(buffer.iter().all(|&byte| byte == 0));
+        buffer.populate();
+        buffer[8191] = 7;
+        assert_eq!(buffer[8191], 7);
+    }
+}
