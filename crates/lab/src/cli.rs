@@ -1,0 +1,307 @@
+//! The commands of `ebb lab` as a library: arguments in, report on standard output, exit code out.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+
+use crate::baseline;
+use crate::policy::{POLICIES, PolicyInfo, Settings, parse_list};
+use crate::replay::{self, Job};
+use crate::report::{self, OutputFormat, TraceInfo};
+use crate::trace::synth::{self, Synth};
+use crate::trace::{self, CompactWriter, Format, Reader, Spool};
+
+/// What `ebb lab` can do.
+#[derive(Debug, Subcommand)]
+pub enum LabCommand {
+    /// Replay a page trace through one or more policies
+    Replay(ReplayArgs),
+    /// List the policies and what can be set for each
+    Policies,
+    /// Convert a trace to the compact form
+    Convert(ConvertArgs),
+    /// Compare replays with miss counts measured elsewhere
+    CheckBaseline(CheckArgs),
+}
+
+/// Which trace, and how much of it.
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// A trace file (zstd or plain), or synth:zipf, synth:uniform, synth:scanzipf, synth:loop,
+    /// with ,pages=N,accesses=N,seed=N,theta=X after it
+    pub trace: PathBuf,
+    /// The file's format, if it is not found out
+    #[arg(long, value_name = "FORMAT")]
+    pub input_format: Option<Format>,
+    /// Replay only the first N accesses
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true)]
+    pub accesses: u64,
+}
+
+/// Arguments of `ebb lab replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// The trace
+    #[command(flatten)]
+    pub trace: TraceArgs,
+    /// Memory in pages, or in percent of the trace's pages; several with commas
+    #[arg(long, short, value_name = "PAGES|PERCENT", default_value = "50%")]
+    pub memory: String,
+    /// Policies to run, with commas; all for every one
+    #[arg(long, short, value_name = "LIST", default_value = "lru")]
+    pub policy: String,
+    /// Set a policy's parameter, such as clock.bits=2; `ebb lab policies` lists them
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    pub format: OutputFormat,
+    /// Threads to use
+    #[arg(long, short, value_name = "N", default_value_t = 1)]
+    pub jobs: usize,
+}
+
+/// Arguments of `ebb lab convert`.
+#[derive(Debug, Args)]
+pub struct ConvertArgs {
+    /// The trace
+    #[command(flatten)]
+    pub trace: TraceArgs,
+    /// The file to write; packed with zstd if its name ends in .zst
+    #[arg(value_name = "OUTPUT")]
+    pub output: PathBuf,
+}
+
+/// Arguments of `ebb lab check-baseline`.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// The folder with the traces, TRACE.csv.zst
+    pub dir: PathBuf,
+    /// The miss counts: CSV with the columns trace, size_pages, policy, misses
+    #[arg(long, value_name = "FILE")]
+    pub baseline: PathBuf,
+    /// Only traces whose names contain this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub only: String,
+    /// Only these policies
+    #[arg(long, short, value_name = "LIST", default_value = "all")]
+    pub policy: String,
+    /// The greatest difference of miss ratios that passes, in points
+    #[arg(long, value_name = "POINTS", default_value_t = 0.5)]
+    pub tolerance: f64,
+    /// Also write every row to this CSV file
+    #[arg(long, value_name = "FILE")]
+    pub rows: Option<PathBuf>,
+    /// Threads to use
+    #[arg(long, short, value_name = "N", default_value_t = 1)]
+    pub jobs: usize,
+}
+
+/// Runs a command. The exit code is 0, or 1 for a check that does not pass.
+pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        LabCommand::Replay(args) => run_replay(args),
+        LabCommand::Policies => run_policies(),
+        LabCommand::Convert(args) => run_convert(args),
+        LabCommand::CheckBaseline(args) => run_check(args),
+    }
+}
+
+/// Writes to standard output; a reader that has gone away is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.context("standard output"),
+    }
+}
+
+/// Loads a trace by path or synthetic name.
+pub fn load(args: &TraceArgs) -> anyhow::Result<(TraceInfo, Spool)> {
+    let name = args.trace.to_string_lossy().into_owned();
+    let spool = if let Some(text) = name.strip_prefix(synth::PREFIX) {
+        let mut synth = Synth::parse(text).with_context(|| name.clone())?;
+        synth.accesses = synth.accesses.min(args.accesses);
+        synth.spool().context("temporary file")?
+    } else {
+        let mut reader = Reader::open(&args.trace, args.input_format)?;
+        trace::load(&args.trace, &mut reader, args.accesses, |_| true)?.0
+    };
+    let info = TraceInfo { name, accesses: spool.len(), pages: spool.pages() };
+    Ok((info, spool))
+}
+
+/// Reads sizes such as `4096` or `25%`, with commas, for a trace of `pages` pages.
+pub fn parse_memory(text: &str, pages: u32) -> anyhow::Result<Vec<u32>> {
+    let mut sizes = Vec::new();
+    for part in text.split(',').map(str::trim) {
+        let size = match part.strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.trim().parse::<f64>().ok();
+                percent
+                    .filter(|percent| *percent > 0.0 && *percent <= 1000.0)
+                    .map(|percent| ((percent / 100.0 * f64::from(pages)) as u32).max(1))
+            }
+            None => part.replace('_', "").parse().ok().filter(|&size| size > 0),
+        };
+        let Some(size) = size else {
+            bail!(
+                "--memory {part:?}: expected a number of pages, such as 4096, or a share of \
+                the trace's pages, such as 25%"
+            );
+        };
+        sizes.push(size);
+    }
+    Ok(sizes)
+}
+
+/// The policies of a list, which must not be empty.
+pub fn parse_policies(text: &str) -> anyhow::Result<Vec<&'static PolicyInfo>> {
+    let policies = parse_list(text)?;
+    if policies.is_empty() {
+        bail!("--policy {text:?}: expected names with commas, such as lru,arc");
+    }
+    Ok(policies)
+}
+
+/// Shows how far a long run is, on a terminal only.
+pub struct Progress {
+    total: u64,
+    done: std::sync::atomic::AtomicU64,
+    start: std::time::Instant,
+    shown: std::sync::atomic::AtomicU64,
+    terminal: bool,
+}
+
+impl Progress {
+    /// Starts to count towards `total`.
+    #[must_use]
+    pub fn new(total: u64) -> Self {
+        Self {
+            total,
+            done: 0.into(),
+            start: std::time::Instant::now(),
+            shown: 0.into(),
+            terminal: io::stderr().is_terminal(),
+        }
+    }
+
+    /// Counts `part` more as done.
+    pub fn add(&self, part: u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        // Relaxed: only a display hangs on these counters.
+        let done = self.done.fetch_add(part, Relaxed) + part;
+        let elapsed = self.start.elapsed();
+        let tenths = elapsed.as_millis() as u64 / 100;
+        if !self.terminal || tenths < 10 || self.shown.swap(tenths, Relaxed) == tenths {
+            return;
+        }
+        let share = done as f64 / self.total.max(1) as f64;
+        let left = elapsed.as_secs_f64() * (1.0 - share) / share.max(1e-9);
+        eprint!("\r{:3.0} %, {left:.0} s left \x1b[K", share * 100.0);
+        if done >= self.total {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
+    let policies = parse_policies(&args.policy)?;
+    let settings = Arc::new(Settings::parse(&args.set)?);
+    parse_memory(&args.memory, 1)?;
+    let (info, spool) = load(&args.trace)?;
+    let sizes = parse_memory(&args.memory, info.pages)?;
+    let mut jobs = Vec::new();
+    for &memory_pages in &sizes {
+        for &policy in &policies {
+            jobs.push(Job { policy, memory_pages, settings: Arc::clone(&settings) });
+        }
+    }
+    let progress = Progress::new(spool.len() * jobs.len() as u64);
+    let outcomes = replay::run(&spool, &jobs, args.jobs, &|part| progress.add(part))?;
+    print(&report::replay(args.format, &info, &outcomes))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_policies() -> anyhow::Result<ExitCode> {
+    let mut text = String::new();
+    for info in POLICIES {
+        text += &format!("{:<10} {}\n", info.name, info.about);
+        for parameter in info.parameters {
+            let key = format!("{}.{}={}", info.name, parameter.key, parameter.default);
+            text += &format!("{:<10} --set {key:<24} {}\n", "", parameter.about);
+        }
+    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
+    let output = || args.output.display().to_string();
+    let mut reader = Reader::open(&args.trace.trace, args.trace.input_format)?;
+    let file = io::BufWriter::new(std::fs::File::create(&args.output).with_context(output)?);
+    if args.output.extension().is_some_and(|extension| extension == "zst") {
+        let packed = zstd::stream::write::Encoder::new(file, 10).with_context(output)?;
+        let packed = copy_records(&mut reader, args.trace.accesses, packed, &args.output)?;
+        packed.finish().and_then(|mut file| file.flush()).with_context(output)?;
+    } else {
+        copy_records(&mut reader, args.trace.accesses, file, &args.output)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn copy_records<W: Write>(
+    reader: &mut Reader,
+    limit: u64,
+    sink: W,
+    output: &Path,
+) -> anyhow::Result<W> {
+    let output = || output.display().to_string();
+    let mut writer = CompactWriter::new(sink).with_context(output)?;
+    let mut records = Vec::new();
+    let mut left = limit;
+    while left > 0 && reader.read(&mut records)? {
+        for record in records.iter().take(left.min(records.len() as u64) as usize) {
+            writer.write(record).with_context(output)?;
+        }
+        left = left.saturating_sub(records.len() as u64);
+    }
+    writer.finish().with_context(output)
+}
+
+fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let policies = parse_policies(&args.policy)?;
+    let cases = baseline::read(&args.baseline)?;
+    let mut compared = Vec::new();
+    for (trace, mut cases) in cases.into_iter().filter(|(trace, _)| trace.contains(&args.only)) {
+        let path = args.dir.join(format!("{trace}.csv.zst"));
+        cases.retain(|case| {
+            let listed = policies.iter().any(|info| info.name == case.job.policy.name);
+            listed && case.job.memory_pages >= case.job.policy.capacity_min
+        });
+        if !path.exists() || cases.is_empty() {
+            continue;
+        }
+        let mut reader = Reader::open(&path, None)?;
+        let (spool, _) = trace::load(&path, &mut reader, u64::MAX, |_| true)?;
+        let jobs: Vec<Job> = cases.iter().map(|case| case.job.clone()).collect();
+        let progress = Progress::new(spool.len() * jobs.len() as u64);
+        let outcomes = replay::run(&spool, &jobs, args.jobs, &|part| progress.add(part))?;
+        let pairs = cases.into_iter().zip(outcomes);
+        compared.extend(pairs.map(|(case, outcome)| baseline::Compared { case, outcome }));
+    }
+    if compared.is_empty() {
+        bail!("{}: no trace of {} is here", args.dir.display(), args.baseline.display());
+    }
+    if let Some(path) = &args.rows {
+        std::fs::write(path, baseline::csv(&compared))
+            .with_context(|| path.display().to_string())?;
+    }
+    let (text, passes) = baseline::table(&compared, args.tolerance);
+    print(&text)?;
+    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}

@@ -1,0 +1,15 @@
+//! The memory-pressure laboratory: replays page traces through replacement policies.
+//!
+//! * [`trace`]: formats, dense numbering, temporary storage, synthetic traces.
+//! * [`policy`]: the textbook policies behind one trait.
+//! * [`replay`]: runs any number of policies and sizes over a trace.
+//! * [`baseline`]: compares replays with miss counts measured elsewhere.
+//! * [`cli`]: the commands of `ebb lab` as a library.
+#![forbid(unsafe_code)]
+
+pub mod baseline;
+pub mod cli;
+pub mod policy;
+pub mod replay;
+pub mod report;
+pub mod trace;

@@ -1,0 +1,181 @@
+//! LIRS (Jiang and Zhang, SIGMETRICS 2002): pages with a low inter-reference recency (LIR) stay;
+//! the others (HIR) pass through a small queue.
+//!
+//! Stack S orders pages by recency and may hold ghosts; queue Q holds the resident HIR pages.
+//! Three departures from the paper are libCacheSim's, whose miss ratios this policy is held
+//! against: a ghost refreshes its place in S before room is made, a hit on a page of Q that is no
+//! longer in S gives up one LIR page, and S is limited to twice the capacity by dropping the
+//! oldest ghosts.
+//!
+//! Invariants:
+//! * I1: the last page of S is LIR, unless S holds one page or none.
+//! * I2: resident pages are the LIR pages and the pages of Q, at most `capacity` together.
+//! * I3: a page on the ghost list is in S and not resident.
+
+use super::chain::Chains;
+use super::{Policy, Tally};
+
+/// The lists of `aside`: resident HIR pages, and ghosts in order of eviction.
+const QUEUE: usize = 0;
+const GHOSTS: usize = 1;
+
+const ABSENT: u8 = 0;
+const LIR: u8 = 1;
+const HIR: u8 = 2;
+const GHOST: u8 = 3;
+
+/// S, Q, the ghosts, and a status per page.
+#[derive(Debug)]
+pub struct Lirs {
+    stack: Chains<1>,
+    aside: Chains<2>,
+    status: Vec<u8>,
+    lir: u32,
+    lir_max: u32,
+    hir_max: u32,
+    stack_max: u64,
+    tally: Tally,
+}
+
+impl Lirs {
+    /// An empty cache of `capacity` pages over the pages `0..pages`; `hir_share` of the capacity
+    /// is for HIR pages.
+    #[must_use]
+    pub fn new(pages: u32, capacity: u32, hir_share: f64) -> Self {
+        let hir_max = ((f64::from(capacity) * hir_share) as u32).max(1);
+        Self {
+            stack: Chains::new(pages),
+            aside: Chains::new(pages),
+            status: vec![ABSENT; pages as usize],
+            lir: 0,
+            lir_max: capacity - hir_max,
+            hir_max,
+            stack_max: 2 * u64::from(capacity),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Drops what is not LIR from the bottom of S, up to the page on top.
+    fn prune(&mut self) {
+        loop {
+            let page = self.stack.tail(0);
+            let status = match self.status.get(page as usize) {
+                Some(&status) if status != LIR && page != self.stack.head(0) => status,
+                _ => return,
+            };
+            if status == GHOST {
+                self.aside.remove(GHOSTS, page);
+                self.status[page as usize] = ABSENT;
+            }
+            self.stack.remove(0, page);
+            self.tally.scanned += 1;
+        }
+    }
+
+    /// Evicts the oldest page of Q. It stays in S, if it is there, as a ghost.
+    fn evict_hir(&mut self) {
+        let page = self.aside.pop_tail(QUEUE);
+        self.tally.scanned += 1;
+        self.status[page as usize] = if self.stack.is_linked(page) {
+            self.aside.push_head(GHOSTS, page);
+            GHOST
+        } else {
+            ABSENT
+        };
+    }
+
+    /// Turns the LIR page at the bottom of S into a HIR page.
+    fn demote_lir(&mut self) {
+        let page = self.stack.pop_tail(0);
+        self.lir -= 1;
+        while self.aside.len(QUEUE) >= self.hir_max {
+            self.evict_hir();
+        }
+        self.aside.push_head(QUEUE, page);
+        self.status[page as usize] = HIR;
+        self.prune();
+    }
+
+    fn promote(&mut self, page: u32) {
+        while self.lir >= self.lir_max.max(1) {
+            self.demote_lir();
+        }
+        self.status[page as usize] = LIR;
+        self.lir += 1;
+        self.tally.protected += 1;
+    }
+
+    fn hit_hir(&mut self, page: u32) {
+        if self.stack.is_linked(page) {
+            self.stack.move_to_head(0, page);
+            self.aside.remove(QUEUE, page);
+            self.promote(page);
+            return;
+        }
+        self.aside.move_to_head(QUEUE, page);
+        if self.lir >= self.lir_max && self.hir_max > 1 {
+            self.demote_lir();
+        }
+        self.stack.push_head(0, page);
+    }
+
+    fn miss(&mut self, page: u32, status: u8) {
+        if status == GHOST {
+            self.stack.move_to_head(0, page);
+            self.aside.remove(GHOSTS, page);
+            self.promote(page);
+            return;
+        }
+        if self.lir < self.lir_max {
+            self.status[page as usize] = LIR;
+            self.lir += 1;
+        } else {
+            while self.aside.len(QUEUE) >= self.hir_max {
+                self.evict_hir();
+            }
+            self.status[page as usize] = HIR;
+            self.aside.push_head(QUEUE, page);
+        }
+        self.stack.push_head(0, page);
+    }
+
+    fn limit_stack(&mut self) {
+        while u64::from(self.stack.len(0)) > self.stack_max && self.aside.len(GHOSTS) > 0 {
+            let page = self.aside.pop_tail(GHOSTS);
+            self.stack.remove(0, page);
+            self.status[page as usize] = ABSENT;
+        }
+    }
+}
+
+impl Policy for Lirs {
+    #[inline]
+    fn touch(&mut self, page: u32) -> bool {
+        let status = self.status[page as usize];
+        match status {
+            LIR => {
+                self.stack.move_to_head(0, page);
+                if self.status.get(self.stack.tail(0) as usize) != Some(&LIR) {
+                    self.prune();
+                }
+                return true;
+            }
+            HIR => self.hit_hir(page),
+            _ => self.miss(page, status),
+        }
+        self.limit_stack();
+        status == HIR
+    }
+
+    fn is_resident(&self, page: u32) -> bool {
+        matches!(self.status[page as usize], LIR | HIR)
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.stack.heap_bytes() + self.aside.heap_bytes() + self.status.capacity()
+    }
+}

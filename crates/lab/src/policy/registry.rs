@@ -1,0 +1,377 @@
+//! The table of policies: names, settings, and how each is made.
+
+use super::s3_fifo::{S3Fifo, Shares};
+use super::{Offline, Online, Replay, arc, belady, car, clock, clock_pro, dclock, fifo, lecar};
+use super::{lirs, lru, sieve, two_q, w_tiny_lfu};
+
+/// A request for a policy that cannot be met.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PolicyError {
+    /// No policy has this name.
+    #[error("there is no policy {name:?}; the nearest is {nearest:?} (of {all})")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The most similar name.
+        nearest: &'static str,
+        /// All names.
+        all: String,
+    },
+    /// No policy in the run has this setting.
+    #[error("there is no setting {key:?}; the nearest is {nearest:?}")]
+    UnknownKey {
+        /// The key asked for.
+        key: String,
+        /// The most similar key.
+        nearest: String,
+    },
+    /// A setting has a value it cannot have.
+    #[error("setting {key}={value}: expected {expected}")]
+    BadValue {
+        /// The key.
+        key: String,
+        /// The value given.
+        value: String,
+        /// What it should have been.
+        expected: String,
+    },
+    /// A setting is not of the form KEY=VALUE.
+    #[error("setting {text:?}: expected KEY=VALUE, such as clock.bits=2")]
+    NotASetting {
+        /// The text given.
+        text: String,
+    },
+    /// The cache is too small for the policy.
+    #[error("{policy} needs at least {least} pages of memory, not {given}")]
+    TooSmall {
+        /// The policy.
+        policy: &'static str,
+        /// The fewest pages it works with.
+        least: u32,
+        /// The pages given.
+        given: u32,
+    },
+}
+
+/// A number that a policy can be given.
+#[derive(Debug)]
+pub struct Parameter {
+    /// Its name, after the policy's name and a dot.
+    pub key: &'static str,
+    /// The value it has unless set.
+    pub default: f64,
+    /// The least and greatest values it can have.
+    pub range: (f64, f64),
+    /// Whether only whole numbers are meant.
+    pub whole: bool,
+    /// What it is.
+    pub about: &'static str,
+}
+
+/// One row of the table.
+#[derive(Debug)]
+pub struct PolicyInfo {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// Other accepted spellings.
+    pub aliases: &'static [&'static str],
+    /// One line about it.
+    pub about: &'static str,
+    /// What can be set.
+    pub parameters: &'static [Parameter],
+    /// The fewest pages it works with.
+    pub capacity_min: u32,
+    /// Whether it must be told the next access of each page.
+    pub needs_future: bool,
+    make: fn(u32, u32, &Values<'_>) -> Box<dyn Replay>,
+}
+
+/// The values of one policy's parameters.
+struct Values<'a> {
+    info: &'a PolicyInfo,
+    settings: &'a Settings,
+}
+
+impl Values<'_> {
+    fn get(&self, key: &str) -> f64 {
+        self.settings.get(self.info.name, key).unwrap_or_else(|| {
+            let parameter = self.info.parameters.iter().find(|parameter| parameter.key == key);
+            parameter.unwrap_or_else(|| panic!("{} has no {key}", self.info.name)).default
+        })
+    }
+}
+
+/// Settings from the command line: `policy.key` and a number.
+#[derive(Clone, Default, Debug)]
+pub struct Settings(Vec<(&'static str, &'static str, f64)>);
+
+impl Settings {
+    /// Parses `KEY=VALUE` texts; a later one of the same key wins.
+    pub fn parse<S: AsRef<str>>(texts: &[S]) -> Result<Self, PolicyError> {
+        let mut settings = Self::default();
+        for text in texts {
+            let text = text.as_ref();
+            let (key, value) = text
+                .split_once('=')
+                .ok_or_else(|| PolicyError::NotASetting { text: text.to_owned() })?;
+            settings.set(key.trim(), value.trim())?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<(), PolicyError> {
+        let known =
+            || POLICIES.iter().flat_map(|info| info.parameters.iter().map(move |p| (info, p)));
+        let full = |(info, p): (&PolicyInfo, &Parameter)| format!("{}.{}", info.name, p.key);
+        let Some((info, parameter)) = known().find(|&pair| full(pair) == key) else {
+            let nearest = nearest(key, known().map(full)).unwrap_or_default();
+            return Err(PolicyError::UnknownKey { key: key.to_owned(), nearest });
+        };
+        let (low, high) = parameter.range;
+        let number = value.parse::<f64>().ok().filter(|number| {
+            (low..=high).contains(number) && (!parameter.whole || number.fract() == 0.0)
+        });
+        let Some(number) = number else {
+            let kind = if parameter.whole { "a whole number" } else { "a number" };
+            let expected = format!("{kind} from {low} to {high}: {}", parameter.about);
+            let (key, value) = (key.to_owned(), value.to_owned());
+            return Err(PolicyError::BadValue { key, value, expected });
+        };
+        self.0.retain(|&(policy, key, _)| (policy, key) != (info.name, parameter.key));
+        self.0.push((info.name, parameter.key, number));
+        Ok(())
+    }
+
+    fn get(&self, policy: &str, key: &str) -> Option<f64> {
+        self.0.iter().find(|entry| (entry.0, entry.1) == (policy, key)).map(|entry| entry.2)
+    }
+}
+
+impl PolicyInfo {
+    /// Finds a policy by name or alias, ignoring case, `-` and `_`.
+    pub fn find(name: &str) -> Result<&'static Self, PolicyError> {
+        let wanted = plain(name);
+        let found = POLICIES.iter().find(|info| {
+            plain(info.name) == wanted || info.aliases.iter().any(|alias| plain(alias) == wanted)
+        });
+        found.ok_or_else(|| {
+            let names = || POLICIES.iter().map(|info| info.name);
+            PolicyError::Unknown {
+                name: name.to_owned(),
+                nearest: nearest(name, names()).unwrap_or("lru"),
+                all: names().collect::<Vec<_>>().join(", "),
+            }
+        })
+    }
+
+    /// Makes an empty cache of `capacity` pages over the pages `0..pages`.
+    pub fn build(
+        &self,
+        pages: u32,
+        capacity: u32,
+        settings: &Settings,
+    ) -> Result<Box<dyn Replay>, PolicyError> {
+        if capacity < self.capacity_min {
+            let (policy, least) = (self.name, self.capacity_min);
+            return Err(PolicyError::TooSmall { policy, least, given: capacity });
+        }
+        Ok((self.make)(pages, capacity, &Values { info: self, settings }))
+    }
+}
+
+/// Parses a list such as `lru,arc`; `all` stands for every policy.
+pub fn parse_list(text: &str) -> Result<Vec<&'static PolicyInfo>, PolicyError> {
+    let mut list: Vec<&'static PolicyInfo> = Vec::new();
+    for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        if name == "all" {
+            list.extend(POLICIES);
+        } else {
+            list.push(PolicyInfo::find(name)?);
+        }
+    }
+    let mut seen = Vec::new();
+    list.retain(|info| {
+        !seen.contains(&info.name) && {
+            seen.push(info.name);
+            true
+        }
+    });
+    Ok(list)
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase).collect()
+}
+
+/// The candidate with the smallest edit distance to `text`.
+pub fn nearest<S: AsRef<str>>(text: &str, candidates: impl Iterator<Item = S>) -> Option<S> {
+    candidates.min_by_key(|candidate| distance(text, candidate.as_ref()))
+}
+
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, &y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+const fn share(key: &'static str, default: f64, about: &'static str) -> Parameter {
+    Parameter { key, default, range: (0.0, 1.0), whole: false, about }
+}
+
+const fn whole(
+    key: &'static str,
+    default: f64,
+    range: (f64, f64),
+    about: &'static str,
+) -> Parameter {
+    Parameter { key, default, range, whole: true, about }
+}
+
+/// The state libCacheSim's generator starts with.
+const LECAR_SEED: f64 = 0xdead_beef_u32 as f64;
+
+const ROW: PolicyInfo = PolicyInfo {
+    name: "",
+    aliases: &[],
+    about: "",
+    parameters: &[],
+    capacity_min: 1,
+    needs_future: false,
+    make: |pages, capacity, _| Box::new(Online(lru::Lru::new(pages, capacity))),
+};
+
+/// Every policy there is.
+pub static POLICIES: &[PolicyInfo] = &[
+    PolicyInfo {
+        name: "fifo",
+        about: "evicts in the order of arrival",
+        make: |pages, capacity, _| Box::new(Online(fifo::Fifo::new(pages, capacity))),
+        ..ROW
+    },
+    PolicyInfo { name: "lru", about: "evicts the least recently used page", ..ROW },
+    PolicyInfo {
+        name: "clock",
+        aliases: &["second-chance"],
+        about: "FIFO with second chances",
+        parameters: &[whole("bits", 1.0, (1.0, 7.0), "bits of the hit counter")],
+        make: |pages, capacity, values| {
+            let bits = values.get("bits") as u32;
+            Box::new(Online(clock::Clock::new(pages, capacity, bits)))
+        },
+        ..ROW
+    },
+    PolicyInfo {
+        name: "arc",
+        about: "adaptive replacement cache: recency and frequency lists with ghosts",
+        make: |pages, capacity, _| Box::new(Online(arc::Arc::new(pages, capacity))),
+        ..ROW
+    },
+    PolicyInfo {
+        name: "car",
+        about: "ARC with clocks",
+        make: |pages, capacity, _| Box::new(Online(car::Car::new(pages, capacity))),
+        ..ROW
+    },
+    PolicyInfo {
+        name: "lirs",
+        about: "low inter-reference recency set",
+        parameters: &[share("hir", 0.01, "share of the memory for HIR pages")],
+        capacity_min: 2,
+        make: |pages, capacity, values| {
+            Box::new(Online(lirs::Lirs::new(pages, capacity, values.get("hir").min(0.99))))
+        },
+        ..ROW
+    },
+    PolicyInfo {
+        name: "clock-pro",
+        about: "LIRS as a clock with three hands",
+        capacity_min: clock_pro::CAPACITY_MIN,
+        make: |pages, capacity, _| Box::new(Online(clock_pro::ClockPro::new(pages, capacity))),
+        ..ROW
+    },
+    PolicyInfo {
+        name: "2q",
+        aliases: &["two-q"],
+        about: "a FIFO for new pages, an LRU list for pages that came back",
+        parameters: &[
+            share("in", 0.25, "share of the memory for the FIFO"),
+            share("out", 0.5, "ghosts, as a share of the memory"),
+        ],
+        make: |pages, capacity, values| {
+            let (share_in, share_out) = (values.get("in"), values.get("out"));
+            Box::new(Online(two_q::TwoQ::new(pages, capacity, share_in, share_out)))
+        },
+        ..ROW
+    },
+    PolicyInfo {
+        name: "s3-fifo",
+        about: "three static FIFOs: small, main, ghosts",
+        parameters: &[
+            share("small", 0.1, "share of the memory for the small FIFO"),
+            share("ghost", 0.9, "ghosts, as a share of the memory"),
+            whole("threshold", 2.0, (1.0, 3.0), "hits that take a page from small to main"),
+        ],
+        make: |pages, capacity, values| {
+            let shares = Shares {
+                small: values.get("small"),
+                ghost: values.get("ghost"),
+                threshold: values.get("threshold") as u8,
+            };
+            Box::new(Online(S3Fifo::new(pages, capacity, shares)))
+        },
+        ..ROW
+    },
+    PolicyInfo {
+        name: "sieve",
+        about: "FIFO with a hand that spares visited pages in place",
+        make: |pages, capacity, _| Box::new(Online(sieve::Sieve::new(pages, capacity))),
+        ..ROW
+    },
+    PolicyInfo {
+        name: "w-tinylfu",
+        aliases: &["tinylfu"],
+        about: "an LRU window and a segmented LRU guarded by a frequency sketch",
+        parameters: &[share("window", 0.01, "share of the memory for the window")],
+        make: |pages, capacity, values| {
+            let window = values.get("window");
+            Box::new(Online(w_tiny_lfu::WTinyLfu::new(pages, capacity, window)))
+        },
+        ..ROW
+    },
+    PolicyInfo {
+        name: "lecar",
+        about: "LRU and LFU as experts with learnt weights",
+        parameters: &[whole("seed", LECAR_SEED, (1.0, 1e15), "seed of its random choices")],
+        make: |pages, capacity, values| {
+            let seed = values.get("seed") as u64;
+            Box::new(Online(lecar::LeCar::new(pages, capacity, seed)))
+        },
+        ..ROW
+    },
+    PolicyInfo {
+        name: "dclock",
+        about: "a simple model of Linux's active and inactive lists",
+        parameters: &[share("active", 0.5, "greatest share of the memory that is active")],
+        capacity_min: 2,
+        make: |pages, capacity, values| {
+            Box::new(Online(dclock::DClock::new(pages, capacity, values.get("active"))))
+        },
+        ..ROW
+    },
+    PolicyInfo {
+        name: "belady",
+        aliases: &["opt", "min"],
+        about: "the optimum: evicts the page used farthest in the future",
+        needs_future: true,
+        make: |pages, capacity, _| Box::new(Offline(belady::Belady::new(pages, capacity))),
+        ..ROW
+    },
+];

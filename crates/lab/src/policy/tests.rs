@@ -1,0 +1,239 @@
+//! Every policy against its invariants, and the simple ones against models that are slow and
+//! obviously right.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::trace::{Kind, Op};
+
+fn accesses(pages: &[u32]) -> Vec<Access> {
+    pages.iter().map(|&page| Access::new(page, Op::Read, Kind::Anon)).collect()
+}
+
+fn next_accesses(pages: &[u32]) -> Vec<u32> {
+    let next = |i: usize| (i + 1..pages.len()).find(|&j| pages[j] == pages[i]);
+    (0..pages.len()).map(|i| next(i).map_or(NEVER, |j| j as u32)).collect()
+}
+
+fn footprint(pages: &[u32]) -> u32 {
+    pages.iter().max().map_or(0, |top| top + 1)
+}
+
+fn misses(name: &str, set: &[&str], capacity: u32, pages: &[u32]) -> u64 {
+    let info = PolicyInfo::find(name).unwrap();
+    let settings = Settings::parse(set).unwrap();
+    let mut replay = info.build(footprint(pages), capacity, &settings).unwrap();
+    replay.feed(&accesses(pages), &next_accesses(pages))
+}
+
+/// Misses of a cache written as a list of `(page, mark)`, first to be evicted first.
+fn model(
+    pages: &[u32],
+    mut evict: impl FnMut(&mut VecDeque<(u32, u32)>),
+    hit: fn(&mut VecDeque<(u32, u32)>, usize),
+    capacity: u32,
+) -> u64 {
+    let mut list: VecDeque<(u32, u32)> = VecDeque::new();
+    let mut misses = 0;
+    for &page in pages {
+        if let Some(at) = list.iter().position(|entry| entry.0 == page) {
+            hit(&mut list, at);
+            continue;
+        }
+        misses += 1;
+        if list.len() == capacity as usize {
+            evict(&mut list);
+        }
+        list.push_back((page, 0));
+    }
+    misses
+}
+
+fn clock_model(pages: &[u32], capacity: u32, top: u32) -> u64 {
+    let evict = |list: &mut VecDeque<(u32, u32)>| {
+        while let Some((page, mark)) = list.pop_front() {
+            if mark == 0 {
+                break;
+            }
+            list.push_back((page, mark - 1));
+        }
+    };
+    let hit = if top == 1 {
+        |list: &mut VecDeque<(u32, u32)>, at: usize| list[at].1 = 1
+    } else {
+        |list: &mut VecDeque<(u32, u32)>, at: usize| list[at].1 = (list[at].1 + 1).min(3)
+    };
+    model(pages, evict, hit, capacity)
+}
+
+fn lru_model(pages: &[u32], capacity: u32) -> u64 {
+    let evict = |list: &mut VecDeque<(u32, u32)>| {
+        list.pop_front();
+    };
+    let hit = |list: &mut VecDeque<(u32, u32)>, at: usize| {
+        let entry = list.remove(at).unwrap();
+        list.push_back(entry);
+    };
+    model(pages, evict, hit, capacity)
+}
+
+fn fifo_model(pages: &[u32], capacity: u32) -> u64 {
+    let evict = |list: &mut VecDeque<(u32, u32)>| {
+        list.pop_front();
+    };
+    model(pages, evict, |_, _| {}, capacity)
+}
+
+/// SIEVE with the hand as the page it rests on.
+fn sieve_model(pages: &[u32], capacity: u32) -> u64 {
+    let mut hand: Option<u32> = None;
+    let evict = move |list: &mut VecDeque<(u32, u32)>| {
+        let resting = hand.and_then(|page| list.iter().position(|entry| entry.0 == page));
+        let mut at = resting.unwrap_or(0);
+        while list[at].1 != 0 {
+            list[at].1 = 0;
+            at = (at + 1) % list.len();
+        }
+        list.remove(at);
+        hand = list.get(at).map(|entry| entry.0);
+    };
+    model(pages, evict, |list, at| list[at].1 = 1, capacity)
+}
+
+/// The optimum by looking for the farthest next access each time.
+fn belady_model(pages: &[u32], capacity: u32) -> u64 {
+    let mut resident: Vec<u32> = Vec::new();
+    let mut misses = 0;
+    for (i, &page) in pages.iter().enumerate() {
+        if resident.contains(&page) {
+            continue;
+        }
+        misses += 1;
+        if resident.len() == capacity as usize {
+            let farthest = |&at: &usize| {
+                let next = pages[i + 1..].iter().position(|&later| later == resident[at]);
+                next.unwrap_or(usize::MAX)
+            };
+            let victim = (0..resident.len()).max_by_key(farthest).unwrap();
+            resident.swap_remove(victim);
+        }
+        resident.push(page);
+    }
+    misses
+}
+
+/// Random accesses with some skew, so that both hits and misses happen.
+fn pages_strategy() -> impl Strategy<Value = Vec<u32>> {
+    let page = prop_oneof![0u32..6, 0u32..40, 20u32..24];
+    prop::collection::vec(page, 1..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn simple_policies_equal_their_models(pages in pages_strategy(), capacity in 1u32..20) {
+        prop_assert_eq!(misses("lru", &[], capacity, &pages), lru_model(&pages, capacity));
+        prop_assert_eq!(misses("fifo", &[], capacity, &pages), fifo_model(&pages, capacity));
+        let one_bit = misses("clock", &[], capacity, &pages);
+        prop_assert_eq!(one_bit, clock_model(&pages, capacity, 1));
+        let two_bits = misses("clock", &["clock.bits=2"], capacity, &pages);
+        prop_assert_eq!(two_bits, clock_model(&pages, capacity, 3));
+        prop_assert_eq!(misses("sieve", &[], capacity, &pages), sieve_model(&pages, capacity));
+        prop_assert_eq!(misses("belady", &[], capacity, &pages), belady_model(&pages, capacity));
+    }
+
+    /// Hits only on resident pages, never more of them than the memory, and the page just touched
+    /// among them.
+    #[test]
+    fn every_policy_keeps_its_invariants(pages in pages_strategy(), capacity in 4u32..30) {
+        let next = next_accesses(&pages);
+        let footprint = footprint(&pages);
+        for info in POLICIES {
+            let mut replay = info.build(footprint, capacity, &Settings::default()).unwrap();
+            let mut first_touch = vec![true; footprint as usize];
+            for (i, access) in accesses(&pages).into_iter().enumerate() {
+                let page = access.page();
+                let was_resident = replay.is_resident(page);
+                let missed = replay.feed(&[access], &next[i..=i]) == 1;
+                prop_assert_eq!(missed, !was_resident, "{}", info.name);
+                prop_assert!(replay.is_resident(page), "{} lost {}", info.name, page);
+                let new = std::mem::take(&mut first_touch[page as usize]);
+                prop_assert!(missed || !new, "{} hit a page never touched", info.name);
+                let resident = (0..footprint).filter(|&page| replay.is_resident(page)).count();
+                prop_assert!(resident <= capacity as usize, "{}: {resident} pages", info.name);
+            }
+        }
+    }
+
+    #[test]
+    fn no_policy_beats_the_optimum(pages in pages_strategy(), capacity in 4u32..30) {
+        let optimum = misses("belady", &[], capacity, &pages);
+        for info in POLICIES {
+            prop_assert!(misses(info.name, &[], capacity, &pages) >= optimum, "{}", info.name);
+        }
+    }
+
+    #[test]
+    fn chunks_do_not_matter(pages in pages_strategy(), capacity in 4u32..30, cut in 0usize..400) {
+        let (accesses, next) = (accesses(&pages), next_accesses(&pages));
+        let cut = cut.min(pages.len());
+        for info in POLICIES {
+            let build = || info.build(footprint(&pages), capacity, &Settings::default()).unwrap();
+            let mut whole = build();
+            let mut parts = build();
+            let in_parts = parts.feed(&accesses[..cut], &next[..cut])
+                + parts.feed(&accesses[cut..], &next[cut..]);
+            prop_assert_eq!(whole.feed(&accesses, &next), in_parts, "{}", info.name);
+            prop_assert_eq!(whole.tally(), parts.tally(), "{}", info.name);
+        }
+    }
+}
+
+#[test]
+fn a_cache_of_all_pages_misses_each_once() {
+    let pages: Vec<u32> = (0..100).flat_map(|i| [i, i / 2, i / 3]).collect();
+    for info in POLICIES.iter().filter(|info| !["2q", "w-tinylfu"].contains(&info.name)) {
+        assert_eq!(misses(info.name, &[], 100, &pages), 100, "{}", info.name);
+    }
+}
+
+#[test]
+fn settings_name_the_nearest_key_and_the_range() {
+    let error = |text: &str| Settings::parse(&[text]).unwrap_err().to_string();
+    assert_eq!(
+        error("clock.bit=2"),
+        "there is no setting \"clock.bit\"; the nearest is \"clock.bits\""
+    );
+    assert_eq!(
+        error("clock.bits=9"),
+        "setting clock.bits=9: expected a whole number from 1 to 7: bits of the hit counter"
+    );
+    assert_eq!(error("bits"), "setting \"bits\": expected KEY=VALUE, such as clock.bits=2");
+    let unknown = PolicyInfo::find("s3fif").unwrap_err();
+    assert!(unknown.to_string().contains("the nearest is \"s3-fifo\""), "{unknown}");
+    assert_eq!(PolicyInfo::find("S3_FIFO").unwrap().name, "s3-fifo");
+}
+
+#[test]
+fn lists_are_read_in_order_without_repeats() {
+    let names = |text| parse_list(text).unwrap().iter().map(|i| i.name).collect::<Vec<_>>();
+    assert_eq!(names("arc, lru,arc"), ["arc", "lru"]);
+    assert_eq!(names("opt,all").len(), POLICIES.len());
+    assert_eq!(names("opt,all")[0], "belady");
+}
+
+/// With one frame for HIR pages, libCacheSim's LIRS evicts the very page that is being hit and
+/// goes on counting it as resident.
+#[test]
+fn lirs_hit_on_a_queue_page_that_left_the_stack_keeps_it() {
+    let info = PolicyInfo::find("lirs").unwrap();
+    let mut replay = info.build(64, 4, &Settings::default()).unwrap();
+    let pages: Vec<u32> = (0..64).chain([63, 0, 1, 0, 1, 63, 63]).collect();
+    for access in accesses(&pages) {
+        let _ = replay.feed(&[access], &[]);
+        assert!(replay.is_resident(access.page()));
+    }
+}

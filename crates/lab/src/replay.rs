@@ -1,0 +1,165 @@
+//! Runs caches over a trace, several in one pass: each chunk of the trace is read once and fed to
+//! every cache while it is in the processor's cache.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::policy::{PolicyError, PolicyInfo, Replay, Settings};
+use crate::trace::{ACCESSES_MAX, Future, Spool};
+
+/// A replay that cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A policy cannot be made.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The temporary file with the trace cannot be read.
+    #[error("temporary file: {0}; TMPDIR names another folder")]
+    Spool(#[from] io::Error),
+    /// The trace is too long for Belady's optimum.
+    #[error("the optimum takes at most {ACCESSES_MAX} accesses; replay a part with --accesses")]
+    TooLong,
+}
+
+/// One cache to run.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its policy.
+    pub policy: &'static PolicyInfo,
+    /// Its size in pages.
+    pub memory_pages: u32,
+    /// What was set for its policy.
+    pub settings: Arc<Settings>,
+}
+
+/// What one cache did with a trace.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Outcome {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// The cache's size.
+    pub memory_pages: u32,
+    /// Accesses replayed.
+    pub accesses: u64,
+    /// Accesses to pages that were not resident.
+    pub misses: u64,
+    /// Misses on pages that had been resident before.
+    pub refaults: u64,
+    /// Pages looked at in search of a victim.
+    pub scanned: u64,
+    /// Pages looked at and kept.
+    pub protected: u64,
+    /// Time in the policy.
+    pub nanoseconds: u64,
+    /// The policy's memory at the end.
+    pub heap_bytes: u64,
+}
+
+impl Outcome {
+    /// Misses per access.
+    #[must_use]
+    pub fn miss_ratio(&self) -> f64 {
+        self.misses as f64 / self.accesses.max(1) as f64
+    }
+
+    /// Time per access.
+    #[must_use]
+    pub fn nanoseconds_per_access(&self) -> f64 {
+        self.nanoseconds as f64 / self.accesses.max(1) as f64
+    }
+}
+
+/// One cache being run.
+struct Running {
+    replay: Box<dyn Replay>,
+    job: Job,
+    misses: u64,
+    time: Duration,
+}
+
+/// Runs all jobs over `spool` on up to `threads` threads; the outcomes are in the jobs' order.
+/// `progress` is called now and then with the accesses done, summed over the jobs.
+pub fn run(
+    spool: &Spool,
+    jobs: &[Job],
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<Outcome>, ReplayError> {
+    let future = if jobs.iter().any(|job| job.policy.needs_future) {
+        if spool.len() > ACCESSES_MAX {
+            return Err(ReplayError::TooLong);
+        }
+        Some(spool.future()?)
+    } else {
+        None
+    };
+    let threads = threads.clamp(1, jobs.len().max(1));
+    let future = future.as_ref();
+    let results = std::thread::scope(|scope| {
+        let mut handles = Vec::new();
+        for thread in 0..threads {
+            // Striped, so that the costly policies and sizes are spread over the threads.
+            let share: Vec<Job> = jobs.iter().skip(thread).step_by(threads).cloned().collect();
+            let work = move || run_share(spool, future, &share, progress);
+            handles.push(scope.spawn(work));
+        }
+        let joined = handles
+            .into_iter()
+            .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        joined.collect::<Result<Vec<_>, _>>()
+    })?;
+    let mut queues: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
+    Ok((0..jobs.len()).filter_map(|i| queues[i % threads].next()).collect())
+}
+
+fn run_share(
+    spool: &Spool,
+    future: Option<&Future>,
+    jobs: &[Job],
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<Outcome>, ReplayError> {
+    let mut running = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let replay = job.policy.build(spool.pages(), job.memory_pages, &job.settings)?;
+        running.push(Running { replay, job: job.clone(), misses: 0, time: Duration::ZERO });
+    }
+    let future = future.filter(|_| jobs.iter().any(|job| job.policy.needs_future));
+    let mut cursor = spool.cursor();
+    let mut next = Vec::new();
+    let mut start = 0;
+    loop {
+        let chunk = cursor.next_chunk()?;
+        if chunk.is_empty() {
+            break;
+        }
+        if let Some(future) = future {
+            future.read(start, chunk.len(), &mut next)?;
+        }
+        start += chunk.len() as u64;
+        for cache in &mut running {
+            let begin = Instant::now();
+            cache.misses += cache.replay.feed(chunk, &next);
+            cache.time += begin.elapsed();
+        }
+        progress(chunk.len() as u64 * running.len() as u64);
+    }
+    Ok(running.iter().map(|cache| outcome(cache, spool)).collect())
+}
+
+fn outcome(cache: &Running, spool: &Spool) -> Outcome {
+    let tally = cache.replay.tally();
+    Outcome {
+        policy: cache.job.policy.name,
+        memory_pages: cache.job.memory_pages,
+        accesses: spool.len(),
+        misses: cache.misses,
+        refaults: cache.misses - u64::from(spool.pages()),
+        scanned: tally.scanned,
+        protected: tally.protected,
+        nanoseconds: cache.time.as_nanos() as u64,
+        heap_bytes: cache.replay.heap_bytes() as u64,
+    }
+}
