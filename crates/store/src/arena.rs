@@ -80,6 +80,11 @@ impl Class {
     fn partial(&self) -> Option<u32> {
         self.groups.iter().rev().find_map(|group| group.last().copied())
     }
+
+    /// Whether moving objects together can empty a span and leave `keep` objects free.
+    fn can_give(&self, keep: usize) -> bool {
+        self.spans > 1 && self.free >= self.per_span + keep
+    }
 }
 
 /// The arena.
@@ -150,9 +155,9 @@ impl Arena {
         self.occupied() + SPAN_COST <= self.limit
     }
 
-    /// Whether an object of middling size would find room now.
+    /// Whether there is a span to be had for any class, if need be by compaction.
     pub(crate) fn has_room(&self) -> bool {
-        !self.spare.is_empty() || self.may_grow()
+        self.has_spare() || self.may_grow() || self.classes.iter().any(|class| class.can_give(0))
     }
 
     /// Whether a span is at hand for any class.
@@ -291,11 +296,9 @@ impl Arena {
         moves_max: usize,
         mut moved: impl FnMut(u32, Object),
     ) -> bool {
-        let worth = |class: &Class| {
-            let spare = if slack { class.spans * class.per_span / 20 } else { 0 };
-            class.spans > 1 && class.free >= class.per_span + spare
-        };
-        let Some(class) = self.classes.iter().position(worth) else { return false };
+        let keep = |class: &Class| if slack { class.spans * class.per_span / 20 } else { 0 };
+        let can_give = |class: &Class| class.can_give(keep(class));
+        let Some(class) = self.classes.iter().position(can_give) else { return false };
         let groups = &self.classes[class].groups;
         let source = *groups.iter().find_map(|group| group.last()).expect("I3: free objects");
         // Out of its group, the source is no destination.

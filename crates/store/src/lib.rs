@@ -167,6 +167,9 @@ impl Store {
     }
 
     /// A descriptor that is readable while completions wait for [`Store::poll_completions`].
+    ///
+    /// With io_uring the kernel may interrupt a thread that started reads while it waits: a wait
+    /// that fails with EINTR is to be repeated.
     #[must_use]
     pub fn completion_fd(&self) -> BorrowedFd<'_> {
         self.reads.event()

@@ -305,7 +305,12 @@ impl Store {
                     file.free(first, count);
                 }
                 match written {
-                    Ok(()) => return Ok((place, count)),
+                    Ok(true) => return Ok((place, count)),
+                    Ok(false) => {
+                        file.free(first, count);
+                        file.refuse();
+                        break;
+                    }
                     Err(error) => {
                         let (kind, code) = (error.kind(), error.raw_os_error());
                         why = (NotWritten::Failed { place, kind, code }, count);

@@ -31,6 +31,8 @@ pub struct TierStats {
     pub path: Option<PathBuf>,
     /// Whether a file tier bypasses the page cache.
     pub direct: bool,
+    /// Whether the tier lies in RAM; a file tier does on tmpfs, which saves no memory.
+    pub in_ram: bool,
     /// Pages held.
     pub pages: u64,
     /// Their bytes as stored: compressed in RAM, whole in a file.
@@ -68,6 +70,7 @@ impl Store {
                 name: TierName::Ram,
                 path: None,
                 direct: false,
+                in_ram: true,
                 pages: index.ram_pages,
                 stored_bytes: index.ram_stored,
                 occupied_bytes: index.arena.occupied(),
@@ -86,6 +89,7 @@ impl Store {
                 name: file.name(),
                 path: Some(file.path.clone()),
                 direct: file.direct,
+                in_ram: file.in_ram,
                 pages: taken,
                 stored_bytes: bytes,
                 occupied_bytes: bytes,

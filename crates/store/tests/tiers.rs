@@ -136,6 +136,23 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
     }
 }
 
+/// Its limit reached, its spans all in use, the RAM tier seemed full for ever.
+#[test]
+fn holes_left_by_removed_pages_are_room() {
+    let store = open("ram:1M", "", true);
+    let mut slots = 0;
+    while store.has_room() {
+        let _ = try_put(&store, &[(slots, page(u64::from(slots), 1 + u64::from(slots % 14)))]);
+        slots += 1;
+    }
+    (0..slots).step_by(2).for_each(|slot| store.remove(SlotId(slot)));
+    assert!(store.has_room());
+    put(&store, &(0..64).map(|n| (n * 2, page(u64::from(n), 7))).collect::<Vec<_>>());
+    for n in 0..64 {
+        assert!(get(&store, n * 2).expect("get") == page(u64::from(n), 7));
+    }
+}
+
 #[test]
 fn asynchronous_reads_complete_with_their_tokens() {
     for use_io_uring in EACH_BACKEND {
@@ -192,6 +209,29 @@ fn completions_can_be_polled_from_another_thread() {
                 assert!(result.expect("read") == page(token, 9), "token {token}");
             }
         });
+    }
+}
+
+/// The kernel cancels reads of a thread that ends if it can; they must complete all the same.
+#[test]
+fn reads_outlive_the_thread_that_started_them() {
+    let store = open("file", "", true);
+    let pages: Vec<_> = (0..512).map(|n| (n, page(u64::from(n), 9))).collect();
+    pages.chunks(64).for_each(|batch| put(&store, batch));
+    std::thread::scope(|scope| {
+        for first in (0..512).step_by(32) {
+            let store = &store;
+            scope.spawn(move || {
+                let mut buffer = [0; 4096];
+                for slot in first..first + 32 {
+                    let started = store.get_or_start(SlotId(slot), &mut buffer, u64::from(slot));
+                    assert!(!started.expect("start"));
+                }
+            });
+        }
+    });
+    for (token, result) in complete(&store, 512) {
+        assert!(result.expect("read") == page(token, 9), "token {token}");
     }
 }
 

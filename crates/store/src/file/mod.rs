@@ -19,7 +19,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The file grows by this many pages at a time: 16 MiB.
@@ -33,10 +33,13 @@ pub(crate) struct FileTier {
     pub fd: Arc<OwnedFd>,
     pub path: PathBuf,
     pub direct: bool,
+    pub in_ram: bool,
     pub injector: Arc<Injector>,
     space: Mutex<Space>,
     /// Pages the file has blocks for. Only the writer, one at a time, changes it.
     reserved: AtomicU64,
+    /// The last write found no room. Where blocks cannot be reserved, that is the only way to know.
+    refused: AtomicBool,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
 }
@@ -49,15 +52,17 @@ impl FileTier {
         injector: Arc<Injector>,
     ) -> Result<Self, StoreError> {
         let pages = limit.map(|bytes| bytes / PAGE_SIZE as u64);
-        let SwapFile { file, path, direct } = open::open(path)?;
+        let SwapFile { file, path, direct, in_ram } = open::open(path)?;
         Ok(Self {
             index,
             fd: Arc::new(file),
             path,
             direct,
+            in_ram,
             injector,
             space: Mutex::new(Space::new(pages)),
             reserved: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
         })
@@ -73,8 +78,10 @@ impl FileTier {
         (space.taken(), space.limit())
     }
 
+    /// Whether there is no room, as far as is known. Room may come when pages are freed.
     pub(crate) fn is_full(&self) -> bool {
-        lock(&self.space).is_full()
+        // Relaxed: a hint; a write finds out for certain.
+        self.refused.load(Ordering::Relaxed) || lock(&self.space).is_full()
     }
 
     /// Takes up to `wanted` adjacent pages that the file has blocks for.
@@ -107,6 +114,7 @@ impl FileTier {
     /// Gives back adjacent pages that one `allocate` gave, or part of them.
     pub(crate) fn free(&self, first: u32, count: usize) {
         lock(&self.space).free(first, count);
+        self.refused.store(false, Ordering::Relaxed);
     }
 
     /// Reads whole pages. With a direct file, `buffer` must be aligned to pages.
@@ -132,8 +140,22 @@ impl FileTier {
         self.reads.fetch_add(pages as u64, Ordering::Relaxed);
     }
 
-    /// Writes whole pages. With a direct file, `pages` must be aligned to pages.
-    pub(crate) fn write(&self, first: u32, pages: &[u8]) -> io::Result<()> {
+    /// Writes whole pages. With a direct file, `pages` must be aligned to pages. `Ok(false)` means
+    /// that there is no room.
+    pub(crate) fn write(&self, first: u32, pages: &[u8]) -> io::Result<bool> {
+        match self.try_write(first, pages) {
+            Ok(()) => Ok(true),
+            Err(error) if is_full(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes that the last write found no room.
+    pub(crate) fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
+    fn try_write(&self, first: u32, pages: &[u8]) -> io::Result<()> {
         self.writes.fetch_add((pages.len() / PAGE_SIZE) as u64, Ordering::Relaxed);
         if let Some(delay) = self.injector.delay(false) {
             std::thread::sleep(delay);
@@ -182,10 +204,19 @@ fn transfer(length: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> 
     Ok(())
 }
 
-/// Whether an error says "try again" rather than "no".
+/// Whether an error says "try again" rather than "no". A read through io_uring is cancelled when
+/// the thread that started it ends.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
-    let raw = error.raw_os_error();
-    [Errno::INTR, Errno::AGAIN].iter().any(|errno| raw == Some(errno.raw_os_error()))
+    is_any(error, &[Errno::INTR, Errno::AGAIN, Errno::CANCELED])
+}
+
+/// Whether an error says that there is no room.
+fn is_full(error: &io::Error) -> bool {
+    is_any(error, &[Errno::NOSPC, Errno::DQUOT])
+}
+
+fn is_any(error: &io::Error, errnos: &[Errno]) -> bool {
+    errnos.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 #[cfg(test)]
@@ -193,6 +224,7 @@ mod tests {
     use super::*;
     use crate::inject::Plan;
     use ebb_sys::anon::AnonBuffer;
+    use rustix::fs::OFlags;
 
     fn tier(plan: &str, limit: Option<u64>) -> FileTier {
         let plan = Plan::parse(plan).expect("plan");
@@ -214,11 +246,40 @@ mod tests {
             let tier = tier(plan, None);
             let (first, count) = tier.allocate(64).expect("room");
             assert_eq!(count, 64);
-            tier.write(first, &pages(64, 3)).expect("write");
+            assert!(tier.write(first, &pages(64, 3)).expect("write"));
             let mut back = AnonBuffer::new(64 * PAGE_SIZE).expect("map");
             tier.read(first, &mut back).expect("read");
             assert!(back[..] == pages(64, 3)[..], "plan {plan}");
         }
+    }
+
+    #[test]
+    fn a_file_behind_the_page_cache_works_too() {
+        let mut tier = tier("", None);
+        let flags = rustix::fs::fcntl_getfl(&*tier.fd).expect("flags");
+        rustix::fs::fcntl_setfl(&*tier.fd, flags - OFlags::DIRECT).expect("flags");
+        tier.direct = false;
+        for seed in 0..32 {
+            let (first, count) = tier.allocate(64).expect("room");
+            assert_eq!((first, count), (u32::from(seed) * 64, 64));
+            assert!(tier.write(first, &pages(64, seed)).expect("write"));
+        }
+        let mut back = AnonBuffer::new(64 * PAGE_SIZE).expect("map");
+        for seed in 0..32 {
+            tier.read(u32::from(seed) * 64, &mut back).expect("read");
+            assert!(back[..] == pages(64, seed)[..]);
+        }
+    }
+
+    #[test]
+    fn no_room_is_no_failure() {
+        let tier = tier("full@once1", None);
+        let (first, _) = tier.allocate(1).expect("room");
+        assert!(!tier.write(first, &pages(1, 0)).expect("no error"));
+        tier.refuse();
+        assert!(tier.is_full());
+        tier.free(first, 1);
+        assert!(!tier.is_full(), "what is freed may make room");
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) struct SwapFile {
     pub path: PathBuf,
     /// Whether transfers bypass the page cache.
     pub direct: bool,
+    /// Whether the file system keeps its files in RAM.
+    pub in_ram: bool,
 }
 
 /// Makes a swap file at `path` (a folder, or a name that is free), or in the best default folder.
@@ -36,7 +38,8 @@ pub(crate) fn open(path: Option<&Path>) -> Result<SwapFile, StoreError> {
         Some(path) => (at_name(path)?, path.to_path_buf()),
     };
     let direct = go_direct(&file);
-    Ok(SwapFile { file, path, direct })
+    let in_ram = fs::fstatfs(&file).is_ok_and(|fs| keeps_in_ram(&fs));
+    Ok(SwapFile { file, path, direct, in_ram })
 }
 
 /// $TMPDIR, /var/tmp or /tmp: the first that is on a disk, else the first that works at all.
@@ -55,10 +58,11 @@ fn in_default_folder() -> Result<(OwnedFd, PathBuf), StoreError> {
 }
 
 fn is_in_ram(folder: &Path) -> bool {
-    fs::statfs(folder).is_ok_and(|fs| {
-        let magic = fs.f_type;
-        magic == TMPFS_MAGIC || magic == RAMFS_MAGIC
-    })
+    fs::statfs(folder).is_ok_and(|fs| keeps_in_ram(&fs))
+}
+
+fn keeps_in_ram(fs: &fs::StatFs) -> bool {
+    fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC
 }
 
 /// A nameless file in a folder.
