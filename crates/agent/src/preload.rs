@@ -69,9 +69,9 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, *const *const c_c
 
 extern "C" fn construct(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     // SAFETY: the dynamic linker passes the environment as main would get it.
-    let (Some(path), Some(pool)) = (unsafe {
-        (variable(environment, ENV_SOCKET), variable(environment, ENV_POOL))
-    }) else {
+    let (Some(path), Some(pool)) =
+        (unsafe { (variable(environment, ENV_SOCKET), variable(environment, ENV_POOL)) })
+    else {
         return;
     };
     let Some(pool_len) = number(pool) else { return };
@@ -91,7 +91,9 @@ extern "C" fn construct(_: c_int, _: *const *const c_char, environment: *const *
         AGENT.present.store(true, Release);
         pin_thread(own_thread_block());
         // SAFETY: the three handlers live as long as the process: the object is never unloaded.
-        unsafe { __register_atfork(before_fork, after_fork_parent, after_fork_child, core::ptr::null()) };
+        unsafe {
+            __register_atfork(before_fork, after_fork_parent, after_fork_child, core::ptr::null())
+        };
     }
 }
 
@@ -105,7 +107,9 @@ unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<
     unsafe {
         while !(*at).is_null() {
             let text = CStr::from_ptr(*at).to_bytes();
-            if let Some(value) = text.strip_prefix(name.as_bytes()).and_then(|t| t.strip_prefix(b"=")) {
+            if let Some(value) =
+                text.strip_prefix(name.as_bytes()).and_then(|t| t.strip_prefix(b"="))
+            {
                 return Some(value);
             }
             at = at.add(1);
@@ -264,8 +268,10 @@ fn make_uffd() -> Option<usize> {
         }
         let path = c"/dev/userfaultfd";
         // AT_FDCWD, O_RDWR | O_CLOEXEC
-        let device =
-            call(syscall::OPENAT, [-100isize as usize, path.as_ptr() as usize, 2 | 0x8_0000, 0, 0, 0]);
+        let device = call(
+            syscall::OPENAT,
+            [-100isize as usize, path.as_ptr() as usize, 2 | 0x8_0000, 0, 0, 0],
+        );
         if device < 0 {
             return None;
         }
@@ -494,7 +500,9 @@ pub unsafe extern "C" fn pthread_create(
     }
     // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
     let result = unsafe {
-        core::mem::transmute::<*mut c_void, PthreadCreate>(real)(thread, attributes, entry, argument)
+        core::mem::transmute::<*mut c_void, PthreadCreate>(real)(
+            thread, attributes, entry, argument,
+        )
     };
     if result == 0 && AGENT.present.load(Acquire) {
         // SAFETY: on success the caller's place holds the thread's handle: glibc's descriptor.

@@ -42,6 +42,7 @@ pub const OP_UNSHARE: u32 = 3;
 
 /// One operation and its result (0, or a negated errno).
 #[repr(C)]
+#[derive(Debug)]
 pub struct Entry {
     pub op: AtomicU32,
     pub result: AtomicI32,
@@ -52,6 +53,7 @@ pub struct Entry {
 
 /// The shared memory, from its start.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Shared {
     pub magic: AtomicU32,
     pub state: AtomicU32,

@@ -8,6 +8,7 @@ pub mod pagemap;
 pub mod proc;
 pub mod process;
 pub mod shared;
+pub mod signals;
 pub mod socket;
 pub mod uffd;
 pub mod uring;

@@ -74,8 +74,9 @@ impl Pagemap {
                 return_mask: PRESENT,
             };
             // SAFETY: the argument names a vector of REGIONS_MAX regions that lives through the call.
-            let got =
-                unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, std::ptr::from_mut(&mut arg)) };
+            let got = unsafe {
+                libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, std::ptr::from_mut(&mut arg))
+            };
             if got < 0 {
                 return Err(io::Error::last_os_error());
             }

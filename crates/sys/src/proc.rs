@@ -88,7 +88,8 @@ impl Statm {
         let mut buffer = [0u8; 128];
         let got = self.file.read_at(&mut buffer, 0)?;
         let text = std::str::from_utf8(&buffer[..got]).unwrap_or("");
-        let mut fields = text.split_ascii_whitespace().skip(1).map(|field| field.parse().unwrap_or(0));
+        let mut fields =
+            text.split_ascii_whitespace().skip(1).map(|field| field.parse().unwrap_or(0));
         let resident: u64 = fields.next().unwrap_or(0);
         let file_backed = fields.next().unwrap_or(0);
         Ok(resident.saturating_sub(file_backed))
@@ -118,7 +119,8 @@ pub fn state(pid: u32) -> Option<char> {
 #[must_use]
 pub fn meminfo_kb(field: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.strip_prefix(field).is_some_and(|l| l.starts_with(':')))?;
+    let line =
+        text.lines().find(|line| line.strip_prefix(field).is_some_and(|l| l.starts_with(':')))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
@@ -128,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_maps_line_is_read_field_by_field() {
-        let heap = parse_area("55d0-55f1 rw-p 00000000 00:00 0                          [heap]").unwrap();
+        let heap =
+            parse_area("55d0-55f1 rw-p 00000000 00:00 0                          [heap]").unwrap();
         assert_eq!((heap.start, heap.end, heap.name.as_str()), (0x55d0, 0x55f1, "[heap]"));
         assert!(heap.is_pageable());
         let file = parse_area("7f00-7f10 rw-p 00001000 fe:00 1234   /lib/a b.so").unwrap();

@@ -12,11 +12,13 @@ pub const READ_PAGES_MAX: usize = 64;
 /// were read, from the front.
 pub fn read_pages(pid: u32, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
     assert!(addresses.len() <= READ_PAGES_MAX && pages.len() >= addresses.len());
-    let mut remote = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 4096 }; READ_PAGES_MAX];
+    let mut remote =
+        [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 4096 }; READ_PAGES_MAX];
     for (slot, &address) in remote.iter_mut().zip(addresses) {
         slot.iov_base = address as *mut libc::c_void;
     }
-    let local = libc::iovec { iov_base: pages.as_mut_ptr().cast(), iov_len: addresses.len() * 4096 };
+    let local =
+        libc::iovec { iov_base: pages.as_mut_ptr().cast(), iov_len: addresses.len() * 4096 };
     // SAFETY: `local` names memory we hold exclusively, at least as long as said; the remote ranges
     // are checked by the kernel.
     let got = unsafe {
@@ -162,7 +164,8 @@ pub fn prefer_latency(real_time: bool) {
         deadline: u64,
         period: u64,
     }
-    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
+    let attr =
+        SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
     // SAFETY: the structure outlives the call; 0 is this thread; a kernel that knows no slices ignores it.
     unsafe {
         libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(&attr), 0);

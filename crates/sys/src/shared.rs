@@ -70,3 +70,6 @@ impl<T: Shareable> Drop for SharedMap<T> {
         }
     }
 }
+
+// SAFETY: the protocol's memory is made of atomics only.
+unsafe impl Shareable for ebb_agent::protocol::Shared {}

@@ -127,12 +127,16 @@ impl Socket {
                 (*first).cmsg_type = libc::SCM_RIGHTS;
                 (*first).cmsg_len = libc::CMSG_LEN(payload) as usize;
                 for (i, fd) in fds.iter().enumerate() {
-                    libc::CMSG_DATA(first).cast::<libc::c_int>().add(i).write_unaligned(fd.as_raw_fd());
+                    libc::CMSG_DATA(first)
+                        .cast::<libc::c_int>()
+                        .add(i)
+                        .write_unaligned(fd.as_raw_fd());
                 }
             }
         }
         // SAFETY: the header names memory that outlives the call.
-        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
+        let sent =
+            unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
@@ -160,7 +164,8 @@ impl Socket {
                 if (*next).cmsg_level == libc::SOL_SOCKET && (*next).cmsg_type == libc::SCM_RIGHTS {
                     let count = ((*next).cmsg_len - libc::CMSG_LEN(0) as usize) / 4;
                     for i in 0..count {
-                        let fd = libc::CMSG_DATA(next).cast::<libc::c_int>().add(i).read_unaligned();
+                        let fd =
+                            libc::CMSG_DATA(next).cast::<libc::c_int>().add(i).read_unaligned();
                         fds.push(own(fd));
                     }
                 }

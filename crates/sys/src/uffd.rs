@@ -175,7 +175,8 @@ impl Uffd {
             return Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } });
         }
         let refused = io::Error::last_os_error();
-        let Ok(device) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd")
+        let Ok(device) =
+            std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd")
         else {
             return Err(refused);
         };
@@ -275,8 +276,9 @@ impl Uffd {
     /// Whether the address space still exists: probes with an operation that cannot succeed.
     #[must_use]
     pub fn is_alive(&self) -> bool {
-        // Page 0 is never registered, so a live address space answers anything but ESRCH.
-        !matches!(self.copy(0, &[0; 4096]), Err((_, PlaceError::Dead)))
+        // The lowest address that may be mapped at all, and never is by anything we register: a live
+        // address space answers anything but ESRCH.
+        !matches!(self.copy(0x1_0000, &[0; 4096]), Err((_, PlaceError::Dead)))
     }
 
     fn ioctl<T>(&self, request: libc::c_ulong, arg: &mut T) -> io::Result<()> {

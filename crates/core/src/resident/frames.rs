@@ -85,6 +85,10 @@ impl Frames {
         frame
     }
 
+    pub fn is_used(&self, pfn: Pfn) -> bool {
+        self.table.get(pfn.0 as usize).is_some_and(|frame| frame.used)
+    }
+
     pub fn in_use(&self) -> usize {
         self.table.len() - self.free.len()
     }
@@ -95,8 +99,7 @@ impl Frames {
 
     pub fn allocate(&mut self, mm: MmId, vpn: Vpn, slot: Option<SlotId>, place: Place) -> Pfn {
         let slot = slot.map_or(NIL, |slot| slot.0);
-        let frame =
-            Frame { mm, vpn, place, pool: NO_POOL, used: true, slot, prev: NIL, next: NIL };
+        let frame = Frame { mm, vpn, place, pool: NO_POOL, used: true, slot, prev: NIL, next: NIL };
         let index = if let Some(index) = self.free.pop() {
             self.table[index as usize] = frame;
             index
@@ -120,6 +123,22 @@ impl Frames {
         self.unlink(pfn.0);
         self.table[pfn.0 as usize].place = place;
         self.link(pfn.0, place);
+    }
+
+    /// Moves the frame to the tail of another list.
+    pub fn put_last(&mut self, pfn: Pfn, place: Place) {
+        self.unlink(pfn.0);
+        let list = &mut self.lists[place.index()];
+        let old = list.tail;
+        list.tail = pfn.0;
+        list.len += 1;
+        if old == NIL {
+            list.head = pfn.0;
+        } else {
+            self.table[old as usize].next = pfn.0;
+        }
+        let frame = &mut self.table[pfn.0 as usize];
+        (frame.place, frame.prev, frame.next) = (place, old, NIL);
     }
 
     /// The oldest of a list.

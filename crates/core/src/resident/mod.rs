@@ -139,6 +139,17 @@ impl Resident {
         self.frames.put(pfn, Place::Generation(self.generations.oldest()));
     }
 
+    /// An isolated frame is to be tried again at once: to the old end of the oldest generation.
+    pub fn put_first(&mut self, pfn: Pfn) {
+        self.frames.put_last(pfn, Place::Generation(self.generations.oldest()));
+    }
+
+    /// Whether the frame holds a page.
+    #[must_use]
+    pub fn is_used(&self, pfn: Pfn) -> bool {
+        self.frames.is_used(pfn)
+    }
+
     /// The frame cannot leave memory for now (locked, pinned, shared): kept aside until `unpark`.
     pub fn park(&mut self, pfn: Pfn) {
         self.frames.put(pfn, Place::Parked);

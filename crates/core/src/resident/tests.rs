@@ -108,8 +108,7 @@ impl World {
             Entry::Stored { slot, .. } => {
                 let value = self.model.store[&slot.0];
                 self.set.begin_load(&mut self.spaces[space], vpn, slot);
-                let pfn =
-                    self.set.map(&mut self.spaces[space], vpn, Arrival::Loaded, Some(slot));
+                let pfn = self.set.map(&mut self.spaces[space], vpn, Arrival::Loaded, Some(slot));
                 let mut dropped = Dropped::default();
                 self.set.release_slot(slot, &mut dropped);
                 assert!(dropped.slots.is_empty());
@@ -182,8 +181,10 @@ impl World {
                 self.set.forget_range(&mut self.spaces[to], Vpn(0), Vpn(1 << 40), &mut dropped);
                 let child = self.set.fork(&self.spaces[from], MmId(to as u32));
                 self.spaces[from].for_each(|vpn, entry| {
-                    if let (Entry::Resident(a) | Entry::Cool(a), Entry::Resident(b) | Entry::Cool(b)) =
-                        (entry, child.get(vpn))
+                    if let (
+                        Entry::Resident(a) | Entry::Cool(a),
+                        Entry::Resident(b) | Entry::Cool(b),
+                    ) = (entry, child.get(vpn))
                     {
                         let value = self.model.memory[&a.0];
                         self.model.memory.insert(b.0, value);

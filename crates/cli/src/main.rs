@@ -1,0 +1,55 @@
+//! The `ebb` command: arguments in, library call, report out.
+
+mod program;
+mod run;
+mod size;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Run programs in less memory than they want.
+#[derive(Parser)]
+#[command(
+    name = "ebb",
+    version,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  ebb run --memory-max 256M -- python3 job.py
+  ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run an unmodified program in less memory than it wants
+    Run(run::Arguments),
+    /// The pager of a run (started by `ebb run`)
+    #[command(name = "__pager", hide = true)]
+    Pager,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return usage(&error),
+    };
+    match arguments.command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Pager => run::pager(),
+    }
+}
+
+/// Prints help or what is wrong with the arguments. `ebb run` fails as Ebb (125), the rest as usage (2).
+fn usage(error: &clap::Error) -> ExitCode {
+    // Nowhere to tell it if the output is closed.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    let run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    ExitCode::from(if run { 125 } else { 2 })
+}

@@ -1,0 +1,184 @@
+//! The program to be run: where it is, and whether an agent can get into it.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Why a program cannot be run, with the exit status that says so.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: u8,
+    pub reason: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+const NOT_FOUND: u8 = 127;
+const NOT_EXECUTABLE: u8 = 126;
+/// Scripts of scripts: the kernel's own limit.
+const INTERPRETERS_MAX: u32 = 5;
+
+fn refuse<T>(status: u8, reason: String) -> Result<T, Refusal> {
+    Err(Refusal { status, reason })
+}
+
+/// Finds `name` as a shell would and checks that an agent can be put into it.
+pub fn find(name: &str) -> Result<PathBuf, Refusal> {
+    let path = locate(name)?;
+    check(&path, INTERPRETERS_MAX)?;
+    Ok(path)
+}
+
+fn locate(name: &str) -> Result<PathBuf, Refusal> {
+    if name.is_empty() {
+        return refuse(NOT_FOUND, "the program's name is empty".into());
+    }
+    if name.contains('/') {
+        let path = PathBuf::from(name);
+        return if path.exists() {
+            Ok(path)
+        } else {
+            refuse(NOT_FOUND, format!("{name}: no such program; check the path"))
+        };
+    }
+    let mut found_other = None;
+    for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
+        let path = folder.join(name);
+        if is_executable(&path) {
+            return Ok(path);
+        }
+        if path.is_file() {
+            found_other = Some(path);
+        }
+    }
+    match found_other {
+        Some(path) => Ok(path),
+        None => refuse(
+            NOT_FOUND,
+            format!("{name}: not found in PATH; install it or give its full path"),
+        ),
+    }
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+fn check(path: &Path, interpreters_left: u32) -> Result<(), Refusal> {
+    let shown = path.display();
+    let metadata = match path.metadata() {
+        Ok(metadata) => metadata,
+        Err(error) => return refuse(NOT_FOUND, format!("{shown}: {error}")),
+    };
+    if metadata.is_dir() {
+        return refuse(NOT_EXECUTABLE, format!("{shown} is a directory; name a program in it"));
+    }
+    if !is_executable(path) {
+        return refuse(
+            NOT_EXECUTABLE,
+            format!(
+                "{shown} is not executable; try chmod +x {shown}, or name its interpreter first"
+            ),
+        );
+    }
+    if metadata.mode() & 0o6000 != 0 && rustix::process::getuid().as_raw() != metadata.uid() {
+        return refuse(
+            NOT_EXECUTABLE,
+            format!(
+                "{shown} is setuid or setgid: it starts with other rights and takes no agent; run it \
+                 without ebb, or as its owner"
+            ),
+        );
+    }
+    let mut head = [0; 4096];
+    let got = match File::open(path).and_then(|mut file| file.read(&mut head)) {
+        Ok(got) => got,
+        Err(error) => return refuse(NOT_EXECUTABLE, format!("{shown} cannot be read: {error}")),
+    };
+    let head = &head[..got];
+    if let Some(rest) = head.strip_prefix(b"#!") {
+        return check_script(path, rest, interpreters_left);
+    }
+    check_elf(path, head)
+}
+
+fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<(), Refusal> {
+    let shown = path.display();
+    let line = rest.split(|&byte| byte == b'\n').next().unwrap_or(&[]);
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split_ascii_whitespace();
+    let Some(interpreter) = words.next() else {
+        return refuse(NOT_EXECUTABLE, format!("{shown} names no interpreter after #!"));
+    };
+    if left == 0 {
+        return refuse(NOT_EXECUTABLE, format!("{shown}: too many interpreters of interpreters"));
+    }
+    check(Path::new(interpreter), left - 1)?;
+    // `#!/usr/bin/env python3` runs python3, not env.
+    if Path::new(interpreter).file_name().is_some_and(|name| name == "env")
+        && let Some(program) = words.find(|word| !word.starts_with('-') && !word.contains('='))
+    {
+        check(&locate(program)?, left - 1)?;
+    }
+    Ok(())
+}
+
+fn check_elf(path: &Path, head: &[u8]) -> Result<(), Refusal> {
+    let shown = path.display();
+    let not_a_program = || {
+        refuse(
+            NOT_EXECUTABLE,
+            format!(
+                "{shown} is neither an ELF program nor a script with #!; name its interpreter first"
+            ),
+        )
+    };
+    if head.len() < 64 || !head.starts_with(b"\x7fELF") {
+        return not_a_program();
+    }
+    let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    if head[4] != 2 || half(18) != 62 {
+        return refuse(
+            NOT_EXECUTABLE,
+            format!("{shown} is not a 64-bit x86 program; ebb run takes no other yet"),
+        );
+    }
+    let offset = u64::from_le_bytes(head[32..40].try_into().expect("eight bytes"));
+    let (size, count) = (u64::from(half(54)), u64::from(half(56)));
+    let Ok(file) = File::open(path) else { return not_a_program() };
+    for index in 0..count {
+        let mut entry = [0; 56];
+        if file.read_exact_at(&mut entry, offset + index * size).is_err() {
+            return not_a_program();
+        }
+        const INTERPRETER: u32 = 3;
+        if u32::from_le_bytes(entry[..4].try_into().expect("four bytes")) != INTERPRETER {
+            continue;
+        }
+        let at = u64::from_le_bytes(entry[8..16].try_into().expect("eight bytes"));
+        let mut name = [0; 64];
+        let got = file.read_at(&mut name, at).unwrap_or(0);
+        let name = name[..got].split(|&byte| byte == 0).next().unwrap_or(&[]);
+        let name = String::from_utf8_lossy(name);
+        if name.contains("musl") {
+            return refuse(
+                NOT_EXECUTABLE,
+                format!("{shown} is linked against musl; ebb run needs a glibc program"),
+            );
+        }
+        return Ok(());
+    }
+    refuse(
+        NOT_EXECUTABLE,
+        format!(
+            "{shown} is statically linked and takes no agent; link it dynamically (for Go: build with \
+             CGO_ENABLED=1 -ldflags=-linkmode=external)"
+        ),
+    )
+}

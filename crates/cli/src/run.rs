@@ -1,0 +1,361 @@
+//! `ebb run`: the front process. It starts the pager and the program, passes signals on, waits for the
+//! tree to end, and has the report written.
+//!
+//! The front is the program's parent and stays in its process group, so that the shell's job control
+//! and the terminal treat both as one job. The pager is a process of its own outside that group: a
+//! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
+
+use crate::{program, size};
+use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
+use ebb_pager::{Config, FrontMessage, ReportFormat};
+use ebb_sys::signals::{self, Change, Signals};
+use ebb_sys::socket::Socket;
+use ebb_sys::{proc, process};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+/// The agent, as built beside this binary.
+const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libebb_agent.so"));
+/// Ebb's own failure.
+const FAILED: u8 = 125;
+/// Less cannot hold what a program touches between two faults.
+pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+SIZE is bytes, or a number with K, M, G or T (base 1024), or a percentage of the machine's memory.
+TIER is ram[:SIZE] (compressed, inside the budget) or file[:PATH][:SIZE] (outside it).
+
+Exit status: the program's own; 128+n if signal n killed it; 125 if ebb itself failed; 126 if the
+program cannot be executed; 127 if it was not found.
+
+Examples:
+  ebb run --memory-max 256M -- python3 job.py
+  ebb run --memory-max 25% --swap ram:64M,file:/var/tmp:8G -- redis-server --save ''
+  ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100")]
+pub struct Arguments {
+    /// Most memory the program and all it starts may have resident
+    #[arg(long, value_name = "SIZE", default_value = "50%")]
+    memory_max: String,
+    /// Where pages go that do not fit
+    #[arg(long, value_name = "TIER[,TIER...]", default_value = "ram,file")]
+    swap: String,
+    /// Form of the report at the end
+    #[arg(long, value_enum, default_value = "text")]
+    report: Report,
+    /// Write the report there instead of standard error
+    #[arg(long, value_name = "FILE")]
+    report_file: Option<PathBuf>,
+    /// Faults to inject into the tiers (for tests)
+    #[arg(long, value_name = "PLAN", hide = true)]
+    inject: Option<String>,
+    /// Engine switches (for experiments)
+    #[arg(long, value_name = "KEY=VALUE", hide = true)]
+    set: Vec<String>,
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Report {
+    Text,
+    Json,
+}
+
+/// Says why nothing was started.
+fn fail(status: u8, reason: impl std::fmt::Display) -> ExitCode {
+    eprintln!("ebb: {reason}");
+    ExitCode::from(status)
+}
+
+/// Runs the program.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let config = match configure(arguments) {
+        Ok(config) => config,
+        Err(reason) => return fail(FAILED, reason),
+    };
+    let Some(name) = arguments.command.first() else {
+        return fail(FAILED, "no program; write: ebb run --memory-max SIZE -- PROGRAM [ARGS...]");
+    };
+    let path = match program::find(&name.to_string_lossy()) {
+        Ok(path) => path,
+        Err(refusal) => return fail(refusal.status, refusal),
+    };
+    let folder = match Folder::create() {
+        Ok(folder) => folder,
+        Err(error) => return fail(FAILED, format!("no folder for the agent can be made: {error}")),
+    };
+    let config = Config { socket: folder.socket(), ..config };
+    let mut front = match Front::start(config) {
+        Ok(front) => front,
+        Err(reason) => return fail(FAILED, reason),
+    };
+    let mut command = Command::new(&path);
+    std::os::unix::process::CommandExt::arg0(&mut command, name);
+    command.args(&arguments.command[1..]);
+    command.env("LD_PRELOAD", preload(&folder.agent()));
+    command.env(ENV_SOCKET, folder.socket());
+    command.env(ENV_POOL, front.pool_bytes.to_string());
+    process::confine(&mut command);
+    match command.spawn() {
+        Ok(child) => front.watch(&child),
+        Err(error) => {
+            let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            fail(status, format!("{}: {error}", path.display()))
+        }
+    }
+}
+
+fn configure(arguments: &Arguments) -> Result<Config, String> {
+    let total = proc::meminfo_kb("MemTotal").unwrap_or(0) * 1024;
+    let memory_max_bytes = size::parse(&arguments.memory_max, total)
+        .map_err(|error| format!("--memory-max: {error}"))?;
+    if memory_max_bytes < MEMORY_MIN_BYTES {
+        return Err(format!(
+            "--memory-max {}: less than a program can run in; the least is {}M",
+            arguments.memory_max,
+            MEMORY_MIN_BYTES >> 20
+        ));
+    }
+    ebb_store::parse_tiers(&arguments.swap).map_err(|error| format!("--swap: {error}"))?;
+    if let Some(plan) = &arguments.inject {
+        ebb_store::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
+    }
+    let mut config = Config {
+        memory_max_bytes,
+        swap: arguments.swap.clone(),
+        socket: PathBuf::new(),
+        pool_bytes: memory_max_bytes.clamp(1 << 20, 16 << 30) & !4095,
+        report: match arguments.report {
+            Report::Text => ReportFormat::Text,
+            Report::Json => ReportFormat::Json,
+        },
+        report_file: arguments.report_file.clone(),
+        inject: arguments.inject.clone(),
+        io_uring: true,
+        cool_permille: 150,
+        eager: false,
+        command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+    };
+    for setting in &arguments.set {
+        apply(&mut config, setting)?;
+    }
+    if let Some(path) = &config.report_file {
+        // Found out now, not after the run.
+        std::fs::File::create(path)
+            .map_err(|error| format!("--report-file {}: {error}", path.display()))?;
+    }
+    Ok(config)
+}
+
+fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
+    let wrong = || {
+        Err(format!("--set {setting}: unknown; there are cool=0..900, eager=0|1 and io_uring=0|1"))
+    };
+    let Some((key, value)) = setting.split_once('=') else { return wrong() };
+    let Ok(number) = value.parse::<u32>() else { return wrong() };
+    match (key, number) {
+        ("cool", 0..=900) => config.cool_permille = number,
+        ("eager", 0 | 1) => config.eager = number == 1,
+        ("io_uring", 0 | 1) => config.io_uring = number == 1,
+        _ => return wrong(),
+    }
+    Ok(())
+}
+
+fn preload(agent: &Path) -> OsString {
+    let mut value = agent.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        value.push(":");
+        value.push(others);
+    }
+    value
+}
+
+/// The folder that holds the agent and the socket of one run; removed at its end.
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn create() -> std::io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        let parents =
+            [std::env::var_os("XDG_RUNTIME_DIR"), Some("/tmp".into()), Some("/dev/shm".into())];
+        let mut last = std::io::Error::other("no place was tried");
+        for parent in parents.into_iter().flatten() {
+            let path = PathBuf::from(parent).join(format!("ebb-{}", std::process::id()));
+            if no_exec(path.parent().unwrap_or(&path)) {
+                continue;
+            }
+            // A leftover of a process that had this number before.
+            let _ = std::fs::remove_dir_all(&path);
+            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => {
+                    let folder = Self { path };
+                    std::fs::write(folder.agent(), AGENT)?;
+                    return Ok(folder);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn agent(&self) -> PathBuf {
+        self.path.join("agent.so")
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.path.join("socket")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Already gone is as good.
+        let _ = std::fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Whether nothing below `path` can be executed, so that the agent could not be loaded from it.
+fn no_exec(path: &Path) -> bool {
+    rustix::fs::statvfs(path)
+        .is_ok_and(|stat| stat.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
+}
+
+/// The running front.
+struct Front {
+    pager: Child,
+    socket: Socket,
+    signals: Signals,
+    pool_bytes: u64,
+}
+
+impl Front {
+    fn start(config: Config) -> Result<Self, String> {
+        let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
+        let taken = [
+            signals::SIGINT,
+            signals::SIGQUIT,
+            signals::SIGTERM,
+            signals::SIGHUP,
+            signals::SIGUSR1,
+            signals::SIGUSR2,
+            signals::SIGALRM,
+            signals::SIGTSTP,
+            signals::SIGCONT,
+            signals::SIGCHLD,
+        ];
+        let signals = Signals::take(&taken).map_err(|error| cannot("take signals", error))?;
+        process::adopt_orphans();
+        let (socket, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
+        let other: OwnedFd =
+            other.as_fd().try_clone_to_owned().map_err(|error| cannot("copy a socket", error))?;
+        let pager = Command::new("/proc/self/exe")
+            .arg("__pager")
+            .stdin(Stdio::from(other))
+            .spawn()
+            .map_err(|error| cannot("start the pager", error))?;
+        let pool_bytes = config.pool_bytes;
+        let start = FrontMessage::Start(Box::new(config));
+        start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
+        match FrontMessage::receive(&socket) {
+            Ok(FrontMessage::Ready) => Ok(Self { pager, socket, signals, pool_bytes }),
+            Ok(FrontMessage::Failed(reason)) => Err(reason),
+            Ok(other) => Err(format!("the pager said {other:?}")),
+            Err(error) => Err(cannot("hear the pager", error)),
+        }
+    }
+
+    /// Watches over the program until every process of the tree has ended.
+    fn watch(&mut self, program: &Child) -> ExitCode {
+        let program = program.id();
+        if FrontMessage::Running(program).send(&self.socket).is_err() {
+            return self.pager_is_gone(program);
+        }
+        let mut status = None;
+        loop {
+            let mut waiting = [
+                PollFd::new(&self.signals, PollFlags::IN),
+                PollFd::new(&self.socket, PollFlags::IN),
+            ];
+            // Interrupted is as good as woken.
+            let _ = poll(&mut waiting, None);
+            let pager_spoke = !waiting[1].revents().is_empty();
+            while let Some(signal) = self.signals.next() {
+                if signal.number == signals::SIGCHLD {
+                    self.reap(program, &mut status);
+                } else if !signal.from_terminal && status.is_none() {
+                    signals::send(program, signal.number);
+                } else if status.is_some() {
+                    self.others().into_iter().for_each(|pid| signals::send(pid, signal.number));
+                }
+            }
+            if pager_spoke {
+                return self.pager_is_gone(program);
+            }
+            if let Some(status) = status
+                && self.others().is_empty()
+            {
+                return self.finish(status);
+            }
+        }
+    }
+
+    fn reap(&self, program: u32, status: &mut Option<i32>) {
+        while let Some(change) = signals::next_change() {
+            match change {
+                Change::Exited { pid, code } if pid == program => *status = Some(code),
+                Change::Killed { pid, signal } if pid == program => *status = Some(128 + signal),
+                // The shell sees the job stop when both have.
+                Change::Stopped { pid, .. } if pid == program => signals::stop_self(),
+                _ => {}
+            }
+        }
+    }
+
+    /// What is left of the tree, the pager aside.
+    fn others(&self) -> Vec<u32> {
+        let mut children = proc::children(std::process::id());
+        children.retain(|&pid| pid != self.pager.id());
+        children
+    }
+
+    fn pager_is_gone(&mut self, program: u32) -> ExitCode {
+        signals::send(program, signals::SIGKILL);
+        for _ in 0..100 {
+            let others = self.others();
+            if others.is_empty() {
+                break;
+            }
+            others.into_iter().for_each(|pid| signals::send(pid, signals::SIGKILL));
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            while signals::next_change().is_some() {}
+        }
+        fail(FAILED, "the pager ended before the program; the program was killed")
+    }
+
+    fn finish(&mut self, status: i32) -> ExitCode {
+        let told = FrontMessage::Ended(status).send(&self.socket);
+        if told.is_err() || FrontMessage::receive(&self.socket).is_err() {
+            return fail(FAILED, "the pager ended before it could report");
+        }
+        ExitCode::from(status as u8)
+    }
+}
+
+/// The pager process: its standard input is the socket to the front.
+pub fn pager() -> ExitCode {
+    let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
+        return fail(FAILED, "the pager was started without a front");
+    };
+    match ebb_pager::serve(&Socket::new(socket)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(FAILED, format!("the pager failed: {error}")),
+    }
+}

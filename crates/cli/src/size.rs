@@ -1,0 +1,59 @@
+//! Sizes as systemd takes them: bytes, K M G T (base 1024), or a percentage of the machine's memory.
+
+/// Parses `text`; `total` is the machine's memory in bytes.
+pub fn parse(text: &str, total: u64) -> Result<u64, String> {
+    let wrong = |why: &str| {
+        Err(format!("'{text}' is not a size: {why}; write bytes, 512K, 256M, 4G, 1T or 25%"))
+    };
+    if text.is_empty() {
+        return wrong("it is empty");
+    }
+    let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit() && c != '.') {
+        Some(at) => text.split_at(at),
+        None => (text, ""),
+    };
+    let Ok(number) = digits.parse::<f64>() else {
+        return wrong("it does not begin with a number");
+    };
+    let factor = match unit {
+        "" | "B" => 1.0,
+        "K" => 1024.0,
+        "M" => 1024.0 * 1024.0,
+        "G" => 1024.0 * 1024.0 * 1024.0,
+        "T" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        "%" if number <= 100.0 => total as f64 / 100.0,
+        "%" => return wrong("more than all of the memory"),
+        _ => return wrong(&format!("the unit '{unit}' is unknown")),
+    };
+    let bytes = number * factor;
+    if bytes >= u64::MAX as f64 { wrong("it is too large") } else { Ok(bytes as u64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn every_form_of_size() {
+        let total = 1000 << 20;
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("512K", 512 << 10),
+            ("256M", 256 << 20),
+            ("1.5G", 3 << 29),
+            ("1T", 1 << 40),
+            ("25%", 250 << 20),
+            ("0", 0),
+        ] {
+            assert_eq!(parse(text, total), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_says_why() {
+        for text in ["", "M", "12Q", "-5M", "101%", "1.2.3M", "12 M", "99999999999999T"] {
+            let error = parse(text, 1 << 30).unwrap_err();
+            assert!(error.contains(&format!("'{text}'")) && error.contains("256M"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What the front tells the pager at the start.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// How the end-of-run report is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReportFormat {
+    Text,
+    Json,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Config {
+    /// Most bytes of memory the tree may have resident, compressed tier included.
+    pub memory_max_bytes: u64,
+    /// The tiers as the user wrote them.
+    pub swap: String,
+    /// Where agents connect.
+    pub socket: PathBuf,
+    /// Address space for the pool of each process.
+    pub pool_bytes: u64,
+    pub report: ReportFormat,
+    /// Standard error if absent.
+    pub report_file: Option<PathBuf>,
+    /// Faults to inject into the store, for tests.
+    pub inject: Option<String>,
+    /// Whether io_uring may be used.
+    pub io_uring: bool,
+    /// Share of the resident pages kept cool, in 1/1000.
+    pub cool_permille: u32,
+    /// Manage every area from the start, however far the limit is.
+    pub eager: bool,
+    /// The command line, for the report.
+    pub command: Vec<String>,
+}

@@ -1,0 +1,35 @@
+//! Live memory: serves the faults of a process tree and keeps it under its budget.
+//!
+//! Threads, and what each may wait for:
+//! * *faults* (`faults`): reads every userfaultfd, answers touches, follows mapping changes. Never
+//!   waits for anything but a batch of moves that is under way (a few tens of microseconds).
+//! * *kswapd* (`reclaim`): cools, stores, frees. Waits for agents and for writes.
+//! * *monitor* (`monitor`): measures, brings new areas under management, notices ends.
+//! * *door* (`door`): greets agents.
+//!
+//! Lock order: `Mm::state` before `Pager::resident`; never two of either; no lock is held while
+//! waiting for an agent, a device or another thread. `Mm::state` is held across userfaultfd calls on
+//! that address space, because it is what orders them against its mapping changes:
+//! * P1: messages are read, and acted upon, under `Mm::state`, and never while `busy` is set.
+//! * P2: pages are moved out only while `busy` is set, so no mapping change can be acknowledged
+//!   between looking a page up and moving it; one that happens in between makes MOVE fail (EAGAIN).
+//! * P3: pages are put in place under `Mm::state`, after looking the page up under the same hold.
+//! * P4: a page is adopted only in the hold of `Mm::state` that registered its area.
+//! * P5: a place in the pool is reused only after the agent has dropped its page.
+#![forbid(unsafe_code)]
+
+mod config;
+mod counters;
+mod door;
+mod faults;
+mod link;
+mod mm;
+mod monitor;
+mod pool;
+mod reclaim;
+mod report;
+mod server;
+mod signal;
+
+pub use config::{Config, ReportFormat};
+pub use server::{FrontMessage, serve};

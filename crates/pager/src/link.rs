@@ -1,0 +1,135 @@
+//! The line to one agent: batches out, results back.
+
+use ebb_agent::protocol::{
+    BATCH_MAX, DONE, IDLE, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_MAX, POSTED, Shared, pinned_home,
+};
+use ebb_sys::futex;
+use ebb_sys::shared::SharedMap;
+use ebb_sys::socket::Socket;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// One operation of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Move a page.
+    Move { to: u64, from: u64 },
+    /// Drop pages.
+    Drop { start: u64, len: u64 },
+    /// Make pages the process's own.
+    Unshare { start: u64, len: u64 },
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Executed; the results can be read.
+    Done,
+    /// Never started (the process is stopped or gone): nothing was done.
+    Cancelled,
+    /// Started and not finished (the process was stopped or killed in the middle): ask again later.
+    Stalled,
+}
+
+/// How long an agent may take before its batch is called back.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The line. One batch at a time; only the kswapd thread posts.
+#[derive(Debug)]
+pub struct Link {
+    socket: Socket,
+    shared: SharedMap<Shared>,
+}
+
+impl Link {
+    /// A line over a connection and the memory that came with its greeting.
+    #[must_use]
+    pub fn new(socket: Socket, shared: SharedMap<Shared>) -> Self {
+        Self { socket, shared }
+    }
+
+    /// The connection: hangs up when the process ends or becomes another program.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// How often the process has called fork.
+    #[must_use]
+    pub fn forks(&self) -> u32 {
+        self.shared.fork_count.load(Relaxed)
+    }
+
+    /// Whether the page must stay: it holds what the kernel writes when a thread ends.
+    #[must_use]
+    pub fn is_pinned(&self, vpn: u64) -> bool {
+        let home = pinned_home(vpn);
+        for step in 0..PINNED_MAX {
+            match self.shared.pinned[(home + step) % PINNED_MAX].load(Acquire) {
+                0 => return false,
+                there if there == vpn => return true,
+                _ => {}
+            }
+        }
+        // The table is full: whatever it could not take may be anything.
+        true
+    }
+
+    /// Posts a batch and waits for it.
+    pub fn execute(&self, operations: &[Operation]) -> Outcome {
+        assert!(operations.len() <= BATCH_MAX);
+        for (entry, operation) in self.shared.entries.iter().zip(operations) {
+            let (op, a, b, len) = match *operation {
+                Operation::Move { to, from } => (OP_MOVE, to, from, 4096),
+                Operation::Drop { start, len } => (OP_DROP, start, 0, len),
+                Operation::Unshare { start, len } => (OP_UNSHARE, start, 0, len),
+            };
+            entry.op.store(op, Relaxed);
+            entry.a.store(a, Relaxed);
+            entry.b.store(b, Relaxed);
+            entry.len.store(len, Relaxed);
+        }
+        self.shared.count.store(operations.len() as u32, Relaxed);
+        // Partner: the agent's swap of POSTED.
+        self.shared.state.store(POSTED, Release);
+        if self.socket.send(&[1], &[]).is_err() {
+            return self.call_back();
+        }
+        self.wait(PATIENCE)
+    }
+
+    /// Waits for the batch under way.
+    pub fn wait(&self, patience: Duration) -> Outcome {
+        let deadline = Instant::now() + patience;
+        loop {
+            let state = self.shared.state.load(Acquire);
+            if state == DONE {
+                self.shared.state.store(IDLE, Relaxed);
+                return Outcome::Done;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.call_back();
+            }
+            futex::wait(&self.shared.state, state, left);
+        }
+    }
+
+    fn call_back(&self) -> Outcome {
+        match self.shared.state.compare_exchange(POSTED, IDLE, AcqRel, Acquire) {
+            Ok(_) => Outcome::Cancelled,
+            Err(DONE) => {
+                self.shared.state.store(IDLE, Relaxed);
+                Outcome::Done
+            }
+            Err(_) => Outcome::Stalled,
+        }
+    }
+
+    /// Result of an operation of the batch just done: 0 or an errno.
+    #[must_use]
+    pub fn result(&self, index: usize) -> i32 {
+        -self.shared.entries[index].result.load(Relaxed)
+    }
+}

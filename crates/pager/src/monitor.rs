@@ -1,0 +1,271 @@
+//! The monitor thread: measures what the tree holds, brings new areas under management, notices ends.
+//!
+//! New areas announce themselves to nobody, so it looks: often when the limit is near, seldom when it
+//! is far. While it is far nothing is registered at all and memory costs what it costs without Ebb.
+
+use crate::mm::Mm;
+use crate::server::Pager;
+use ebb_core::resident::Arrival;
+use ebb_core::types::{PAGE_SIZE, Vpn};
+use ebb_sys::pagemap::Pagemap;
+use ebb_sys::proc::{self, Statm};
+use ebb_sys::process;
+use ebb_sys::uffd::Mode;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Faster than any two threads touch memory.
+const GROWTH_BYTES_PER_SECOND: u64 = 8 << 30;
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// How often the whole tree is looked through for processes without an agent.
+const CENSUS: Duration = Duration::from_millis(100);
+/// Pages beyond the known ones that make it worth reading the areas again.
+const UNKNOWN_PAGES_MAX: u64 = 64;
+/// How long a batch of moves may hold up the registration of an area.
+const BATCH_PATIENCE: Duration = Duration::from_millis(2);
+
+struct Monitor<'a> {
+    pager: &'a Arc<Pager>,
+    /// Below this many pages nothing is registered.
+    threshold: u64,
+    /// Processes of the tree that have no agent (static or setuid programs).
+    strangers: HashMap<u32, Statm>,
+    census: Instant,
+    sharing_counted: Instant,
+    sharing_pause: Duration,
+}
+
+/// The thread.
+pub fn run(pager: &Arc<Pager>) {
+    process::prefer_latency(true);
+    let limit = pager.resident().zone.limit();
+    let room = (64 << 20) / PAGE_SIZE as u64;
+    let now = Instant::now();
+    let mut monitor = Monitor {
+        pager,
+        threshold: limit.saturating_sub(room.max(limit / 8)).max(limit / 2),
+        strangers: HashMap::new(),
+        census: now,
+        sharing_counted: now,
+        sharing_pause: Duration::ZERO,
+    };
+    loop {
+        let free_bytes = monitor.tick() * PAGE_SIZE as u64;
+        let pause = Duration::from_secs_f64(free_bytes as f64 / GROWTH_BYTES_PER_SECOND as f64);
+        pager.monitor.wait(pause.clamp(PAUSE_MIN, PAUSE_MAX));
+    }
+}
+
+/// Every process of the tree, the program first, without Ebb's own two.
+pub fn tree(pager: &Pager) -> Vec<u32> {
+    let own = std::process::id();
+    let mut found = Vec::new();
+    let mut next = proc::children(pager.front);
+    let mut seen = HashSet::new();
+    while let Some(pid) = next.pop() {
+        if pid != own && seen.insert(pid) {
+            found.push(pid);
+            next.extend(proc::children(pid));
+        }
+    }
+    for mm in pager.mms() {
+        let pid = mm.pid.load(Relaxed);
+        if pid != 0 && seen.insert(pid) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+impl Monitor<'_> {
+    /// One look. Returns how many pages may come before the next is due.
+    fn tick(&mut self) -> u64 {
+        let mms = self.pager.mms();
+        self.reap(&mms);
+        if self.census.elapsed() > CENSUS {
+            self.take_census(&mms);
+        }
+        self.count_sharing(&mms);
+        let mut total = 0;
+        for mm in &mms {
+            let resident = resident_pages(mm);
+            total += resident - (mm.shared.load(Relaxed) / 2).min(resident);
+            if self.pager.managing.load(Relaxed) {
+                self.manage(mm, resident);
+            }
+        }
+        total +=
+            self.strangers.values().map(|statm| statm.anonymous_pages().unwrap_or(0)).sum::<u64>();
+        self.account(total)
+    }
+
+    fn account(&mut self, tree_pages: u64) -> u64 {
+        let store = self.pager.store.ram_bytes().div_ceil(PAGE_SIZE as u64);
+        let used = tree_pages + store + self.pager.loading.load(Relaxed);
+        let counters = &self.pager.counters;
+        counters.peak_resident.fetch_max(tree_pages * PAGE_SIZE as u64, Relaxed);
+        counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
+        let (free, low) = {
+            let mut resident = self.pager.resident();
+            resident.zone.resync(used);
+            (resident.zone.free(), resident.zone.is_low())
+        };
+        self.pager
+            .resident_history
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .record(self.pager.started.elapsed(), tree_pages * PAGE_SIZE as u64);
+        if low {
+            self.pager.kswapd.raise();
+        }
+        if free > 0 {
+            self.pager.wake_if_starving();
+        }
+        if !self.pager.managing.load(Relaxed) {
+            if used >= self.threshold {
+                self.pager.managing.store(true, Relaxed);
+                return 0;
+            }
+            return self.threshold - used;
+        }
+        free
+    }
+
+    /// Drops what has ended.
+    fn reap(&self, mms: &[Arc<Mm>]) {
+        for mm in mms {
+            let orphan = mm.link.get().is_none() && self.census.elapsed() > CENSUS;
+            if (mm.closing.load(Relaxed) || orphan) && !mm.uffd.is_alive() {
+                self.pager.drop_mm(mm);
+            }
+        }
+    }
+
+    fn take_census(&mut self, mms: &[Arc<Mm>]) {
+        self.census = Instant::now();
+        let known: HashSet<u32> = mms
+            .iter()
+            .filter(|mm| !mm.closing.load(Relaxed))
+            .map(|mm| mm.pid.load(Relaxed))
+            .collect();
+        let strangers: Vec<u32> =
+            tree(self.pager).into_iter().filter(|pid| !known.contains(pid)).collect();
+        self.strangers.retain(|pid, _| strangers.contains(pid));
+        for pid in strangers {
+            if let Ok(statm) = Statm::open(pid) {
+                self.strangers.entry(pid).or_insert(statm);
+            }
+        }
+    }
+
+    /// Counts the pages that relatives share: each is resident twice and there once. Costs time in
+    /// proportion to the memory, so it is done at most a tenth of the time.
+    fn count_sharing(&mut self, mms: &[Arc<Mm>]) {
+        let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
+        if related.is_empty() || self.sharing_counted.elapsed() < self.sharing_pause {
+            return;
+        }
+        let began = Instant::now();
+        for mm in &related {
+            // Alone again: the others have ended or become other programs.
+            if related.len() == 1 {
+                mm.related.store(false, Relaxed);
+                mm.shared.store(0, Relaxed);
+                continue;
+            }
+            let pid = mm.pid.load(Relaxed);
+            if pid == 0 {
+                continue;
+            }
+            let Ok(pagemap) = Pagemap::open(pid) else { continue };
+            let ranges: Vec<(u64, u64)> = {
+                let state = mm.lock();
+                let pool = (state.pool.start(), state.pool.end());
+                state.areas.iter().chain(std::iter::once(pool)).collect()
+            };
+            let mut shared = 0;
+            for (start, end) in ranges {
+                // Only what is there is looked at: areas may be far larger than memory.
+                let mut runs = Vec::new();
+                if pagemap.scan_present(start, end, |from, to| runs.push((from, to))).is_err() {
+                    break;
+                }
+                shared += runs
+                    .iter()
+                    .map(|&(from, to)| pagemap.count_shared(from, to).unwrap_or(0))
+                    .sum::<u64>();
+            }
+            mm.shared.store(shared, Relaxed);
+        }
+        self.sharing_counted = Instant::now();
+        self.sharing_pause = (began.elapsed() * 10).max(Duration::from_millis(2));
+    }
+
+    /// Registers the areas that appeared since the last look, if memory says that there are any.
+    fn manage(&self, mm: &Arc<Mm>, resident: u64) {
+        let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
+        let unknown = resident.saturating_sub(known);
+        if unknown <= mm.unknown.load(Relaxed) + UNKNOWN_PAGES_MAX {
+            mm.unknown.fetch_min(unknown, Relaxed);
+            return;
+        }
+        let pid = mm.pid.load(Relaxed);
+        if pid == 0 || mm.closing.load(Relaxed) || mm.link.get().is_none() {
+            return;
+        }
+        let (Ok(areas), Ok(pagemap)) = (proc::areas(pid), Pagemap::open(pid)) else { return };
+        // P4: one hold for registering and adopting.
+        let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
+        if state.ended {
+            return;
+        }
+        let pool = (state.pool.start(), state.pool.end());
+        for area in areas.iter().filter(|area| area.is_pageable()) {
+            if area.start < pool.1 && area.end > pool.0 {
+                continue;
+            }
+            for (start, end) in state.areas.missing(area.start, area.end) {
+                self.adopt(mm, &mut state, &pagemap, start, end);
+            }
+        }
+        drop(state);
+        let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
+        mm.unknown.store(resident_pages(mm).saturating_sub(known), Relaxed);
+    }
+
+    fn adopt(
+        &self,
+        mm: &Arc<Mm>,
+        state: &mut crate::mm::State,
+        pagemap: &Pagemap,
+        start: u64,
+        end: u64,
+    ) {
+        // It may have been unmapped, or belong to another userfaultfd: then it is not ours to manage.
+        if mm.uffd.register(start, end - start, Mode::Missing).is_err() {
+            return;
+        }
+        state.areas.add(start, end);
+        let mut adopted = 0;
+        let mut resident = self.pager.resident();
+        let scanned = pagemap.scan_present(start, end, |from, to| {
+            for vpn in Vpn::of_address(from).0..Vpn::of_address(to).0 {
+                if state.space.get(Vpn(vpn)) == ebb_core::resident::Entry::None {
+                    resident.map(&mut state.space, Vpn(vpn), Arrival::Adopted, None);
+                    adopted += 1;
+                }
+            }
+        });
+        if scanned.is_err() {
+            self.pager.monitor.raise();
+        }
+        mm.known.fetch_add(adopted, Relaxed);
+    }
+}
+
+fn resident_pages(mm: &Mm) -> u64 {
+    mm.statm.get().and_then(|statm| statm.anonymous_pages().ok()).unwrap_or(0)
+}

@@ -1,0 +1,564 @@
+//! The kswapd thread: cools the oldest pages, stores the coolest, drops what is of no more use.
+//!
+//! It alone posts batches to agents and it alone stores pages, so nothing here races with itself. What
+//! it looked up may change while it waits; each commit looks again under the lock.
+
+use crate::counters;
+use crate::link::{Operation, Outcome};
+use crate::mm::{Mm, State};
+use crate::server::Pager;
+use ebb_agent::protocol::BATCH_MAX;
+use ebb_core::resident::{Dropped, Entry, Place};
+use ebb_core::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
+use ebb_store::{Page, page_hash};
+use ebb_sys::process;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+const EBUSY: i32 = 16;
+const ENOENT: i32 = 2;
+const EAGAIN: i32 = 11;
+
+/// How long nothing may be reclaimed, with threads waiting for memory, before the run is given up.
+const HOPELESS: Duration = Duration::from_secs(2);
+/// How often pages that could not leave memory are tried again.
+const UNPARK: Duration = Duration::from_millis(500);
+
+/// A batch that its agent began and did not finish.
+struct Stalled {
+    mm: Arc<Mm>,
+    work: Work,
+}
+
+/// What a batch was for.
+enum Work {
+    Cool(Vec<(Pfn, u32)>),
+    Drop(Vec<(u32, u32)>),
+    Unshare(Vec<Pfn>),
+}
+
+struct Reclaim<'a> {
+    pager: &'a Arc<Pager>,
+    pages: Box<[Page; BATCH_MAX]>,
+    stalled: Vec<Stalled>,
+    /// Frames whose pages were made the process's own and are worth another try.
+    unshared: HashSet<u32>,
+    unparked: Instant,
+    hopeless_since: Option<Instant>,
+    store_error: Option<String>,
+}
+
+/// The thread.
+pub fn run(pager: &Arc<Pager>) {
+    let mut reclaim = Reclaim {
+        pager,
+        pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),
+        stalled: Vec::new(),
+        unshared: HashSet::new(),
+        unparked: Instant::now(),
+        hopeless_since: None,
+        store_error: None,
+    };
+    loop {
+        pager.kswapd.wait(Duration::from_millis(100));
+        reclaim.finish_stalled();
+        reclaim.balance();
+        reclaim.drop_retired(1);
+    }
+}
+
+impl Reclaim<'_> {
+    /// Works until the zone is balanced or nothing can be had.
+    fn balance(&mut self) {
+        while !self.pager.resident().zone.is_balanced() {
+            if self.pager.ending.load(Relaxed) {
+                return;
+            }
+            if self.pass() > 0 {
+                self.hopeless_since = None;
+                self.pager.wake_if_starving();
+                continue;
+            }
+            self.finish_stalled();
+            self.unpark();
+            if self.pager.starving.load(Relaxed) == 0 {
+                self.hopeless_since = None;
+                return;
+            }
+            let since = *self.hopeless_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > HOPELESS && self.stalled.is_empty() {
+                self.give_up();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.hopeless_since = None;
+        self.pager.wake_if_starving();
+    }
+
+    /// One round; returns how many pages were cooled, stored or dropped.
+    fn pass(&mut self) -> usize {
+        let (cool, evictable, parked) = {
+            let resident = self.pager.resident();
+            let parked = resident.count(Place::Parked);
+            (resident.count(Place::Cool), resident.evictable(), parked)
+        };
+        if parked > 0 && self.unparked.elapsed() > UNPARK {
+            self.unpark();
+        }
+        let target = evictable * u64::from(self.pager.config.cool_permille) / 1000;
+        let mut progress = 0;
+        if cool < target.max(BATCH_MAX as u64) {
+            progress += self.cool(BATCH_MAX);
+        }
+        if cool >= target / 2 || self.pager.starving.load(Relaxed) > 0 {
+            progress += self.evict(BATCH_MAX);
+        }
+        progress + self.drop_retired(BATCH_MAX / 2)
+    }
+
+    fn unpark(&mut self) {
+        self.unparked = Instant::now();
+        let mut resident = self.pager.resident();
+        let parked = resident.count(Place::Parked) as usize;
+        resident.unpark(parked);
+    }
+
+    fn is_stalled(&self, id: MmId) -> bool {
+        self.stalled.iter().any(|stalled| stalled.mm.id == id)
+    }
+
+    /// Moves up to `max` of the oldest pages out of sight.
+    fn cool(&mut self, max: usize) -> usize {
+        let mut victims = Vec::with_capacity(max);
+        let groups = {
+            let mut resident = self.pager.resident();
+            resident.isolate(max, &mut victims);
+            group_by_mm(&victims, |pfn| resident.frame(pfn).mm)
+        };
+        groups.into_iter().map(|(id, frames)| self.cool_of(id, frames)).sum()
+    }
+
+    fn cool_of(&mut self, id: MmId, frames: Vec<Pfn>) -> usize {
+        let mm = self.pager.mm(id);
+        let movable = mm.as_ref().is_some_and(|mm| {
+            mm.link.get().is_some() && !mm.closing.load(Relaxed) && !self.is_stalled(id)
+        });
+        let Some(mm) = mm else { return 0 };
+        if !movable {
+            self.settle(&mm, &frames, Fate::Park);
+            return 0;
+        }
+        let link = mm.link.get().expect("checked above");
+        let mut operations = Vec::with_capacity(frames.len());
+        let mut moving = Vec::with_capacity(frames.len());
+        {
+            let mut state = mm.lock();
+            let mut resident = self.pager.resident();
+            for &pfn in &frames {
+                let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };
+                if link.is_pinned(vpn.0) {
+                    resident.park(pfn);
+                    continue;
+                }
+                let Some(place) = state.pool.take() else {
+                    resident.put_back(pfn);
+                    continue;
+                };
+                let to = state.pool.address(place);
+                operations.push(Operation::Move { to, from: vpn.address() });
+                moving.push((pfn, place));
+            }
+            if operations.is_empty() {
+                return 0;
+            }
+            // P2: from here to the commit no message of this address space is read.
+            state.busy = true;
+        }
+        match link.execute(&operations) {
+            Outcome::Done => self.commit_cool(&mm, &moving),
+            Outcome::Cancelled => {
+                let mut state = mm.lock();
+                for &(_, place) in &moving {
+                    state.pool.give_back(place);
+                }
+                mm.end_batch(&mut state);
+                drop(state);
+                self.settle(&mm, &frames, Fate::Park);
+                0
+            }
+            Outcome::Stalled => {
+                self.stalled.push(Stalled { mm, work: Work::Cool(moving) });
+                0
+            }
+        }
+    }
+
+    /// The moves were made, or not, one by one.
+    fn commit_cool(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> usize {
+        let link = mm.link.get().expect("it executed a batch");
+        let mut cooled = 0;
+        let mut shared = Vec::new();
+        let mut dropped = Dropped::default();
+        {
+            let mut guard = mm.lock();
+            let state = &mut *guard;
+            let mut resident = self.pager.resident();
+            for (index, &(pfn, place)) in moving.iter().enumerate() {
+                let result = link.result(index);
+                let Some(vpn) = still_isolated(&resident, state, pfn) else {
+                    // Only the end of the address space can have taken it.
+                    continue;
+                };
+                if result == 0 {
+                    resident.cool(&mut state.space, pfn, place);
+                    cooled += 1;
+                    continue;
+                }
+                state.pool.give_back(place);
+                match result {
+                    EBUSY if mm.related.load(Relaxed) && self.unshared.insert(pfn.0) => {
+                        shared.push(pfn);
+                    }
+                    EAGAIN => resident.put_back(pfn),
+                    ENOENT => {
+                        resident.forget(&mut state.space, vpn, &mut dropped);
+                        resident.zone.uncharge(1);
+                        mm.known.fetch_sub(1, Relaxed);
+                    }
+                    _ => {
+                        self.unshared.remove(&pfn.0);
+                        counters::count(&self.pager.counters.unmovable);
+                        resident.park(pfn);
+                    }
+                }
+            }
+            mm.end_batch(state);
+        }
+        self.pager.discard(&dropped);
+        counters::add(&self.pager.counters.cooled, cooled as u64);
+        if !shared.is_empty() {
+            cooled += self.unshare(mm, shared);
+        }
+        cooled
+    }
+
+    /// Pages also mapped by a relative cannot be moved until the process has its own copies.
+    fn unshare(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>) -> usize {
+        let link = mm.link.get().expect("it executed a batch");
+        let operations: Vec<Operation> = {
+            let state = mm.lock();
+            let resident = self.pager.resident();
+            frames
+                .iter()
+                .filter_map(|&pfn| still_isolated(&resident, &state, pfn))
+                .map(|vpn| Operation::Unshare { start: vpn.address(), len: PAGE_SIZE as u64 })
+                .collect()
+        };
+        match link.execute(&operations) {
+            Outcome::Done => {
+                // At worst every one of them is a new page now; measured again at the next tick.
+                self.pager.resident().zone.charge(operations.len() as u64);
+                self.settle(mm, &frames, Fate::Retry);
+                frames.len()
+            }
+            Outcome::Cancelled => {
+                self.settle(mm, &frames, Fate::Park);
+                0
+            }
+            Outcome::Stalled => {
+                self.stalled.push(Stalled { mm: mm.clone(), work: Work::Unshare(frames) });
+                0
+            }
+        }
+    }
+
+    /// What becomes of isolated frames that were not moved.
+    fn settle(&mut self, mm: &Arc<Mm>, frames: &[Pfn], fate: Fate) {
+        let state = mm.lock();
+        let mut resident = self.pager.resident();
+        for &pfn in frames {
+            if still_isolated(&resident, &state, pfn).is_some() {
+                match fate {
+                    Fate::Park => resident.park(pfn),
+                    Fate::Retry => resident.put_first(pfn),
+                }
+            }
+        }
+    }
+
+    /// Stores up to `max` of the coolest pages.
+    fn evict(&mut self, max: usize) -> usize {
+        let groups = {
+            let resident = self.pager.resident();
+            let mut coolest = Vec::with_capacity(max);
+            resident.coolest(max, &mut coolest);
+            group_by_mm(&coolest, |pfn| resident.frame(pfn).mm)
+        };
+        groups.into_iter().map(|(id, frames)| self.evict_of(id, &frames)).sum()
+    }
+
+    fn evict_of(&mut self, id: MmId, frames: &[Pfn]) -> usize {
+        let Some(mm) = self.pager.mm(id) else { return 0 };
+        let mut victims = Vec::with_capacity(frames.len());
+        {
+            let state = mm.lock();
+            let resident = self.pager.resident();
+            for &pfn in frames {
+                if let Some(victim) = still_cool(&resident, &state, id, pfn) {
+                    victims.push(victim);
+                }
+            }
+        }
+        let pid = mm.pid.load(Relaxed);
+        victims.sort_unstable_by_key(|victim| victim.vpn);
+        let addresses: Vec<u64> = victims.iter().map(|victim| victim.address).collect();
+        // A cool page cannot change and is not dropped while its place is in use: no lock is needed.
+        let got = match process::read_pages(pid, &addresses, &mut self.pages[..]) {
+            Ok(got) => got,
+            Err(error) => {
+                if mm.uffd.is_alive() {
+                    self.pager.complain(&format!("cannot read process {pid}: {error}"));
+                }
+                0
+            }
+        };
+        victims.truncate(got);
+        self.store(&mut victims);
+        self.commit_evict(&mm, &victims)
+    }
+
+    /// Finds or makes a stored copy of each victim.
+    fn store(&mut self, victims: &mut [Victim]) {
+        let mut writes: Vec<(SlotId, &Page)> = Vec::with_capacity(victims.len());
+        for (victim, page) in victims.iter_mut().zip(self.pages.iter()) {
+            let clean = victim
+                .copy
+                .is_some_and(|slot| self.pager.store.hash_of(slot) == Some(page_hash(page)));
+            if clean {
+                victim.stored = victim.copy;
+                continue;
+            }
+            if let Ok(slot) = self.pager.resident().take_slot() {
+                victim.stored = Some(slot);
+                victim.written = true;
+                writes.push((slot, page));
+            }
+        }
+        if writes.is_empty() {
+            return;
+        }
+        let mut results = Vec::with_capacity(writes.len());
+        self.pager.store.put_batch(&writes, &mut results);
+        let mut failed = Dropped::default();
+        for (victim, result) in victims.iter_mut().filter(|victim| victim.written).zip(results) {
+            if let Err(error) = result {
+                self.store_error = Some(error.to_string());
+                if let Some(slot) = victim.stored.take() {
+                    self.pager.resident().release_slot(slot, &mut failed);
+                }
+                victim.written = false;
+            }
+        }
+        self.pager.discard(&failed);
+    }
+
+    fn commit_evict(&mut self, mm: &Arc<Mm>, victims: &[Victim]) -> usize {
+        let mut evicted = 0;
+        let mut dropped = Dropped::default();
+        {
+            let mut guard = mm.lock();
+            let state = &mut *guard;
+            let mut resident = self.pager.resident();
+            for victim in victims {
+                let Some(slot) = victim.stored else { continue };
+                let there = still_cool(&resident, state, mm.id, victim.pfn);
+                if there.is_none_or(|there| there.address != victim.address) {
+                    // Rescued, unmapped or moved meanwhile: the copy is of no use.
+                    if victim.written {
+                        resident.release_slot(slot, &mut dropped);
+                    }
+                    continue;
+                }
+                if victim.written {
+                    dropped.slots.extend(resident.set_copy(victim.pfn, None));
+                    counters::count(&self.pager.counters.written);
+                } else {
+                    counters::count(&self.pager.counters.clean);
+                }
+                let place = resident.evict(&mut state.space, victim.pfn, slot);
+                state.pool.retire(place);
+                evicted += 1;
+            }
+        }
+        self.pager.discard(&dropped);
+        counters::add(&self.pager.counters.evicted, evicted as u64);
+        evicted
+    }
+
+    /// Has agents drop the pool pages that are of no more use, where there are at least `least`.
+    fn drop_retired(&mut self, least: usize) -> usize {
+        let mut total = 0;
+        for mm in self.pager.mms() {
+            let Some(link) = mm.link.get() else { continue };
+            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) {
+                continue;
+            }
+            let (runs, operations) = {
+                let mut state = mm.lock();
+                if state.ended || state.pool.retired() < least {
+                    continue;
+                }
+                let runs = state.pool.retired_runs(BATCH_MAX);
+                let operations: Vec<Operation> = runs
+                    .iter()
+                    .map(|&(first, count)| Operation::Drop {
+                        start: state.pool.address(first),
+                        len: u64::from(count) * PAGE_SIZE as u64,
+                    })
+                    .collect();
+                (runs, operations)
+            };
+            match link.execute(&operations) {
+                Outcome::Done => total += self.commit_drop(&mm, &runs),
+                Outcome::Cancelled => {
+                    let mut state = mm.lock();
+                    runs.into_iter().for_each(|run| state.pool.not_dropped(run));
+                }
+                Outcome::Stalled => self.stalled.push(Stalled { mm, work: Work::Drop(runs) }),
+            }
+        }
+        total
+    }
+
+    fn commit_drop(&mut self, mm: &Arc<Mm>, runs: &[(u32, u32)]) -> usize {
+        let link = mm.link.get().expect("it executed a batch");
+        let mut state = mm.lock();
+        if state.ended {
+            return 0;
+        }
+        let mut pages = 0;
+        for (index, &run) in runs.iter().enumerate() {
+            if link.result(index) == 0 {
+                state.pool.dropped(run);
+                pages += u64::from(run.1);
+            } else {
+                state.pool.not_dropped(run);
+            }
+        }
+        self.pager.resident().zone.uncharge(pages);
+        mm.known.fetch_sub(pages as i64, Relaxed);
+        pages as usize
+    }
+
+    /// Looks after batches whose processes were stopped in the middle.
+    fn finish_stalled(&mut self) {
+        for Stalled { mm, work } in std::mem::take(&mut self.stalled) {
+            if mm.lock().ended {
+                continue;
+            }
+            let link = mm.link.get().expect("it began a batch");
+            if link.wait(Duration::ZERO) != Outcome::Done {
+                self.stalled.push(Stalled { mm, work });
+                continue;
+            }
+            match work {
+                Work::Cool(moving) => {
+                    self.commit_cool(&mm, &moving);
+                }
+                Work::Drop(runs) => {
+                    self.commit_drop(&mm, &runs);
+                }
+                Work::Unshare(frames) => self.settle(&mm, &frames, Fate::Retry),
+            }
+        }
+    }
+
+    /// Nothing can be reclaimed and threads wait: the run ends as by the OOM killer.
+    fn give_up(&mut self) {
+        let (limit, parked, managed) = {
+            let resident = self.pager.resident();
+            let kinds = [Place::Cool, Place::Parked, Place::Isolated];
+            let managed: u64 = kinds.iter().map(|&place| resident.count(place)).sum();
+            (resident.zone.limit(), resident.count(Place::Parked), managed + resident.evictable())
+        };
+        let mib = |pages: u64| pages as f64 / 256.0;
+        let store = self.store_error.take().unwrap_or_else(|| "no tier has room".to_owned());
+        eprintln!(
+            "ebb: out of memory: the limit is {:.1} MiB, {} more threads wait for pages, {:.1} MiB of \
+             what is resident cannot be stored ({store}; {:.1} MiB are locked, pinned or shared). \
+             Raise --memory-max, or give --swap more room (for example --swap ram,file:4G). \
+             The program is killed.",
+            mib(limit),
+            self.pager.starving.load(Relaxed),
+            mib(managed),
+            mib(parked),
+        );
+        self.pager.kill_tree();
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Fate {
+    Park,
+    Retry,
+}
+
+/// A cool page on its way to the store.
+#[derive(Clone, Copy)]
+struct Victim {
+    pfn: Pfn,
+    vpn: Vpn,
+    /// Where it lies in the pool.
+    address: u64,
+    /// The stored copy it was loaded from.
+    copy: Option<SlotId>,
+    /// The copy it leaves.
+    stored: Option<SlotId>,
+    written: bool,
+}
+
+/// The page of a frame that kswapd isolated, unless it is no longer that.
+fn still_isolated(resident: &ebb_core::resident::Resident, state: &State, pfn: Pfn) -> Option<Vpn> {
+    if state.ended || !resident.is_used(pfn) {
+        return None;
+    }
+    let frame = resident.frame(pfn);
+    let mine = frame.place == Place::Isolated && frame.mm == state.space.mm();
+    (mine && state.space.get(frame.vpn) == Entry::Resident(pfn)).then_some(frame.vpn)
+}
+
+fn still_cool(
+    resident: &ebb_core::resident::Resident,
+    state: &State,
+    mm: MmId,
+    pfn: Pfn,
+) -> Option<Victim> {
+    if state.ended || !resident.is_used(pfn) {
+        return None;
+    }
+    let frame = resident.frame(pfn);
+    let mine = frame.place == Place::Cool && frame.mm == mm;
+    (mine && state.space.get(frame.vpn) == Entry::Cool(pfn)).then(|| Victim {
+        pfn,
+        vpn: frame.vpn,
+        address: state.pool.address(frame.pool),
+        copy: frame.slot(),
+        stored: None,
+        written: false,
+    })
+}
+
+fn group_by_mm(frames: &[Pfn], mm: impl Fn(Pfn) -> MmId) -> Vec<(MmId, Vec<Pfn>)> {
+    let mut groups: Vec<(MmId, Vec<Pfn>)> = Vec::new();
+    for &pfn in frames {
+        let id = mm(pfn);
+        match groups.iter_mut().find(|(other, _)| *other == id) {
+            Some((_, group)) => group.push(pfn),
+            None => groups.push((id, vec![pfn])),
+        }
+    }
+    groups
+}

@@ -1,0 +1,280 @@
+//! The end-of-run report.
+
+use crate::config::ReportFormat;
+use crate::server::Pager;
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// Resident bytes over the last seconds.
+#[derive(Debug, Default)]
+pub struct History {
+    samples: VecDeque<(Duration, u64)>,
+}
+
+const HISTORY: Duration = Duration::from_secs(10);
+const HISTORY_STEP: Duration = Duration::from_millis(100);
+
+impl History {
+    /// Notes what is resident now; the largest of each tenth of a second is kept.
+    pub fn record(&mut self, at: Duration, bytes: u64) {
+        match self.samples.back_mut() {
+            Some((since, peak)) if at < *since + HISTORY_STEP => *peak = bytes.max(*peak),
+            _ => self.samples.push_back((at, bytes)),
+        }
+        while self.samples.front().is_some_and(|(since, _)| *since + HISTORY < at) {
+            self.samples.pop_front();
+        }
+    }
+
+    /// The largest of the last seconds.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.samples.iter().map(|&(_, bytes)| bytes).max().unwrap_or(0)
+    }
+}
+
+/// The report, as JSON has it. Plain integers, the unit in the key.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: u32,
+    command: Vec<String>,
+    exit_status: i32,
+    wall_time_us: u64,
+    memory_max_bytes: u64,
+    peak_resident_bytes: u64,
+    peak_resident_and_compressed_bytes: u64,
+    recent_resident_bytes: u64,
+    processes: u64,
+    forks: u64,
+    faults: Faults,
+    pages_cooled: u64,
+    pages_evicted: u64,
+    pages_written: u64,
+    pages_not_written_because_clean: u64,
+    pages_unmovable: u64,
+    pages_lost: u64,
+    tiers: Vec<Tier>,
+    same_filled_pages: u64,
+    waiting: Waiting,
+}
+
+#[derive(Debug, Serialize)]
+struct Faults {
+    first_touch: u64,
+    rescued: u64,
+    loaded: u64,
+    loaded_ahead: u64,
+    stale: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Tier {
+    name: String,
+    pages: u64,
+    stored_bytes: u64,
+    occupied_bytes: u64,
+    limit_bytes: u64,
+    compression_ratio_permille: u64,
+    reads: u64,
+    writes: u64,
+    demoted: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Waiting {
+    threads_waited: u64,
+    total_us: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+}
+
+fn collect(pager: &Pager, exit_status: i32) -> Report {
+    let counters = &pager.counters;
+    let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+    let waits = counters.waits();
+    let stats = pager.store.stats();
+    let tiers = stats
+        .tiers
+        .iter()
+        .map(|tier| Tier {
+            name: tier.name.to_string(),
+            pages: tier.pages,
+            stored_bytes: tier.stored_bytes,
+            occupied_bytes: tier.occupied_bytes,
+            limit_bytes: tier.limit_bytes,
+            compression_ratio_permille: (tier.pages * 4096 * 1000)
+                .checked_div(tier.stored_bytes)
+                .unwrap_or(0),
+            reads: tier.reads,
+            writes: tier.writes,
+            demoted: tier.demoted,
+        })
+        .collect();
+    Report {
+        schema: 1,
+        command: pager.config.command.clone(),
+        exit_status,
+        wall_time_us: pager.started.elapsed().as_micros() as u64,
+        memory_max_bytes: pager.config.memory_max_bytes,
+        peak_resident_bytes: get(&counters.peak_resident),
+        peak_resident_and_compressed_bytes: get(&counters.peak_managed),
+        recent_resident_bytes: pager
+            .resident_history
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .peak(),
+        processes: get(&counters.processes),
+        forks: get(&counters.forks),
+        faults: Faults {
+            first_touch: get(&counters.faults_fresh),
+            rescued: get(&counters.faults_rescued),
+            loaded: get(&counters.faults_loaded),
+            loaded_ahead: get(&counters.pages_ahead),
+            stale: get(&counters.faults_stale),
+        },
+        pages_cooled: get(&counters.cooled),
+        pages_evicted: get(&counters.evicted),
+        pages_written: get(&counters.written),
+        pages_not_written_because_clean: get(&counters.clean),
+        pages_unmovable: get(&counters.unmovable),
+        pages_lost: get(&counters.poisoned),
+        tiers,
+        same_filled_pages: stats.same_filled_pages,
+        waiting: Waiting {
+            threads_waited: waits.count,
+            total_us: waits.total_ns / 1000,
+            p50_ns: waits.quantile_ns(500),
+            p99_ns: waits.quantile_ns(990),
+        },
+    }
+}
+
+/// Writes the report where the run wants it.
+pub fn write(pager: &Pager, exit_status: i32) -> std::io::Result<()> {
+    let report = collect(pager, exit_status);
+    let text = match pager.config.report {
+        ReportFormat::Json => serde_json::to_string(&report)? + "\n",
+        ReportFormat::Text => text(&report),
+    };
+    match &pager.config.report_file {
+        Some(path) => std::fs::write(path, text),
+        None => {
+            eprint!("{text}");
+            Ok(())
+        }
+    }
+}
+
+fn bytes(bytes: u64) -> String {
+    let kib = bytes as f64 / 1024.0;
+    if kib < 1024.0 {
+        format!("{kib:.1} KiB")
+    } else if kib < 1024.0 * 1024.0 {
+        format!("{:.1} MiB", kib / 1024.0)
+    } else {
+        format!("{:.1} GiB", kib / 1024.0 / 1024.0)
+    }
+}
+
+fn time(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(out, "ebb: {name:<22} {value}");
+    };
+    line("wall time", time(report.wall_time_us * 1000));
+    line(
+        "memory",
+        format!(
+            "{} resident at most, {} with the compressed tier; limit {}",
+            bytes(report.peak_resident_bytes),
+            bytes(report.peak_resident_and_compressed_bytes),
+            bytes(report.memory_max_bytes)
+        ),
+    );
+    line(
+        "faults",
+        format!(
+            "{} first touches, {} rescued while cooling, {} loaded",
+            report.faults.first_touch, report.faults.rescued, report.faults.loaded
+        ),
+    );
+    line(
+        "pages evicted",
+        format!(
+            "{}: {} written, {} not written because clean",
+            report.pages_evicted, report.pages_written, report.pages_not_written_because_clean
+        ),
+    );
+    for tier in &report.tiers {
+        let ratio = tier.compression_ratio_permille as f64 / 1000.0;
+        line(
+            &format!("tier {}", tier.name),
+            format!(
+                "{} pages in {} ({:.2}:1), {} writes, {} reads",
+                tier.pages,
+                bytes(tier.occupied_bytes),
+                ratio,
+                tier.writes,
+                tier.reads
+            ),
+        );
+    }
+    line(
+        "waiting for pages",
+        format!(
+            "{} in all; p50 {}, p99 {}",
+            time(report.waiting.total_us * 1000),
+            time(report.waiting.p50_ns),
+            time(report.waiting.p99_ns)
+        ),
+    );
+    if report.pages_lost > 0 {
+        line("pages lost", format!("{}", report.pages_lost));
+    }
+    let share = report.waiting.total_us as f64 * 100.0 / report.wall_time_us.max(1) as f64;
+    line(
+        "in short",
+        format!(
+            "threads spent {share:.1} % of the run's time waiting for pages; {} were resident in the \
+             last 10 s",
+            bytes(report.recent_resident_bytes)
+        ),
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_forgets_what_is_older_than_ten_seconds() {
+        let mut history = History::default();
+        history.record(Duration::from_secs(1), 500);
+        history.record(Duration::from_secs(5), 100);
+        assert_eq!(history.peak(), 500);
+        history.record(Duration::from_secs(12), 80);
+        assert_eq!(history.peak(), 100);
+    }
+
+    #[test]
+    fn people_read_binary_units_and_short_times() {
+        assert_eq!(bytes(512 * 1024 * 1024), "512.0 MiB");
+        assert_eq!(bytes(3 << 30), "3.0 GiB");
+        assert_eq!(time(1_500), "1.5 us");
+        assert_eq!(time(2_500_000_000), "2.50 s");
+    }
+}

@@ -1,0 +1,341 @@
+//! The pager process: what its threads share, its start and its end.
+
+use crate::config::Config;
+use crate::counters::Counters;
+use crate::link::Link;
+use crate::mm::Mm;
+use crate::signal::Signal;
+use crate::{door, faults, monitor, reclaim, report};
+use ebb_core::resident::{Dropped, Placement, Resident};
+use ebb_core::types::{MmId, PAGE_SIZE};
+use ebb_store::Store;
+use ebb_sys::process::{self, Pidfd};
+use ebb_sys::socket::Socket;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+/// What front and pager tell each other, one JSON message each.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FrontMessage {
+    /// Front: this is the run.
+    Start(Box<Config>),
+    /// Pager: agents may come.
+    Ready,
+    /// Pager: it cannot be done.
+    Failed(String),
+    /// Front: the program runs as this process.
+    Running(u32),
+    /// Front: every process has ended; the program's own exit status (as a shell shows it).
+    Ended(i32),
+    /// Pager: the report is written.
+    Reported,
+}
+
+impl FrontMessage {
+    /// Sends it.
+    pub fn send(&self, socket: &Socket) -> std::io::Result<()> {
+        socket.send(&serde_json::to_vec(self)?, &[])
+    }
+
+    /// Receives one; an error if the other end is gone.
+    pub fn receive(socket: &Socket) -> std::io::Result<Self> {
+        let mut bytes = vec![0; 64 * 1024];
+        let got = socket.receive(&mut bytes, &mut Vec::new())?;
+        if got == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_slice(&bytes[..got])?)
+    }
+}
+
+/// Token of the wake-up eventfd in the epoll set.
+pub const TOKEN_WAKE: u64 = 0;
+/// Token of the store's completions.
+pub const TOKEN_STORE: u64 = 4;
+
+/// Token of an address space's userfaultfd.
+pub fn token_uffd(mm: MmId) -> u64 {
+    (u64::from(mm.0) << 2) | 1
+}
+
+/// Token of an agent's connection.
+pub fn token_link(mm: MmId) -> u64 {
+    (u64::from(mm.0) << 2) | 2
+}
+
+/// What the threads share.
+pub struct Pager {
+    pub config: Config,
+    pub started: Instant,
+    pub resident: Mutex<Resident>,
+    pub store: Store,
+    pub counters: Counters,
+    pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
+    next_mm: AtomicU32,
+    /// Children of forks that have not greeted yet, by parent process and its fork count.
+    pub forked: Mutex<HashMap<(u32, u32), Arc<Mm>>>,
+    pub fork_seen: Condvar,
+    pub epoll: OwnedFd,
+    wake: OwnedFd,
+    pub kswapd: Signal,
+    pub monitor: Signal,
+    /// Areas are brought under management.
+    pub managing: AtomicBool,
+    /// Faults that wait for memory.
+    pub starving: AtomicU32,
+    pub program: AtomicU32,
+    /// The front process.
+    pub front: u32,
+    pub ending: AtomicBool,
+    pub resident_history: Mutex<report::History>,
+    /// Pages charged for loads that are under way.
+    pub loading: AtomicU64,
+    complained: AtomicU32,
+}
+
+impl Pager {
+    fn new(config: Config, store: Store, front: u32) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let pages = config.memory_max_bytes / PAGE_SIZE as u64;
+        let pager = Self {
+            started: Instant::now(),
+            resident: Mutex::new(Resident::new(pages, u32::MAX, Placement::default())),
+            store,
+            counters: Counters::default(),
+            mms: RwLock::default(),
+            next_mm: AtomicU32::new(2),
+            forked: Mutex::default(),
+            fork_seen: Condvar::new(),
+            epoll,
+            wake,
+            kswapd: Signal::default(),
+            monitor: Signal::default(),
+            managing: AtomicBool::new(config.eager),
+            starving: AtomicU32::new(0),
+            program: AtomicU32::new(0),
+            front,
+            ending: AtomicBool::new(false),
+            resident_history: Mutex::default(),
+            loading: AtomicU64::new(0),
+            complained: AtomicU32::new(0),
+            config,
+        };
+        pager.watch(pager.wake.as_fd(), TOKEN_WAKE)?;
+        pager.watch(pager.store.completion_fd(), TOKEN_STORE)?;
+        Ok(pager)
+    }
+
+    /// The resident set.
+    pub fn resident(&self) -> MutexGuard<'_, Resident> {
+        self.resident.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the fault thread look at `fd`.
+    pub fn watch(&self, fd: impl AsFd, token: u64) -> std::io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Has the fault thread look away from `fd`.
+    pub fn unwatch(&self, fd: impl AsFd) {
+        // It may have been closed or removed already.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Wakes the fault thread: memory became free, or something else changed.
+    pub fn wake_faults(&self) {
+        // A full counter is as good as a raised one.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Wakes the fault thread if touches wait for memory.
+    pub fn wake_if_starving(&self) {
+        if self.starving.load(Relaxed) > 0 {
+            self.wake_faults();
+        }
+    }
+
+    /// Clears the wake-up.
+    pub fn clear_wake(&self) {
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut counter);
+    }
+
+    /// A number no address space had.
+    pub fn new_mm_id(&self) -> MmId {
+        MmId(self.next_mm.fetch_add(1, Relaxed))
+    }
+
+    /// The address spaces.
+    pub fn mms(&self) -> Vec<Arc<Mm>> {
+        self.mms.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The address space of this number.
+    pub fn mm(&self, id: MmId) -> Option<Arc<Mm>> {
+        self.mms.read().unwrap_or_else(PoisonError::into_inner).get(&id.0).cloned()
+    }
+
+    /// Takes an address space in.
+    pub fn add_mm(&self, mm: &Arc<Mm>) -> std::io::Result<()> {
+        self.mms.write().unwrap_or_else(PoisonError::into_inner).insert(mm.id.0, mm.clone());
+        self.watch(&mm.uffd, token_uffd(mm.id))
+    }
+
+    /// Gives an agent to an address space.
+    pub fn attach(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
+        let link = mm.link.get_or_init(|| link);
+        self.watch(link.socket(), token_link(mm.id))
+    }
+
+    /// The address space has ended: nothing of it is needed any more.
+    pub fn drop_mm(&self, mm: &Arc<Mm>) {
+        self.unwatch(&mm.uffd);
+        if let Some(link) = mm.link.get() {
+            self.unwatch(link.socket());
+        }
+        let mut dropped = Dropped::default();
+        {
+            let mut state = mm.lock();
+            state.ended = true;
+            mm.end_batch(&mut state);
+            let mut resident = self.resident();
+            let all = (ebb_core::types::Vpn(0), ebb_core::types::Vpn(u64::MAX));
+            resident.forget_range(&mut state.space, all.0, all.1, &mut dropped);
+            // What it shared with a relative was charged once: the next measurement tells.
+            if !mm.related.load(Relaxed) {
+                resident.zone.uncharge(dropped.frames + state.pool.retired() as u64);
+            }
+        }
+        self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
+        self.forked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|_, waiting| !Arc::ptr_eq(waiting, mm));
+        self.discard(&dropped);
+        self.monitor.raise();
+        self.wake_faults();
+    }
+
+    /// Lets go in the store what nobody holds any more.
+    pub fn discard(&self, dropped: &Dropped) {
+        for &slot in &dropped.slots {
+            self.store.remove(slot);
+        }
+    }
+
+    /// Tells the user something, on standard error; a flood is cut short.
+    pub fn complain(&self, text: &str) {
+        match self.complained.fetch_add(1, Relaxed) {
+            0..20 => eprintln!("ebb: {text}"),
+            20 => eprintln!("ebb: more messages of this kind are left out"),
+            _ => {}
+        }
+    }
+
+    /// Kills every process of the tree.
+    pub fn kill_tree(&self) {
+        self.ending.store(true, SeqCst);
+        for _ in 0..3 {
+            for pid in monitor::tree(self) {
+                if let Ok(process) = Pidfd::open(pid) {
+                    // It may have ended in between.
+                    let _ = process.send(9);
+                }
+            }
+        }
+    }
+}
+
+/// Runs the pager over its connection to the front, to the end.
+pub fn serve(front: &Socket) -> std::io::Result<()> {
+    let FrontMessage::Start(config) = FrontMessage::receive(front)? else {
+        return Err(std::io::Error::other("the front did not begin with a start message"));
+    };
+    let front_pid = front.peer()?;
+    process::leave_process_group();
+    process::raise_descriptor_limit();
+    let pager = match prepare(*config, front_pid) {
+        Ok(pager) => pager,
+        Err(message) => return FrontMessage::Failed(message).send(front),
+    };
+    let listener = match ebb_sys::socket::Listener::bind(&pager.config.socket) {
+        Ok(listener) => listener,
+        Err(error) => {
+            let path = pager.config.socket.display();
+            return FrontMessage::Failed(format!("cannot listen at {path}: {error}")).send(front);
+        }
+    };
+    start(&pager, listener);
+    FrontMessage::Ready.send(front)?;
+    loop {
+        match FrontMessage::receive(front) {
+            Ok(FrontMessage::Running(pid)) => pager.program.store(pid, SeqCst),
+            Ok(FrontMessage::Ended(status)) => {
+                pager.ending.store(true, SeqCst);
+                if let Err(error) = report::write(&pager, status) {
+                    eprintln!("ebb: cannot write the report: {error}");
+                }
+                return FrontMessage::Reported.send(front);
+            }
+            Ok(other) => return Err(std::io::Error::other(format!("unexpected {other:?}"))),
+            // The front is gone: so is the run. Agents kill their processes when this one ends.
+            Err(_) => {
+                pager.kill_tree();
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
+    let tiers = ebb_store::parse_tiers(&config.swap).map_err(|error| error.to_string())?;
+    let inject = config
+        .inject
+        .as_deref()
+        .map(ebb_store::inject::Plan::parse)
+        .transpose()
+        .map_err(|error| error.to_string())?;
+    let options = ebb_store::Options {
+        ram_limit_default: config.memory_max_bytes / 4,
+        use_io_uring: config.io_uring,
+        inject,
+
+    };
+    let store = Store::open(&tiers, &options).map_err(|error| error.to_string())?;
+    let pager =
+        Pager::new(config, store, front).map_err(|error| format!("cannot start: {error}"))?;
+    Ok(Arc::new(pager))
+}
+
+fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) {
+    let run = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        let guarded = move || {
+            body();
+            // A thread of the pager that ends leaves the program without service.
+            eprintln!("ebb: a thread of the pager ended; the program is stopped");
+            std::process::exit(125);
+        };
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .stack_size(256 * 1024)
+            .spawn(guarded)
+            .expect("the pager's threads can be started");
+    };
+    let shared = pager.clone();
+    run("faults", Box::new(move || faults::run(&shared)));
+    let shared = pager.clone();
+    run("kswapd", Box::new(move || reclaim::run(&shared)));
+    let shared = pager.clone();
+    run("monitor", Box::new(move || monitor::run(&shared)));
+    let shared = pager.clone();
+    run("door", Box::new(move || door::run(&shared, &listener)));
+}

@@ -1,0 +1,111 @@
+//! Signals as messages, and the waiting for children.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Signals of a set, read one by one instead of delivered.
+#[derive(Debug)]
+pub struct Signals {
+    fd: OwnedFd,
+}
+
+/// One signal that came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Signal {
+    pub number: i32,
+    /// Sent by the kernel (a key at the terminal), so that the whole process group got it.
+    pub from_terminal: bool,
+}
+
+/// What became of a child.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    Exited { pid: u32, code: i32 },
+    Killed { pid: u32, signal: i32 },
+    Stopped { pid: u32, signal: i32 },
+    Continued { pid: u32 },
+}
+
+impl Signals {
+    /// Blocks `numbers` in this thread (and those it will start) and takes them as messages.
+    pub fn take(numbers: &[i32]) -> io::Result<Self> {
+        // SAFETY: a zeroed set is valid storage for sigemptyset; the set outlives every call.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut set);
+            for &number in numbers {
+                libc::sigaddset(&raw mut set, number);
+            }
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self { fd: OwnedFd::from_raw_fd(fd) })
+        }
+    }
+
+    /// The next one that came, if any.
+    #[must_use]
+    pub fn next(&self) -> Option<Signal> {
+        // SAFETY: a zeroed structure is valid storage; read fills at most its size.
+        unsafe {
+            let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+            let size = size_of::<libc::signalfd_siginfo>();
+            let got = libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size);
+            (got == size as isize).then_some(Signal {
+                number: info.ssi_signo as i32,
+                from_terminal: info.ssi_code > 0,
+            })
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The next change of any child, without waiting.
+#[must_use]
+pub fn next_change() -> Option<Change> {
+    let mut status = 0;
+    let options = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+    // SAFETY: the status outlives the call.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, options) };
+    if pid <= 0 {
+        return None;
+    }
+    let pid = pid as u32;
+    Some(if libc::WIFEXITED(status) {
+        Change::Exited { pid, code: libc::WEXITSTATUS(status) }
+    } else if libc::WIFSIGNALED(status) {
+        Change::Killed { pid, signal: libc::WTERMSIG(status) }
+    } else if libc::WIFSTOPPED(status) {
+        Change::Stopped { pid, signal: libc::WSTOPSIG(status) }
+    } else {
+        Change::Continued { pid }
+    })
+}
+
+/// Sends `signal` to process `pid`.
+pub fn send(pid: u32, signal: i32) {
+    // SAFETY: integers only. It may have ended: then there is nobody to tell.
+    unsafe {
+        libc::kill(pid as libc::pid_t, signal);
+    }
+}
+
+/// Stops this process, as Ctrl-Z would.
+pub fn stop_self() {
+    // SAFETY: integers only.
+    unsafe {
+        libc::raise(libc::SIGSTOP);
+    }
+}
+
+pub use libc::{
+    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN,
+    SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
+};
