@@ -308,7 +308,6 @@ fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
         ram_limit_default: config.memory_max_bytes / 4,
         use_io_uring: config.io_uring,
         inject,
-
     };
     let store = Store::open(&tiers, &options).map_err(|error| error.to_string())?;
     let pager =
