@@ -6,5 +6,10 @@
 #![forbid(unsafe_code)]
 
 pub mod resident;
+pub mod folio;
+pub mod lru;
+pub mod observe;
+pub mod space;
 pub mod swap;
+pub mod tunables;
 pub mod types;

@@ -1,0 +1,481 @@
+//! The frame descriptor table: one 32-byte record for every page frame.
+//!
+//! Owns what the memory manager remembers about a resident folio: its flags, generation, access
+//! count, order and zone in one atomic word, two intrusive list links, the address space and virtual
+//! page that map it first, its memcg, its pins and a slot number for the store.
+//!
+//! A folio is `1 << order` frames; only the record of its first frame is used.
+//!
+//! Invariants
+//! * I1: the generation field is non-zero exactly while the folio is on a multi-gen list.
+//! * I2: `ACTIVE` is never set on a folio on a multi-gen list.
+//! * I3: links are read and written only under the lru lock of the folio's lruvec (or by the only
+//!   owner of an isolated folio). They are atomics because the crate has no unsafe code, not because
+//!   they are shared.
+//! * I4: the word changes by compare-exchange or single-bit atomics only: a page-table walk may
+//!   promote a folio while the eviction path holds the lru lock.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::types::{MmId, Pfn, Vpn};
+
+/// Generations a type can have at once.
+pub const MAX_NR_GENS: u64 = 4;
+/// Generations a type always has.
+pub const MIN_NR_GENS: u64 = 2;
+/// Access tiers within a generation.
+pub const MAX_NR_TIERS: usize = 4;
+/// Link value of a list end.
+pub const NO_FRAME: u32 = u32::MAX;
+
+const GEN_SHIFT: u32 = 0;
+const GEN_MASK: u64 = 7 << GEN_SHIFT;
+const REFS_SHIFT: u32 = 3;
+const REFS_MASK: u64 = 3 << REFS_SHIFT;
+const ORDER_SHIFT: u32 = 24;
+const ZONE_SHIFT: u32 = 28;
+const HOME_SHIFT: u32 = 32;
+
+/// The two kinds of memory reclaim treats apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum LruType {
+    /// Backed by swap.
+    Anon = 0,
+    /// Backed by a file (and lazily freed anonymous memory).
+    File = 1,
+}
+
+impl LruType {
+    /// Both, in index order.
+    pub const ALL: [Self; 2] = [Self::Anon, Self::File];
+
+    /// The index used by every `[_; 2]` table.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The other one.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Anon => Self::File,
+            Self::File => Self::Anon,
+        }
+    }
+}
+
+/// A memory control group.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MemcgId(pub u16);
+
+/// The value of a folio's atomic word.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Word(pub u64);
+
+impl Word {
+    /// Accessed once.
+    pub const REFERENCED: Self = Self(1 << 5);
+    /// Proven part of the working set.
+    pub const WORKINGSET: Self = Self(1 << 6);
+    /// To be placed among the young when next put on a list (or on the classic active list).
+    pub const ACTIVE: Self = Self(1 << 7);
+    /// To be freed as soon as its write-out ends.
+    pub const RECLAIM: Self = Self(1 << 8);
+    /// Newer than its stored copy.
+    pub const DIRTY: Self = Self(1 << 9);
+    /// Being written out.
+    pub const WRITEBACK: Self = Self(1 << 10);
+    /// Swap is its backing: anonymous type.
+    pub const SWAPBACKED: Self = Self(1 << 11);
+    /// Holds a swap slot.
+    pub const SWAPCACHE: Self = Self(1 << 12);
+    /// Not to be reclaimed.
+    pub const UNEVICTABLE: Self = Self(1 << 13);
+    /// On a list (as opposed to isolated or in an add batch).
+    pub const LRU: Self = Self(1 << 14);
+    /// Somebody works on it.
+    pub const LOCKED: Self = Self(1 << 15);
+    /// Locked in memory by its owner.
+    pub const MLOCKED: Self = Self(1 << 16);
+    /// To be dropped after use: accesses do not count.
+    pub const DROPBEHIND: Self = Self(1 << 17);
+    /// Mapped by more than one page table entry; the others are in the reverse map's side table.
+    pub const SHARED: Self = Self(1 << 18);
+    /// Reachable through a page table.
+    pub const MAPPED: Self = Self(1 << 19);
+    /// Executable file text.
+    pub const EXEC: Self = Self(1 << 20);
+    /// Came in ahead of any access.
+    pub const PREFAULT: Self = Self(1 << 21);
+    /// Came back and was placed by its refault distance.
+    pub const RETURNED: Self = Self(1 << 22);
+
+    /// Not the first frame of its folio.
+    pub const TAIL: Self = Self(1 << 23);
+
+    /// On the unevictable list.
+    pub const CULLED: Self = Self(1 << 34);
+
+    const REFS_FLAGS: Self = Self(REFS_MASK | Self::REFERENCED.0);
+
+    /// A word for a new folio off every list.
+    #[must_use]
+    pub const fn new(ty: LruType, order: u8, zone: u8) -> Self {
+        let swap = match ty {
+            LruType::Anon => Self::SWAPBACKED.0,
+            LruType::File => 0,
+        };
+        Self(swap | ((order as u64) << ORDER_SHIFT) | ((zone as u64) << ZONE_SHIFT))
+    }
+
+    /// Whether any flag of `f` is set.
+    #[must_use]
+    pub const fn has(self, f: Self) -> bool {
+        self.0 & f.0 != 0
+    }
+
+    /// With the flags of `f` set.
+    #[must_use]
+    pub const fn with(self, f: Self) -> Self {
+        Self(self.0 | f.0)
+    }
+
+    /// With the flags of `f` cleared.
+    #[must_use]
+    pub const fn without(self, f: Self) -> Self {
+        Self(self.0 & !f.0)
+    }
+
+    /// Both sets of flags.
+    #[must_use]
+    pub const fn or(self, f: Self) -> Self {
+        self.with(f)
+    }
+
+    /// The list slot (sequence number modulo four), or none off the multi-gen lists.
+    #[must_use]
+    pub const fn slot(self) -> Option<usize> {
+        match self.0 & GEN_MASK {
+            0 => None,
+            g => Some(g as usize - 1),
+        }
+    }
+
+    /// With the list slot set or cleared.
+    #[must_use]
+    pub const fn with_slot(self, slot: Option<usize>) -> Self {
+        let g = match slot {
+            None => 0,
+            Some(s) => s as u64 + 1,
+        };
+        Self((self.0 & !GEN_MASK) | g)
+    }
+
+    /// The slot of the list it is linked on, which a walk's promotion does not change.
+    #[must_use]
+    pub const fn home(self) -> usize {
+        ((self.0 >> HOME_SHIFT) & 3) as usize
+    }
+
+    /// With slot and list both set to `slot`.
+    #[must_use]
+    pub const fn at_home(self, slot: usize) -> Self {
+        let w = self.with_slot(Some(slot));
+        Self((w.0 & !(3 << HOME_SHIFT)) | ((slot as u64 & 3) << HOME_SHIFT))
+    }
+
+    /// The raw access count field (0..=3), meaningful together with `REFERENCED`.
+    #[must_use]
+    pub const fn refs_field(self) -> u64 {
+        (self.0 & REFS_MASK) >> REFS_SHIFT
+    }
+
+    /// With the raw access count field set.
+    #[must_use]
+    pub const fn with_refs_field(self, n: u64) -> Self {
+        Self((self.0 & !REFS_MASK) | ((n & 3) << REFS_SHIFT))
+    }
+
+    /// Accesses recorded through file descriptors: 0..=4.
+    #[must_use]
+    pub const fn refs(self) -> u64 {
+        if self.has(Self::REFERENCED) { self.refs_field() + 1 } else { 0 }
+    }
+
+    /// The access tier.
+    #[must_use]
+    pub const fn tier(self) -> usize {
+        tier_of(self.refs(), self.has(Self::WORKINGSET))
+    }
+
+    /// Whether the count is full and one more access came: promoted at eviction, whatever the tiers.
+    #[must_use]
+    pub const fn lazily_promoted(self) -> bool {
+        self.refs() + self.has(Self::WORKINGSET) as u64 == 5
+    }
+
+    /// Without any recorded access (`WORKINGSET` stays).
+    #[must_use]
+    pub const fn without_refs(self) -> Self {
+        self.without(Self::REFS_FLAGS)
+    }
+
+    /// log2 of the folio's frames.
+    #[must_use]
+    pub const fn order(self) -> u8 {
+        ((self.0 >> ORDER_SHIFT) & 0xf) as u8
+    }
+
+    /// Base pages in the folio.
+    #[must_use]
+    pub const fn pages(self) -> u64 {
+        1 << self.order()
+    }
+
+    /// The zone of its frames.
+    #[must_use]
+    pub const fn zone(self) -> usize {
+        ((self.0 >> ZONE_SHIFT) & 0xf) as usize
+    }
+
+    /// Which type it is reclaimed as.
+    #[must_use]
+    pub const fn ty(self) -> LruType {
+        if self.has(Self::SWAPBACKED) { LruType::Anon } else { LruType::File }
+    }
+}
+
+/// The tier of a folio with `refs` recorded accesses.
+#[must_use]
+pub const fn tier_of(refs: u64, workingset: bool) -> usize {
+    if workingset {
+        return 3;
+    }
+    match refs {
+        0 | 1 => 0,
+        2 => 1,
+        _ => 2,
+    }
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Word({:#x} slot={:?} refs={})", self.0, self.slot(), self.refs())
+    }
+}
+
+/// One frame's record.
+#[derive(Debug)]
+pub struct Folio {
+    word: AtomicU64,
+    /// Address space in the high 24 bits, virtual page in the low 40.
+    owner: AtomicU64,
+    pub(crate) prev: AtomicU32,
+    pub(crate) next: AtomicU32,
+    store_slot: AtomicU32,
+    pins: AtomicU16,
+    memcg: AtomicU16,
+}
+
+const _: () = assert!(size_of::<Folio>() == 32);
+const VPN_BITS: u32 = 40;
+
+/// The table.
+#[derive(Debug)]
+pub struct Folios {
+    table: Box<[Folio]>,
+}
+
+impl Folios {
+    /// A table for `frames` frames, none in use.
+    #[must_use]
+    pub fn new(frames: u32) -> Self {
+        let table = (0..frames)
+            .map(|_| Folio {
+                word: AtomicU64::new(0),
+                owner: AtomicU64::new(0),
+                prev: AtomicU32::new(NO_FRAME),
+                next: AtomicU32::new(NO_FRAME),
+                store_slot: AtomicU32::new(NO_FRAME),
+                pins: AtomicU16::new(0),
+                memcg: AtomicU16::new(0),
+            })
+            .collect();
+        Self { table }
+    }
+
+    /// Frames in the table.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.table.len() as u32
+    }
+
+    #[inline]
+    pub(crate) fn at(&self, pfn: u32) -> &Folio {
+        &self.table[pfn as usize]
+    }
+
+    /// The folio's word. Relaxed: the word orders nothing but itself.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, pfn: Pfn) -> Word {
+        Word(self.at(pfn.0).word.load(Relaxed))
+    }
+
+    /// Makes `pfn` a folio of `memcg` owned by `(mm, vpn)` with one pin.
+    pub fn init(&self, pfn: Pfn, word: Word, memcg: MemcgId, mm: MmId, vpn: Vpn) {
+        let f = self.at(pfn.0);
+        debug_assert!(vpn.0 < 1 << VPN_BITS && mm.0 < 1 << (64 - VPN_BITS));
+        f.word.store(word.0, Relaxed);
+        f.owner.store((u64::from(mm.0) << VPN_BITS) | vpn.0, Relaxed);
+        f.store_slot.store(NO_FRAME, Relaxed);
+        f.pins.store(1, Relaxed);
+        f.memcg.store(memcg.0, Relaxed);
+        debug_assert!(u64::from(pfn.0) % word.pages() == 0, "folios are naturally aligned");
+        for i in 1..word.pages() as u32 {
+            let tail = Word::new(word.ty(), word.order(), word.zone() as u8).with(Word::TAIL);
+            self.at(pfn.0 + i).word.store(tail.0, Relaxed);
+        }
+    }
+
+    /// The first frame of the folio `pfn` belongs to.
+    #[inline]
+    #[must_use]
+    pub fn head(&self, pfn: Pfn) -> Pfn {
+        let w = self.word(pfn);
+        if w.has(Word::TAIL) { Pfn(pfn.0 & !((1 << w.order()) - 1)) } else { pfn }
+    }
+
+    /// Sets the word of a folio nobody else can see.
+    pub fn store(&self, pfn: Pfn, word: Word) {
+        self.at(pfn.0).word.store(word.0, Relaxed);
+    }
+
+    /// Changes the word atomically; `f` may run more than once. Returns the word before and after.
+    #[inline]
+    pub fn update(&self, pfn: Pfn, f: impl Fn(Word) -> Word) -> (Word, Word) {
+        let cell = &self.at(pfn.0).word;
+        let mut old = cell.load(Relaxed);
+        loop {
+            let new = f(Word(old)).0;
+            if new == old {
+                return (Word(old), Word(old));
+            }
+            match cell.compare_exchange_weak(old, new, Relaxed, Relaxed) {
+                Ok(_) => return (Word(old), Word(new)),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// One compare-exchange: the word found when it was not `old`.
+    #[inline]
+    pub(crate) fn exchange(&self, pfn: Pfn, old: Word, new: Word) -> Result<(), Word> {
+        self.at(pfn.0)
+            .word
+            .compare_exchange(old.0, new.0, Relaxed, Relaxed)
+            .map(|_| ())
+            .map_err(Word)
+    }
+
+    /// Sets flags; returns the word before.
+    pub fn set(&self, pfn: Pfn, f: Word) -> Word {
+        Word(self.at(pfn.0).word.fetch_or(f.0, Relaxed))
+    }
+
+    /// Clears flags; returns the word before.
+    pub fn clear(&self, pfn: Pfn, f: Word) -> Word {
+        Word(self.at(pfn.0).word.fetch_and(!f.0, Relaxed))
+    }
+
+    /// The first address space and page that map it.
+    #[must_use]
+    pub fn owner(&self, pfn: Pfn) -> (MmId, Vpn) {
+        let o = self.at(pfn.0).owner.load(Relaxed);
+        (MmId((o >> VPN_BITS) as u32), Vpn(o & ((1 << VPN_BITS) - 1)))
+    }
+
+    /// The memcg it is charged to.
+    #[must_use]
+    pub fn memcg(&self, pfn: Pfn) -> MemcgId {
+        MemcgId(self.at(pfn.0).memcg.load(Relaxed))
+    }
+
+    /// Users of the folio.
+    #[must_use]
+    pub fn pins(&self, pfn: Pfn) -> u16 {
+        self.at(pfn.0).pins.load(Relaxed)
+    }
+
+    /// Takes a pin unless the folio is being freed.
+    pub fn try_pin(&self, pfn: Pfn) -> bool {
+        self.at(pfn.0)
+            .pins
+            .fetch_update(Relaxed, Relaxed, |p| if p == 0 { None } else { p.checked_add(1) })
+            .is_ok()
+    }
+
+    /// Drops a pin; true when it was the last.
+    pub fn unpin(&self, pfn: Pfn) -> bool {
+        let before = self.at(pfn.0).pins.fetch_sub(1, Relaxed);
+        debug_assert!(before > 0);
+        before == 1
+    }
+
+    /// The store's slot number, if one was set.
+    #[must_use]
+    pub fn store_slot(&self, pfn: Pfn) -> Option<u32> {
+        match self.at(pfn.0).store_slot.load(Relaxed) {
+            NO_FRAME => None,
+            s => Some(s),
+        }
+    }
+
+    /// Remembers or forgets the store's slot number.
+    pub fn set_store_slot(&self, pfn: Pfn, slot: Option<u32>) {
+        self.at(pfn.0).store_slot.store(slot.unwrap_or(NO_FRAME), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiers_follow_the_table() {
+        let tiers: Vec<usize> = (0..=4).map(|r| tier_of(r, false)).collect();
+        assert_eq!(tiers, [0, 0, 1, 2, 2]);
+        assert!((0..=4).all(|r| tier_of(r, true) == 3));
+    }
+
+    #[test]
+    fn a_word_keeps_its_fields_apart() {
+        let w = Word::new(LruType::Anon, 9, 3).with_slot(Some(3)).with_refs_field(2);
+        assert_eq!((w.order(), w.zone(), w.slot(), w.refs_field()), (9, 3, Some(3), 2));
+        assert_eq!(w.refs(), 0, "the field counts only behind REFERENCED");
+        assert_eq!(w.with(Word::REFERENCED).refs(), 3);
+        assert_eq!(w.with_slot(None).slot(), None);
+        assert_eq!(w.pages(), 512);
+    }
+
+    #[test]
+    fn five_accesses_promote_lazily() {
+        let full = Word::new(LruType::File, 0, 0).with(Word::REFERENCED).with_refs_field(3);
+        assert!(!full.lazily_promoted());
+        assert!(full.with(Word::WORKINGSET).lazily_promoted());
+        assert!(!full.with(Word::WORKINGSET).without_refs().lazily_promoted());
+    }
+
+    #[test]
+    fn a_freed_folio_cannot_be_pinned() {
+        let t = Folios::new(1);
+        assert!(!t.try_pin(Pfn(0)));
+        t.init(Pfn(0), Word::default(), MemcgId(1), MmId(2), Vpn(77));
+        assert!(t.try_pin(Pfn(0)));
+        assert!(!t.unpin(Pfn(0)));
+        assert!(t.unpin(Pfn(0)));
+        assert_eq!(t.owner(Pfn(0)), (MmId(2), Vpn(77)));
+    }
+}

@@ -1,0 +1,130 @@
+//! How many pages to scan on each list.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::{Ctx, Lruvec, Scan};
+use crate::folio::LruType;
+
+/// What a round may do, decided once from the counters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    pub may_deactivate: [bool; 2],
+    cache_trim: bool,
+}
+
+/// Whether the inactive list is too small beside the active one.
+pub(super) fn inactive_is_low(v: &Lruvec, cx: &Ctx, ty: LruType) -> bool {
+    let inactive = v.classic.seen_size(v, cx, ty.index() * 2);
+    let active = v.classic.seen_size(v, cx, ty.index() * 2 + 1);
+    inactive * inactive_ratio(inactive + active) < active
+}
+
+/// Active pages allowed for each inactive one.
+fn inactive_ratio(pages: u64) -> u64 {
+    let gib = pages >> 18;
+    if gib > 0 { (10 * gib).isqrt() } else { 1 }
+}
+
+pub(super) fn round(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Round {
+    let c = &v.classic;
+    let activated = |ty: LruType| {
+        let exact = c.activated[ty.index()].load(Relaxed);
+        if cx.tun.classic_fold == 0 {
+            c.seen_activated[ty.index()].store(exact, Relaxed);
+        }
+        c.seen_activated[ty.index()].load(Relaxed)
+    };
+    let may_deactivate = LruType::ALL.map(|ty| {
+        sc.force_deactivate
+            || activated(ty) != c.snapshot[ty.index()].load(Relaxed)
+            || inactive_is_low(v, cx, ty)
+    });
+    let file = c.seen_size(v, cx, 2);
+    let cache_trim = file >> sc.priority > 0 && !may_deactivate[1] && !sc.cache_trim_off;
+    Round { may_deactivate, cache_trim }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Mode {
+    Only(LruType),
+    Equal,
+    Share,
+}
+
+/// Pages to scan: inactive anonymous, active anonymous, inactive file, active file.
+pub(super) fn scan_counts(v: &Lruvec, sc: &Scan, round: Round) -> [u64; 4] {
+    let mode = mode(v, sc, round);
+    let [ap, fp] = shares(
+        u64::from(sc.swappiness),
+        v.classic.cost[0].load(Relaxed),
+        v.classic.cost[1].load(Relaxed),
+    );
+    std::array::from_fn(|i| {
+        let ty = if i < 2 { LruType::Anon } else { LruType::File };
+        let size = v.size(ty, i % 2 == 1);
+        let mut n = sc.protection.apply(size).min(size) >> sc.priority;
+        if n == 0 && !v.online() {
+            n = size.min(super::super::scan::SWAP_CLUSTER_MAX);
+        }
+        match mode {
+            Mode::Equal => n,
+            Mode::Only(t) if t == ty => n,
+            Mode::Only(_) => 0,
+            Mode::Share => {
+                let part = if ty == LruType::Anon { ap } else { fp };
+                if v.online() { n * part / (ap + fp) } else { (n * part).div_ceil(ap + fp) }
+            }
+        }
+    })
+}
+
+fn mode(v: &Lruvec, sc: &Scan, round: Round) -> Mode {
+    let swappiness = sc.swappiness_now();
+    if !sc.may_swap || (!sc.root && swappiness == 0) {
+        Mode::Only(LruType::File)
+    } else if swappiness > 200 {
+        Mode::Only(LruType::Anon)
+    } else if sc.priority == 0 && swappiness > 0 {
+        Mode::Equal
+    } else if sc.file_is_tiny
+        && !round.may_deactivate[0]
+        && v.size(LruType::Anon, false) >> sc.priority > 0
+    {
+        Mode::Only(LruType::Anon)
+    } else if round.cache_trim {
+        Mode::Only(LruType::File)
+    } else {
+        Mode::Share
+    }
+}
+
+/// The weights of the types: swappiness against what reclaiming each has cost.
+fn shares(swappiness: u64, anon_cost: u64, file_cost: u64) -> [u64; 2] {
+    let swappiness = swappiness.min(200);
+    let total = anon_cost + file_cost;
+    let (ac, fc) = (total + anon_cost, total + file_cost);
+    let total = ac + fc + 1;
+    [swappiness * total / (ac + 1), (200 - swappiness) * total / (fc + 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_follow_swappiness_and_cost() {
+        assert_eq!(shares(60, 0, 0), [60, 140]);
+        // All the cost is anonymous: it keeps at least a third of an even share.
+        let [a, f] = shares(100, 1_000, 0);
+        assert_eq!((a, f), (149, 299));
+        assert_eq!(shares(0, 5, 5)[0], 0);
+        assert_eq!(shares(200, 5, 5)[1], 0);
+    }
+
+    #[test]
+    fn the_active_share_grows_with_the_root_of_the_size() {
+        assert_eq!(inactive_ratio(1000), 1);
+        assert_eq!(inactive_ratio(1 << 18), 3);
+        assert_eq!(inactive_ratio(10 << 18), 10);
+    }
+}

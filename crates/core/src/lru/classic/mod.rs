@@ -1,0 +1,198 @@
+//! The classic LRU: an active and an inactive list for each type, with refault distance.
+//!
+//! Owns the costs that balance the types, the clock of evictions and activations (`age`), and the
+//! copies of the size counters that decisions read. In a memcg those copies lag: the kernel folds
+//! its per-CPU counters now and then, and `classic.fold` models that.
+
+mod balance;
+mod reclaim;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow};
+use crate::folio::{LruType, Word};
+use crate::observe::vmstat::Event;
+use crate::types::Pfn;
+
+/// The state beside the lists.
+#[derive(Debug, Default)]
+pub struct ClassicState {
+    /// Evictions and activations so far.
+    age: AtomicU64,
+    cost: [AtomicU64; 2],
+    /// Refaults placed among the young, exactly.
+    activated: [AtomicU64; 2],
+    /// `activated` as of the end of the last reclaim run.
+    snapshot: [AtomicU64; 2],
+    /// Copies of sizes (by list) and `activated`, as decisions see them.
+    seen_sizes: [AtomicU64; 4],
+    seen_activated: [AtomicU64; 2],
+}
+
+impl ClassicState {
+    fn note_activation(&self, pages: u64) {
+        self.age.fetch_add(pages, Relaxed);
+    }
+
+    pub(super) fn snapshot(&self) {
+        for i in 0..2 {
+            self.snapshot[i].store(self.seen_activated[i].load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Adds to a type's cost; old costs fade against the size of the lists.
+    fn note_cost(&self, v: &Lruvec, cx: &Ctx, ty: LruType, ios: u64, rotated: u64) {
+        let cost = ios * super::scan::SWAP_CLUSTER_MAX + rotated;
+        if cost == 0 {
+            return;
+        }
+        self.cost[ty.index()].fetch_add(cost, Relaxed);
+        let lists: u64 = (0..4).map(|i| self.seen_size(v, cx, i)).sum();
+        let [a, f] = [0, 1].map(|i| self.cost[i].load(Relaxed));
+        if a + f > lists / 4 {
+            self.cost[0].store(a / 2, Relaxed);
+            self.cost[1].store(f / 2, Relaxed);
+        }
+    }
+
+    fn seen_size(&self, v: &Lruvec, cx: &Ctx, list: usize) -> u64 {
+        if cx.tun.classic_fold == 0 {
+            v.sizes[list].load(Relaxed).max(0) as u64
+        } else {
+            self.seen_sizes[list].load(Relaxed)
+        }
+    }
+}
+
+impl Lruvec {
+    /// Folds the counters that classic decisions read.
+    pub fn fold(&self) {
+        for i in 0..4 {
+            let now = self.sizes[i].load(Relaxed).max(0) as u64;
+            self.classic.seen_sizes[i].store(now, Relaxed);
+        }
+        for i in 0..2 {
+            let now = self.classic.activated[i].load(Relaxed);
+            self.classic.seen_activated[i].store(now, Relaxed);
+        }
+    }
+}
+
+fn index(w: Word) -> usize {
+    w.ty().index() * 2 + usize::from(w.has(Word::ACTIVE))
+}
+
+/// The classic LRU as a [`Lru`].
+#[derive(Clone, Copy, Debug)]
+pub struct Classic;
+
+impl Lru for Classic {
+    fn add(&self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
+        let w = Word(cx.folios.set(pfn, Word::LRU).0);
+        let i = index(w);
+        match how {
+            Add::Normal => lists.classic[i].push_head(cx.folios, pfn),
+            Add::Rotate => lists.classic[i].push_tail(cx.folios, pfn),
+        }
+        v.resize(i, w.pages() as i64);
+    }
+
+    fn del(&self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, keep_age: bool) {
+        let w = cx.folios.word(pfn);
+        let i = index(w);
+        lists.classic[i].remove(cx.folios, pfn);
+        v.resize(i, -(w.pages() as i64));
+        if !keep_age {
+            cx.folios.clear(pfn, Word::ACTIVE);
+        }
+    }
+
+    fn mark_accessed(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> bool {
+        let w = cx.folios.word(pfn);
+        if !w.has(Word::REFERENCED) {
+            cx.folios.set(pfn, Word::REFERENCED);
+            return false;
+        }
+        if w.has(Word::ACTIVE) {
+            return false;
+        }
+        v.classic.note_activation(w.pages());
+        cx.folios.clear(pfn, Word::REFERENCED);
+        if !w.has(Word::LRU) {
+            // Still in an add batch: it will be put on the right list.
+            cx.folios.set(pfn, Word::ACTIVE);
+            return false;
+        }
+        true
+    }
+
+    fn eviction_shadow(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Shadow {
+        let workingset = cx.folios.word(pfn).has(Word::WORKINGSET);
+        Shadow::pack(v.classic.age.load(Relaxed), v.memcg().0, 0, workingset)
+    }
+
+    fn note_evicted(&self, v: &Lruvec, _: &Ctx, w: Word) {
+        v.classic.age.fetch_add(w.pages(), Relaxed);
+    }
+
+    fn refault(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, _: bool) -> bool {
+        refault(v, cx, pfn, shadow)
+    }
+
+    fn shrink(&self, v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
+        reclaim::shrink(v, cx, sc, out);
+        false
+    }
+
+    fn note_fault(&self, _: &Lruvec, _: &Ctx, _: Pfn) {}
+}
+
+/// A folio came back: young if what was evicted and activated since would have fitted.
+fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> bool {
+    let w = cx.folios.word(pfn);
+    let (ty, n) = (w.ty(), w.pages());
+    if shadow.memcg() != v.memcg().0 {
+        return false;
+    }
+    let by = |anon, file| if ty == LruType::Anon { anon } else { file };
+    cx.stat.add(by(Event::WorkingsetRefaultAnon, Event::WorkingsetRefaultFile), n);
+    let c = &v.classic;
+    let mask = (1 << Shadow::TOKEN_BITS) - 1;
+    let distance = c.age.load(Relaxed).wrapping_sub(shadow.token()) & mask;
+    let size = |i: usize| c.seen_size(v, cx, i);
+    let mut room = size(3) + size(1);
+    room += if ty == LruType::Anon { size(2) } else { size(0) };
+    if distance > room {
+        return false;
+    }
+    cx.folios.set(pfn, Word::ACTIVE);
+    c.note_activation(n);
+    c.activated[ty.index()].fetch_add(n, Relaxed);
+    cx.stat.add(by(Event::WorkingsetActivateAnon, Event::WorkingsetActivateFile), n);
+    if shadow.workingset() {
+        cx.folios.set(pfn, Word::WORKINGSET);
+        c.note_cost(v, cx, ty, n, 0);
+        cx.stat.add(by(Event::WorkingsetRestoreAnon, Event::WorkingsetRestoreFile), n);
+    }
+    true
+}
+
+/// Checks the classic lists against their counters.
+pub(super) fn check(v: &Lruvec, cx: &Ctx, lists: &Lists) {
+    let mut any = false;
+    for (i, list) in lists.classic.iter().enumerate() {
+        list.check(cx.folios);
+        let mut pages = 0;
+        for pfn in list.order(cx.folios) {
+            let w = cx.folios.word(pfn);
+            assert!(w.has(Word::LRU) && w.slot().is_none() && !w.has(Word::CULLED), "{w:?}");
+            assert_eq!(index(w), i, "{w:?}");
+            pages += w.pages() as i64;
+            any = true;
+        }
+        if lists.r#gen.iter().flatten().flatten().all(super::list::List::is_empty) {
+            assert_eq!(v.sizes[i].load(Relaxed), pages, "size of classic list {i}");
+        }
+    }
+    assert!(!any || v.kind() == crate::tunables::LruKind::Classic || v.is_switching());
+}

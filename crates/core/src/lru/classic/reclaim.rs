@@ -1,0 +1,211 @@
+//! Shrinking the classic lists.
+
+use super::super::list::List;
+use super::super::scan::SWAP_CLUSTER_MAX;
+use super::super::shrink::{Around, Isolated, shrink_batch};
+use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who};
+use super::balance::{Round, inactive_is_low, round, scan_counts};
+use crate::folio::{LruType, Word};
+use crate::observe::vmstat::Event;
+use crate::types::Pfn;
+
+/// Zone-ineligible pages one isolation may skip for nothing.
+const SKIPPED_MAX: u64 = 32 << 10;
+
+pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
+    let round = round(v, cx, sc);
+    let targets = scan_counts(v, sc, round);
+    let mut left = targets;
+    let mut reclaimed = 0;
+    let all_of_it =
+        sc.root && sc.who == Who::Direct && sc.priority == super::super::scan::DEF_PRIORITY;
+    while left[0] > 0 || left[2] > 0 || left[3] > 0 {
+        for i in 0..4 {
+            let n = left[i].min(SWAP_CLUSTER_MAX);
+            if n > 0 {
+                left[i] -= n;
+                reclaimed += shrink_list(v, cx, sc, out, round, i, n);
+            }
+        }
+        if reclaimed < sc.target || all_of_it {
+            continue;
+        }
+        let (anon, file) = (left[0] + left[1], left[2] + left[3]);
+        if anon == 0 || file == 0 {
+            break;
+        }
+        rescale(&mut left, &targets, anon, file);
+    }
+    if inactive_is_low(v, cx, LruType::Anon) && sc.may_swap {
+        shrink_active(v, cx, sc, LruType::Anon, SWAP_CLUSTER_MAX);
+    }
+}
+
+/// The smaller type is dropped, the other continues to the same share of its target.
+fn rescale(left: &mut [u64; 4], targets: &[u64; 4], anon: u64, file: u64) {
+    let (drop, keep, done) = if file > anon {
+        (0, 2, anon * 100 / (targets[0] + targets[1] + 1))
+    } else {
+        (2, 0, file * 100 / (targets[2] + targets[3] + 1))
+    };
+    left[drop] = 0;
+    left[drop + 1] = 0;
+    for i in [keep, keep + 1] {
+        let scanned = targets[i] - left[i];
+        let goal = targets[i] * (100 - done) / 100;
+        left[i] = goal.saturating_sub(scanned);
+    }
+}
+
+fn shrink_list(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    out: &mut dyn Pageout,
+    round: Round,
+    list: usize,
+    n: u64,
+) -> u64 {
+    let ty = LruType::ALL[list / 2];
+    if list % 2 == 0 {
+        return shrink_inactive(v, cx, sc, out, ty, n);
+    }
+    if round.may_deactivate[ty.index()] {
+        shrink_active(v, cx, sc, ty, n);
+    } else {
+        sc.skipped_deactivate = true;
+    }
+    0
+}
+
+/// Isolates up to `n` pages from the tail. Returns pages scanned.
+fn isolate(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &Scan,
+    lists: &mut Lists,
+    list: usize,
+    n: u64,
+    batch: &mut Isolated,
+) -> u64 {
+    let mut scanned = 0;
+    let mut skipped_pages = 0;
+    let mut skipped = List::default();
+    while scanned < n && !batch.is_full() {
+        let Some(pfn) = lists.classic[list].tail() else { break };
+        let w = cx.folios.word(pfn);
+        lists.classic[list].remove(cx.folios, pfn);
+        if w.zone() > sc.zone {
+            skipped.push_head(cx.folios, pfn);
+            skipped_pages += w.pages();
+            if skipped_pages > SKIPPED_MAX {
+                scanned += w.pages();
+            }
+            continue;
+        }
+        scanned += w.pages();
+        if (!sc.may_unmap && w.has(Word::MAPPED)) || !cx.folios.try_pin(pfn) {
+            skipped.push_head(cx.folios, pfn);
+            continue;
+        }
+        cx.folios.clear(pfn, Word::LRU);
+        v.resize(list, -(w.pages() as i64));
+        batch.push(pfn);
+    }
+    lists.classic[list].prepend(cx.folios, skipped);
+    cx.stat.add(Event::PgSkip, skipped_pages);
+    scanned
+}
+
+fn shrink_inactive(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    out: &mut dyn Pageout,
+    ty: LruType,
+    n: u64,
+) -> u64 {
+    let mut batch = Isolated::new();
+    let scanned = isolate(v, cx, sc, &mut v.lock(), ty.index() * 2, n, &mut batch);
+    cx.stat.add(
+        match sc.who {
+            Who::Kswapd => Event::PgScanKswapd,
+            Who::Direct => Event::PgScanDirect,
+            Who::Proactive => Event::PgScanProactive,
+        },
+        scanned,
+    );
+    let file = ty == LruType::File;
+    cx.stat.add(if file { Event::PgScanFile } else { Event::PgScanAnon }, scanned);
+    if batch.is_empty() {
+        return 0;
+    }
+    let taken: u64 = batch.as_slice().iter().map(|&p| cx.folios.word(p).pages()).sum();
+    let found = shrink_batch(v, cx, sc, out, &mut batch, &mut Around::new(false));
+    put_back(v, cx, batch.as_slice());
+    v.classic.note_cost(v, cx, ty, found.written, scanned - found.reclaimed.min(scanned));
+    if found.unqueued_dirty > 0 && found.unqueued_dirty == taken {
+        cx.stat.add(Event::EbbFlusherWake, 1);
+        out.wake_flusher();
+    }
+    cx.stat.add(
+        match sc.who {
+            Who::Kswapd => Event::PgStealKswapd,
+            Who::Direct => Event::PgStealDirect,
+            Who::Proactive => Event::PgStealProactive,
+        },
+        found.reclaimed,
+    );
+    cx.stat.add(if file { Event::PgStealFile } else { Event::PgStealAnon }, found.reclaimed);
+    found.reclaimed
+}
+
+fn put_back(v: &Lruvec, cx: &Ctx, batch: &[Pfn]) {
+    let mut lists = v.lock();
+    for &pfn in batch {
+        let w = cx.folios.word(pfn);
+        v.add_locked(cx, &mut lists, pfn, Add::Normal);
+        if w.has(Word::ACTIVE) {
+            v.classic.note_activation(w.pages());
+        }
+        cx.folios.unpin(pfn);
+    }
+}
+
+/// Moves folios from the active to the inactive list; program text that was used goes round again.
+fn shrink_active(v: &Lruvec, cx: &Ctx, sc: &Scan, ty: LruType, n: u64) {
+    let mut batch = Isolated::new();
+    let scanned = isolate(v, cx, sc, &mut v.lock(), ty.index() * 2 + 1, n, &mut batch);
+    cx.stat.add(Event::PgRefill, scanned);
+    let mut rotated = 0;
+    for &pfn in batch.as_slice() {
+        let refs = super::super::shrink::references(v, cx, pfn, &mut Around::new(false));
+        let w = cx.folios.word(pfn);
+        if refs.young > 0 && refs.exec && ty == LruType::File {
+            rotated += w.pages();
+            continue;
+        }
+        cx.folios.update(pfn, |w| w.without(Word::ACTIVE).with(Word::WORKINGSET));
+        cx.stat.add(Event::PgDeactivate, w.pages());
+    }
+    let mut lists = v.lock();
+    for &pfn in batch.as_slice() {
+        v.add_locked(cx, &mut lists, pfn, Add::Normal);
+        cx.folios.unpin(pfn);
+    }
+    drop(lists);
+    v.classic.note_cost(v, cx, ty, 0, rotated);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_larger_type_goes_on_to_the_share_the_smaller_reached() {
+        // Anonymous: 40 of 100 left, so 59 % was left of its target plus one; file: 300 of 400 left.
+        let mut left = [40, 0, 300, 0];
+        rescale(&mut left, &[100, 0, 400, 0], 40, 300);
+        assert_eq!(left, [0, 0, 400 * 61 / 100 - 100, 0]);
+    }
+}

@@ -1,0 +1,117 @@
+//! What one access does to a folio: the access count, the two flags, and promotion by slot.
+//!
+//! Accesses through file descriptors count up to five and set tiers. Accesses through page tables
+//! use the same flags without the count: the first sets `REFERENCED`, the second makes the folio
+//! part of the working set and of the youngest generation.
+
+use super::Ctx;
+use crate::folio::{MAX_NR_GENS, Word};
+use crate::tunables::{Promote, SetRefs};
+use crate::types::Pfn;
+
+/// One access through a file descriptor.
+#[inline]
+pub(super) fn inc_refs(cx: &Ctx, pfn: Pfn) {
+    let full = Word::REFERENCED.or(Word::WORKINGSET);
+    let w = cx.folios.word(pfn);
+    if w.refs_field() == 3 && w.without(full).with(full) == w {
+        return;
+    }
+    cx.folios.update(pfn, |w| {
+        if !w.has(Word::REFERENCED) {
+            w.with_refs_field(0).with(Word::REFERENCED)
+        } else if w.refs_field() < 3 {
+            w.with_refs_field(w.refs_field() + 1)
+        } else {
+            w.with(Word::WORKINGSET)
+        }
+    });
+}
+
+/// The working set form of a word: promoted, its count used up.
+fn promoted(w: Word) -> Word {
+    w.without_refs().with(Word::WORKINGSET)
+}
+
+/// An accessed entry met by eviction. True if the folio is to be activated.
+pub fn set_refs(cx: &Ctx, pfn: Pfn, young: u32, exec: bool) -> bool {
+    let first = |w: Word| !w.has(Word::REFERENCED.or(Word::WORKINGSET));
+    let (old, _) = cx.folios.update(pfn, |w| match cx.tun.set_refs {
+        _ if first(w) && exec && cx.tun.set_refs == SetRefs::K72 => promoted(w),
+        _ if first(w) => w.with_refs_field(0).with(Word::REFERENCED),
+        SetRefs::K618 => promoted(w),
+        SetRefs::K72 if young > 1 || w.refs() > 1 => promoted(w),
+        SetRefs::K72 if !w.has(Word::REFERENCED) => w.with_refs_field(0).with(Word::REFERENCED),
+        SetRefs::K72 => w.with_refs_field((w.refs_field() + 1).min(3)),
+    });
+    !first(old) || (exec && cx.tun.set_refs == SetRefs::K72)
+}
+
+/// An accessed entry met by a page-table walk: promotes to `slot`, by the word alone. Returns the
+/// slot the folio had if it was promoted.
+pub fn update_gen(cx: &Ctx, pfn: Pfn, slot: usize) -> Option<usize> {
+    let first = |w: Word| {
+        cx.tun.promote == Promote::Second && !w.has(Word::REFERENCED.or(Word::WORKINGSET))
+    };
+    let (old, _) = cx.folios.update(pfn, |w| {
+        if first(w) {
+            w.with_refs_field(0).with(Word::REFERENCED)
+        } else if w.slot().is_none() {
+            w
+        } else {
+            match cx.tun.promote {
+                Promote::Second => promoted(w).with_slot(Some(slot)),
+                Promote::First => w.without_refs().with_slot(Some(slot)),
+            }
+        }
+    });
+    if first(old) { None } else { old.slot() }
+}
+
+/// Moves a folio of the oldest generation (`old`) one up, by its word. Returns the slot it has now,
+/// and whether this call gave it that slot; if not, a walk promoted it first.
+pub fn inc_gen(cx: &Ctx, pfn: Pfn, old: usize, mark: Word) -> (usize, bool) {
+    let mut w = cx.folios.word(pfn);
+    loop {
+        match w.slot() {
+            Some(now) if now != old => return (now, false),
+            _ => {}
+        }
+        race::point(cx, pfn);
+        let next = (old + 1) % MAX_NR_GENS as usize;
+        let new = w.without_refs().at_home(next).with(mark);
+        match cx.folios.exchange(pfn, w, new) {
+            Ok(()) => return (next, true),
+            Err(now) => w = now,
+        }
+    }
+}
+
+/// A place for tests to step in between a read and its exchange.
+pub(crate) mod race {
+    use crate::lru::Ctx;
+    use crate::types::Pfn;
+
+    #[cfg(test)]
+    thread_local! {
+        pub(crate) static VICTIMS: std::cell::RefCell<Vec<(Pfn, usize)>> =
+            const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    /// In tests, promotes the folios a test named, as a walk on another CPU would.
+    #[cfg(test)]
+    pub(crate) fn point(cx: &Ctx, pfn: Pfn) {
+        VICTIMS.with_borrow_mut(|victims| {
+            if let Some(at) = victims.iter().position(|v| v.0 == pfn) {
+                let (_, slot) = victims.swap_remove(at);
+                cx.folios.update(pfn, |w| {
+                    w.without_refs().with(crate::folio::Word::WORKINGSET).with_slot(Some(slot))
+                });
+            }
+        });
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    pub(crate) fn point(_: &Ctx, _: Pfn) {}
+}

@@ -1,0 +1,151 @@
+//! Aging a list in batches: one counter update and one splice for a whole segment.
+//!
+//! Folios that go to the expected next generation stay linked where they are; only the ends of the
+//! segment are remembered, and a flush moves it in constant time. Anything else that leaves the list
+//! is unlinked at once.
+//!
+//! Invariants
+//! * I1: between the ends of a segment every folio was recorded, because every other folio met was
+//!   unlinked. A folio that a walk promoted between the read and the exchange goes elsewhere, and
+//!   must not become an end of the segment: that would join two lists.
+//! * I2: nothing is pending when the lru lock is dropped.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::list::List;
+use super::super::{Ctx, Lists, Lruvec, ZONES};
+use super::window::{count_protected, moved_up, relink};
+use super::{inc_gen, insert};
+use crate::folio::{LruType, Word};
+use crate::tunables::TargetEnd;
+use crate::types::Pfn;
+
+/// A segment being gathered, and the pages in it.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    head: Option<Pfn>,
+    tail: Option<Pfn>,
+    folios: u32,
+    pages: i64,
+}
+
+impl Batch {
+    fn record(&mut self, pfn: Pfn) {
+        if self.tail.is_none() {
+            self.tail = Some(pfn);
+        }
+        self.head = Some(pfn);
+        self.folios += 1;
+    }
+
+    /// Moves the segment from the list of `old` to that of `new` and settles the counters.
+    fn flush(&mut self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, at: At) {
+        if let (Some(head), Some(tail)) = (self.head, self.tail) {
+            let from = &mut lists.r#gen[at.old][at.ty.index()][at.zone];
+            let segment = from.cut(cx.folios, head, tail, self.folios);
+            let target = &mut lists.r#gen[at.new][at.ty.index()][at.zone];
+            match cx.tun.target_end {
+                TargetEnd::Tail => target.append(cx.folios, segment),
+                TargetEnd::Head => target.prepend(cx.folios, segment),
+            }
+        }
+        if self.pages != 0 {
+            let w = Word::new(at.ty, 0, at.zone as u8);
+            insert::resize(v, at.old, w, -self.pages);
+            insert::resize(v, at.new, w, self.pages);
+        }
+        *self = Self::default();
+    }
+}
+
+#[derive(Clone, Copy)]
+struct At {
+    ty: LruType,
+    zone: usize,
+    old: usize,
+    new: usize,
+}
+
+/// Moves up to `budget` folios of the oldest generation's list up. Returns how many.
+pub(super) fn age_list(
+    v: &Lruvec,
+    cx: &Ctx,
+    lists: &mut Lists,
+    ty: LruType,
+    zone: usize,
+    budget: &mut u32,
+) -> u64 {
+    let seq = v.r#gen.min_seq(ty);
+    let old = (seq % 4) as usize;
+    let at = At { ty, zone, old, new: (old + 1) % 4 };
+    let mut batch = Batch::default();
+    let mut moved = 0;
+    let mut next = lists.r#gen[old][ty.index()][zone].tail();
+    while let Some(pfn) = next {
+        if *budget == 0 {
+            break;
+        }
+        // Taken before the folio is handled: handling may unlink it.
+        next = List::newer(cx.folios, pfn);
+        if let (true, Some(p)) = (cx.tun.prefetch, next) {
+            // A load whose value is not needed soon is the prefetch safe code has.
+            std::hint::black_box(cx.folios.word(p));
+        }
+        let before = cx.folios.word(pfn);
+        let (slot, ours) = inc_gen(cx, pfn, old, Word::default());
+        if ours && cx.tun.bulk_move {
+            batch.record(pfn);
+        } else {
+            let end = if ours { cx.tun.target_end } else { TargetEnd::Head };
+            relink(cx, lists, pfn, old, slot, end);
+        }
+        if ours && cx.tun.counter_batch {
+            batch.pages += before.pages() as i64;
+        } else if ours {
+            moved_up(v, before, old, slot);
+        }
+        count_protected(v, cx, before, seq);
+        moved += 1;
+        *budget -= 1;
+    }
+    batch.flush(v, cx, lists, at);
+    moved
+}
+
+/// Counter changes gathered by a walk, settled under one lock hold.
+#[derive(Debug, Default)]
+pub(crate) struct Deltas {
+    pages: [[[i64; ZONES]; 2]; 4],
+    /// Promotions gathered.
+    pub batched: u64,
+}
+
+impl Deltas {
+    /// A folio went from one slot to another.
+    pub(crate) fn moved(&mut self, w: Word, old: usize, new: usize) {
+        let n = w.pages() as i64;
+        self.pages[old][w.ty().index()][w.zone()] -= n;
+        self.pages[new][w.ty().index()][w.zone()] += n;
+        self.batched += 1;
+    }
+
+    /// Settles everything. The caller holds the lru lock.
+    pub(crate) fn flush(&mut self, v: &Lruvec, _held: &Lists) {
+        if self.batched == 0 {
+            return;
+        }
+        for slot in 0..4 {
+            for ty in LruType::ALL {
+                for zone in 0..ZONES {
+                    let d = std::mem::take(&mut self.pages[slot][ty.index()][zone]);
+                    if d != 0 {
+                        let g = &v.r#gen;
+                        g.nr_pages[slot][ty.index()][zone].fetch_add(d, Relaxed);
+                        v.resize(ty.index() * 2 + usize::from(g.is_active(slot)), d);
+                    }
+                }
+            }
+        }
+        self.batched = 0;
+    }
+}

@@ -1,0 +1,490 @@
+//! Eviction: sort the oldest generation, isolate what is cold, shrink it, put back what stays.
+//!
+//! Two loops drive it. K618 asks for its budget again before each batch and stops to age. K72 fixes
+//! its budget once, takes batches of 64 and goes on after aging.
+
+use super::super::list::List;
+use super::super::scan::{DEF_PRIORITY, MAX_LRU_BATCH, MIN_LRU_BATCH};
+use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
+use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
+use super::aging::try_inc_max_seq;
+use super::window::{count_protected, moved_up, relink, try_inc_min};
+use super::{evictable, inc_gen, insert, pid};
+use crate::folio::{LruType, MIN_NR_GENS, Word};
+use crate::observe::vmstat::Event;
+use crate::tunables::{Dirty, Loop, TargetEnd, TypeSelect};
+use crate::types::Pfn;
+
+/// Reclaims at one priority. True if the memcg LRU should rotate this lruvec.
+pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
+    // Background and commanded reclaim bring their own walk buffer; a task has one once it aged.
+    sc.walk_ready = sc.who != Who::Direct;
+    sc.unqueued_dirty = 0;
+    sc.file_taken = 0;
+    match cx.tun.gen_loop {
+        Loop::K618 => loop_k618(v, cx, sc, out),
+        Loop::K72 => loop_k72(v, cx, sc, out),
+    }
+}
+
+fn abort(cx: &Ctx, sc: &Scan, out: &mut dyn Pageout) -> bool {
+    let met = sc.reclaimed >= sc.target.max(2 << sc.order);
+    if !sc.root && cx.tun.gen_loop == Loop::K618 {
+        return cx.tun.exact_target && met;
+    }
+    met || (sc.who == Who::Kswapd && sc.order == 0 && out.enough())
+}
+
+/// Whether eviction needs a new generation, and the pages it could scan (K618).
+fn aging_needed(v: &Lruvec, swappiness: u32) -> (bool, u64) {
+    let g = &v.r#gen;
+    let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
+    if min + MIN_NR_GENS > max {
+        return (true, 0);
+    }
+    (min + MIN_NR_GENS == max, g.evictable_pages(swappiness))
+}
+
+/// Folios to scan; none when aging took place instead.
+fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u64> {
+    if sc.protection.below_min {
+        return None;
+    }
+    let seq = v.r#gen.max_seq();
+    let (needed, size) = aging_needed(v, swappiness);
+    if size > 0 && !v.online() {
+        return Some(size);
+    }
+    let size = sc.protection.apply(size);
+    if !needed || sc.priority == DEF_PRIORITY {
+        return Some(size >> sc.priority);
+    }
+    if try_inc_max_seq(v, cx, sc, seq, swappiness, false) { None } else { Some(0) }
+}
+
+fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
+    let swappiness = sc.swappiness_now();
+    let mut total = 0;
+    let mut rotate = false;
+    loop {
+        let Some(n) = budget_k618(v, cx, sc, swappiness) else {
+            rotate = true;
+            break;
+        };
+        if n == 0 {
+            break;
+        }
+        let done = evict(v, cx, sc, out, n, swappiness);
+        total += done;
+        if done == 0 || total >= n || abort(cx, sc, out) {
+            break;
+        }
+    }
+    if cx.tun.dirty == Dirty::K618 && sc.unqueued_dirty > 0 && sc.unqueued_dirty == sc.file_taken {
+        cx.stat.add(Event::EbbFlusherWake, 1);
+        out.wake_flusher();
+    }
+    rotate
+}
+
+fn should_age(v: &Lruvec, sc: &Scan, swappiness: u32) -> bool {
+    let g = &v.r#gen;
+    let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
+    min + MIN_NR_GENS > max || (sc.priority < DEF_PRIORITY && min + MIN_NR_GENS == max)
+}
+
+fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
+    let swappiness = sc.swappiness_now();
+    if sc.protection.below_min {
+        return true;
+    }
+    let all = v.r#gen.evictable_pages(swappiness);
+    let mut left = if v.online() { sc.protection.apply(all) >> sc.priority } else { all };
+    let mut rotate = false;
+    while left > 0 {
+        let aged = should_age(v, sc, swappiness);
+        if aged {
+            let seq = v.r#gen.max_seq();
+            rotate |= try_inc_max_seq(v, cx, sc, seq, swappiness, false);
+        }
+        let done = evict(v, cx, sc, out, left.min(MIN_LRU_BATCH), swappiness);
+        if done == 0 || abort(cx, sc, out) || (sc.root && aged) {
+            break;
+        }
+        left = left.saturating_sub(done);
+    }
+    rotate
+}
+
+/// One batch: isolates up to `n` folios' worth and shrinks them. Returns pages scanned; 0 stops.
+fn evict(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    out: &mut dyn Pageout,
+    n: u64,
+    swappiness: u32,
+) -> u64 {
+    let mut batch = Isolated::new();
+    let k72 = cx.tun.gen_loop == Loop::K72;
+    let mut scanned;
+    {
+        let mut lists = v.lock();
+        if k72 {
+            try_inc_min(v, cx, &lists, swappiness);
+        }
+        let n = if cx.tun.exact_target {
+            n.min(sc.target.saturating_sub(sc.reclaimed).max(1))
+        } else {
+            n
+        };
+        scanned = isolate(v, cx, sc, &mut lists, n, swappiness, &mut batch);
+        let moved = try_inc_min(v, cx, &lists, swappiness);
+        if !k72 {
+            // A window that moved is progress too; one with nothing to evict is none.
+            scanned += u64::from(moved);
+            if v.r#gen.evictable_min_seq(swappiness) + MIN_NR_GENS > v.r#gen.max_seq() {
+                scanned = 0;
+            }
+        }
+    }
+    if batch.is_empty() {
+        return scanned;
+    }
+    let ty = cx.folios.word(batch.as_slice()[0]).ty();
+    let isolated: u64 = batch.as_slice().iter().map(|&p| cx.folios.word(p).pages()).sum();
+    let before = sc.reclaimed;
+    let found = shrink_and_put_back(v, cx, sc, out, &mut batch);
+    if cx.tun.dirty != Dirty::K618 && found.unqueued_dirty > 0 && found.unqueued_dirty == isolated {
+        cx.stat.add(Event::EbbFlusherWake, 1);
+        out.wake_flusher();
+    }
+    count_steal(cx, sc, ty, sc.reclaimed - before);
+    scanned
+}
+
+fn count_steal(cx: &Ctx, sc: &Scan, ty: LruType, n: u64) {
+    cx.stat.add(
+        match sc.who {
+            Who::Kswapd => Event::PgStealKswapd,
+            Who::Direct => Event::PgStealDirect,
+            Who::Proactive => Event::PgStealProactive,
+        },
+        n,
+    );
+    cx.stat.add(if ty == LruType::Anon { Event::PgStealAnon } else { Event::PgStealFile }, n);
+}
+
+fn shrink_and_put_back(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    out: &mut dyn Pageout,
+    batch: &mut Isolated,
+) -> Shrunk {
+    let mut around = Around::new(sc.walk_ready);
+    let mut total = Shrunk::default();
+    let mut retried = false;
+    while !batch.is_empty() {
+        let found = shrink_batch(v, cx, sc, out, batch, &mut around);
+        total.unqueued_dirty += found.unqueued_dirty;
+        let mut again = Isolated::new();
+        let mut lists = v.lock();
+        for &pfn in batch.as_slice() {
+            let w = cx.folios.word(pfn);
+            let clean = Word::ACTIVE.or(Word::MAPPED).or(Word::DIRTY).or(Word::WRITEBACK);
+            if !retried && !w.has(clean.or(Word::UNEVICTABLE).or(Word::LOCKED)) {
+                // Its write-out may have ended while it was off the lists.
+                again.push(pfn);
+                continue;
+            }
+            keep_off_oldest(v, cx, pfn);
+            v.add_locked(cx, &mut lists, pfn, Add::Normal);
+            cx.folios.unpin(pfn);
+        }
+        around.deltas.flush(v, &lists);
+        drop(lists);
+        *batch = again;
+        retried = true;
+    }
+    around.pagevec.drain(v, cx);
+    total
+}
+
+/// A rejected folio is not put back where it would be met again at once.
+fn keep_off_oldest(v: &Lruvec, cx: &Ctx, pfn: Pfn) {
+    let w = cx.folios.word(pfn);
+    if !w.has(Word::UNEVICTABLE)
+        && insert::target_seq(v, cx, w, Add::Normal) == v.r#gen.min_seq(w.ty())
+    {
+        cx.folios.update(pfn, |w| w.without_refs().with(Word::ACTIVE));
+    }
+}
+
+/// Fills `batch` from one type. Returns what counts as scanned.
+fn isolate(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    lists: &mut Lists,
+    n: u64,
+    swappiness: u32,
+    batch: &mut Isolated,
+) -> u64 {
+    let mut ty = first_type(v, cx, swappiness);
+    let mut total = 0;
+    for _ in evictable(swappiness) {
+        let limit = pid::tier_limit(v, cx, ty);
+        let scanned = scan(v, cx, sc, lists, ty, limit, n, batch);
+        total += scanned;
+        if !batch.is_empty() || (scanned > 0 && !cx.tun.strict_fallback) {
+            break;
+        }
+        if scanned == 0 {
+            // With the strict rule a type that was scanned for nothing is scanned once more.
+            ty = ty.other();
+        }
+    }
+    total
+}
+
+fn first_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
+    if let Some(ty) = floor_type(v, cx, swappiness) {
+        return ty;
+    }
+    match cx.tun.type_select {
+        TypeSelect::Ratio if (2..200).contains(&swappiness) => ratio_type(v, swappiness),
+        _ => pid::type_to_scan(v, cx, swappiness),
+    }
+}
+
+/// Anonymous memory while files are at their floor.
+fn floor_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
+    let spare = swappiness > 0 && v.total(LruType::File) <= cx.tun.clean_floor;
+    (spare && cx.tun.clean_floor > 0).then_some(LruType::Anon)
+}
+
+/// The type that is behind the share swappiness gives it.
+fn ratio_type(v: &Lruvec, swappiness: u32) -> LruType {
+    use std::sync::atomic::Ordering::Relaxed;
+    let [a, f] = [0, 1].map(|i| v.r#gen.taken[i].load(Relaxed));
+    if a + f > 1 << 16 {
+        // Old debts fade.
+        v.r#gen.taken[0].store(a / 2, Relaxed);
+        v.r#gen.taken[1].store(f / 2, Relaxed);
+    }
+    let behind =
+        u128::from(a) * u128::from(200 - swappiness) < u128::from(f) * u128::from(swappiness);
+    if behind { LruType::Anon } else { LruType::File }
+}
+
+#[derive(Default)]
+struct Tally {
+    scanned: u64,
+    sorted: u64,
+    isolated: u64,
+    skipped: u64,
+    protected: u64,
+}
+
+/// Scans the oldest generation of a type from its tail.
+#[allow(clippy::too_many_arguments)]
+fn scan(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    lists: &mut Lists,
+    ty: LruType,
+    limit: usize,
+    n: u64,
+    batch: &mut Isolated,
+) -> u64 {
+    let g = &v.r#gen;
+    if g.gens(ty) == MIN_NR_GENS {
+        return 0;
+    }
+    let slot = (g.min_seq(ty) % 4) as usize;
+    let mut left = n.min(MAX_LRU_BATCH).min(u64::from(cx.tun.lock_hold.max(1)));
+    let mut t = Tally::default();
+    for i in (1..=ZONES).rev() {
+        let zone = (sc.zone + i) % ZONES;
+        let mut skipped = List::default();
+        let mut skipped_zone = 0;
+        while let Some(pfn) = lists.r#gen[slot][ty.index()][zone].tail() {
+            let w = cx.folios.word(pfn);
+            t.scanned += w.pages();
+            if sort(v, cx, sc, lists, pfn, w, slot, limit, &mut t) {
+                t.sorted += w.pages();
+            } else if take(v, cx, sc, lists, pfn, slot) {
+                t.isolated += w.pages();
+                batch.push(pfn);
+            } else {
+                lists.r#gen[slot][ty.index()][zone].remove(cx.folios, pfn);
+                skipped.push_head(cx.folios, pfn);
+                skipped_zone += w.pages();
+            }
+            left -= 1;
+            if left == 0 || t.isolated.max(skipped_zone) >= MIN_LRU_BATCH || batch.is_full() {
+                break;
+            }
+        }
+        if !skipped.is_empty() {
+            lists.r#gen[slot][ty.index()][zone].prepend(cx.folios, skipped);
+            t.skipped += skipped_zone;
+        }
+        if left == 0 || t.isolated >= MIN_LRU_BATCH || batch.is_full() {
+            break;
+        }
+    }
+    count_scan(cx, sc, ty, &t);
+    if cx.tun.strict_fallback || t.isolated > 0 || left == 0 { t.scanned } else { 0 }
+}
+
+fn count_scan(cx: &Ctx, sc: &mut Scan, ty: LruType, t: &Tally) {
+    let file = ty == LruType::File;
+    cx.stat.add(
+        match sc.who {
+            Who::Kswapd => Event::PgScanKswapd,
+            Who::Direct => Event::PgScanDirect,
+            Who::Proactive => Event::PgScanProactive,
+        },
+        t.isolated,
+    );
+    cx.stat.add(if file { Event::PgScanFile } else { Event::PgScanAnon }, t.isolated);
+    cx.stat.add(Event::PgRefill, t.sorted);
+    cx.stat.add(Event::PgSkip, t.skipped);
+    cx.stat.add(Event::EbbScanned, t.scanned);
+    cx.stat.add(Event::EbbProtected, t.protected);
+    if file {
+        sc.file_taken += t.isolated;
+    }
+}
+
+/// Handles a folio that is not a candidate. True if it left the oldest list.
+#[allow(clippy::too_many_arguments)]
+fn sort(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    lists: &mut Lists,
+    pfn: Pfn,
+    w: Word,
+    old: usize,
+    limit: usize,
+    t: &mut Tally,
+) -> bool {
+    if w.has(Word::UNEVICTABLE) {
+        v.remove_locked(cx, lists, pfn, false);
+        v.add_locked(cx, lists, pfn, Add::Normal);
+        cx.stat.add(Event::UnevictableCulled, w.pages());
+        return true;
+    }
+    if let Some(now) = w.slot().filter(|&s| s != old) {
+        relink(cx, lists, pfn, old, now, TargetEnd::Head);
+        return true;
+    }
+    let up = |mark: Word, end: TargetEnd, lists: &mut Lists| {
+        let (slot, ours) = inc_gen(cx, pfn, old, mark);
+        if ours {
+            moved_up(v, w, old, slot);
+        }
+        relink(cx, lists, pfn, old, slot, end);
+    };
+    if w.tier() > limit || w.lazily_promoted() {
+        up(Word::default(), TargetEnd::Head, lists);
+        t.protected += w.pages();
+        count_protected(v, cx, w, v.r#gen.min_seq(w.ty()));
+        return true;
+    }
+    if w.zone() > sc.zone {
+        up(Word::default(), TargetEnd::Tail, lists);
+        return true;
+    }
+    let file_dirty = w.ty() == LruType::File && w.has(Word::DIRTY);
+    if cx.tun.dirty == Dirty::K618 && (w.has(Word::WRITEBACK) || file_dirty) {
+        up(Word::RECLAIM, TargetEnd::Head, lists);
+        sc.file_taken += w.pages();
+        if !w.has(Word::WRITEBACK) {
+            sc.unqueued_dirty += w.pages();
+        }
+        return true;
+    }
+    false
+}
+
+/// Isolates a candidate. False if somebody else holds it.
+fn take(v: &Lruvec, cx: &Ctx, sc: &Scan, lists: &mut Lists, pfn: Pfn, slot: usize) -> bool {
+    let w = cx.folios.word(pfn);
+    let k618 = cx.tun.dirty == Dirty::K618;
+    let needs_io = w.has(Word::DIRTY) || (w.has(Word::SWAPBACKED) && !w.has(Word::SWAPCACHE));
+    if k618 && !sc.may_write && needs_io {
+        return false;
+    }
+    if !cx.folios.try_pin(pfn) {
+        return false;
+    }
+    let (old, new) = cx.folios.update(pfn, |w| {
+        let w = if w.has(Word::REFERENCED) { w } else { w.with_refs_field(0) };
+        let w = if k618 { w.without(Word::RECLAIM) } else { w };
+        w.without(Word::LRU).with_slot(None)
+    });
+    let from = old.slot().unwrap_or(slot);
+    insert::resize(v, from, new, -(new.pages() as i64));
+    lists.r#gen[old.home()][new.ty().index()][new.zone()].remove(cx.folios, pfn);
+    true
+}
+
+/// Why a command could not be carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RunError {
+    /// EINVAL: the generation does not exist, or is too young to evict.
+    Invalid,
+    /// EEXIST: somebody else aged first.
+    Raced,
+}
+
+/// The `+` command: ages, if `seq` is not beyond the youngest generation.
+///
+/// # Errors
+/// See [`RunError`].
+pub(crate) fn run_aging(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    seq: u64,
+    swappiness: u32,
+    force: bool,
+) -> Result<(), RunError> {
+    let max = v.r#gen.max_seq();
+    if seq > max {
+        return Err(RunError::Invalid);
+    }
+    if try_inc_max_seq(v, cx, sc, max, swappiness, force) { Ok(()) } else { Err(RunError::Raced) }
+}
+
+/// The `-` command: evicts generations up to `seq`, at most `quota` pages.
+///
+/// # Errors
+/// See [`RunError`].
+pub(crate) fn run_eviction(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    out: &mut dyn Pageout,
+    seq: u64,
+    swappiness: u32,
+    quota: u64,
+) -> Result<u64, RunError> {
+    if seq + MIN_NR_GENS > v.r#gen.max_seq() {
+        return Err(RunError::Invalid);
+    }
+    sc.walk_ready = true;
+    sc.reclaimed = 0;
+    while v.r#gen.evictable_min_seq(swappiness) <= seq && sc.reclaimed < quota {
+        let n = (quota - sc.reclaimed).min(MAX_LRU_BATCH);
+        if evict(v, cx, sc, out, n, swappiness) == 0 {
+            break;
+        }
+    }
+    Ok(sc.reclaimed)
+}

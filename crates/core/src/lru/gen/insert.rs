@@ -1,0 +1,99 @@
+//! Where a folio goes when it is put on the lists.
+//!
+//! | state when added | generation | end |
+//! |---|---|---|
+//! | active and working set | youngest | head |
+//! | active | youngest but one | head |
+//! | written out for reclaim | oldest of four | tail |
+//! | anonymous and not in swap, or marked for reclaim while dirty or being written | youngest but one | head |
+//! | else, working set (K72: or referenced) | oldest but one of four | head |
+//! | else | oldest of four | head |
+//!
+//! and never older than the oldest generation there is.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::{Add, Ctx, Lists, Lruvec};
+use super::access;
+use crate::folio::Word;
+use crate::tunables::Placement;
+use crate::types::Pfn;
+
+/// The sequence number a folio is added to.
+pub(super) fn target_seq(v: &Lruvec, cx: &Ctx, w: Word, how: Add) -> u64 {
+    let max = v.r#gen.max_seq();
+    let min = v.r#gen.min_seq(w.ty());
+    let fresh_anon = w.has(Word::SWAPBACKED) && !w.has(Word::SWAPCACHE);
+    let unwritten = w.has(Word::RECLAIM) && w.has(Word::DIRTY.or(Word::WRITEBACK));
+    let placement = cx.tun.placement;
+    let back = if placement == Placement::K612 {
+        return if w.has(Word::ACTIVE) {
+            max
+        } else if fresh_anon || unwritten {
+            max - 1
+        } else if how == Add::Rotate || min + 2 >= max {
+            min
+        } else {
+            min + 1
+        };
+    } else if w.has(Word::ACTIVE) {
+        if w.has(Word::WORKINGSET) { 0 } else { 1 }
+    } else if how == Add::Rotate {
+        3
+    } else if fresh_anon || unwritten {
+        1
+    } else {
+        let warm = match placement {
+            Placement::K72 => w.has(Word::WORKINGSET.or(Word::REFERENCED)),
+            _ => w.has(Word::WORKINGSET),
+        };
+        if warm { 2 } else { 3 }
+    };
+    max.saturating_sub(back).max(min)
+}
+
+pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
+    let seq = target_seq(v, cx, cx.folios.word(pfn), how);
+    let slot = (seq % 4) as usize;
+    let (_, w) = cx.folios.update(pfn, |w| w.at_home(slot).with(Word::LRU).without(Word::ACTIVE));
+    resize(v, slot, w, w.pages() as i64);
+    let list = &mut lists.r#gen[slot][w.ty().index()][w.zone()];
+    match how {
+        Add::Normal => list.push_head(cx.folios, pfn),
+        Add::Rotate => list.push_tail(cx.folios, pfn),
+    }
+}
+
+/// Takes a folio whose `LRU` flag was already cleared off its list.
+pub(super) fn del(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, keep_age: bool) {
+    let (old, w) = cx.folios.update(pfn, |w| {
+        let young = keep_age && w.slot().is_some_and(|s| v.r#gen.is_active(s));
+        let w = w.with_slot(None);
+        if young { w.with(Word::ACTIVE) } else { w }
+    });
+    let Some(slot) = old.slot() else { return };
+    resize(v, slot, w, -(w.pages() as i64));
+    // A walk may have promoted the folio by its word alone; it is still linked where it was put.
+    lists.r#gen[old.home()][w.ty().index()][w.zone()].remove(cx.folios, pfn);
+}
+
+/// Accounts `pages` entering (or leaving) a slot.
+pub(super) fn resize(v: &Lruvec, slot: usize, w: Word, pages: i64) {
+    v.r#gen.nr_pages[slot][w.ty().index()][w.zone()].fetch_add(pages, Relaxed);
+    let active = v.r#gen.is_active(slot);
+    v.resize(w.ty().index() * 2 + usize::from(active), pages);
+}
+
+/// A page fault brought the folio.
+pub(super) fn note_fault(cx: &Ctx, pfn: Pfn) {
+    match cx.tun.placement {
+        Placement::K612 | Placement::K618 => {
+            cx.folios.set(pfn, Word::ACTIVE);
+        }
+        Placement::K72 => {
+            if !cx.folios.word(pfn).has(Word::ACTIVE) {
+                access::inc_refs(cx, pfn);
+            }
+        }
+    }
+}

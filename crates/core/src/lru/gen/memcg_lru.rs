@@ -1,0 +1,1 @@
+//! Which memcg root reclaim visits next.

@@ -1,0 +1,227 @@
+//! The multi-gen LRU.
+//!
+//! Owns the generation window of a lruvec and everything that moves folios through it: insertion,
+//! access tiers, aging by page-table walk, eviction, and the feedback between them.
+//!
+//! Terms: a *sequence number* counts generations since the start; the *slot* of a generation is its
+//! sequence number modulo four. `max_seq` is the youngest, shared by both types; `min_seq` is the
+//! oldest of a type.
+//!
+//! Invariants
+//! * I1: for each type, 2 <= max_seq - min_seq + 1 <= 4.
+//! * I2: a folio's slot is that of the list it is on or of a younger generation (walks promote by
+//!   the slot alone; eviction sorts later), never of an older one.
+//! * I3: at quiescence, `nr_pages[slot]` is the sum of the pages of folios whose slot it is.
+//! * I4: the window moves under the lru lock only; its bounds may be read without.
+
+mod access;
+mod aging;
+mod batch;
+mod bloom;
+mod evict;
+mod insert;
+pub(crate) mod look_around;
+pub mod memcg_lru;
+mod pid;
+mod walk;
+mod window;
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+pub use access::{inc_gen, set_refs, update_gen};
+pub use aging::MmList;
+pub(crate) use batch::Deltas;
+pub use bloom::Bloom;
+pub use evict::RunError;
+pub use pid::Tiers;
+
+use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
+use crate::folio::{LruType, MIN_NR_GENS, Word};
+use crate::types::Pfn;
+
+/// The state beside the lists.
+#[derive(Debug)]
+pub struct GenState {
+    max_seq: AtomicU64,
+    min_seq: [AtomicU64; 2],
+    timestamps: [AtomicU64; 4],
+    nr_pages: [[[AtomicI64; ZONES]; 2]; 4],
+    /// Refault rates.
+    pub(crate) tiers: Tiers,
+    /// The address spaces to walk, and how far the current aging has come.
+    pub(crate) mm: MmList,
+    /// Which page tables the next walk should enter; by the sequence number's parity.
+    pub(crate) bloom: [Bloom; 2],
+    /// Pages taken from each type since the ratio was last settled.
+    pub(crate) taken: [AtomicU64; 2],
+    /// Pages evicted so far: the clock of refault distance.
+    pub(crate) evictions: AtomicU64,
+}
+
+impl GenState {
+    pub(crate) fn new(now_ms: u64) -> Self {
+        Self {
+            max_seq: AtomicU64::new(MIN_NR_GENS + 1),
+            min_seq: Default::default(),
+            timestamps: std::array::from_fn(|_| AtomicU64::new(now_ms)),
+            nr_pages: Default::default(),
+            tiers: Tiers::default(),
+            mm: MmList::default(),
+            bloom: Default::default(),
+            taken: Default::default(),
+            evictions: AtomicU64::new(0),
+        }
+    }
+
+    /// The youngest generation. Acquire pairs with the release in `inc_max_seq`.
+    #[must_use]
+    pub fn max_seq(&self) -> u64 {
+        self.max_seq.load(Ordering::Acquire)
+    }
+
+    /// The oldest generation of a type. Acquire pairs with the release in the window.
+    #[must_use]
+    pub fn min_seq(&self, ty: LruType) -> u64 {
+        self.min_seq[ty.index()].load(Ordering::Acquire)
+    }
+
+    /// Generations of a type.
+    #[must_use]
+    pub fn gens(&self, ty: LruType) -> u64 {
+        self.max_seq() - self.min_seq(ty) + 1
+    }
+
+    /// When a generation began, in milliseconds.
+    #[must_use]
+    pub fn born_ms(&self, seq: u64) -> u64 {
+        self.timestamps[(seq % 4) as usize].load(Ordering::Relaxed)
+    }
+
+    /// Pages in a generation.
+    #[must_use]
+    pub fn pages(&self, seq: u64, ty: LruType) -> u64 {
+        let zones = &self.nr_pages[(seq % 4) as usize][ty.index()];
+        zones.iter().map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
+    }
+
+    /// The oldest generation among the types that may be reclaimed.
+    #[must_use]
+    pub fn evictable_min_seq(&self, swappiness: u32) -> u64 {
+        let mut min = u64::MAX;
+        for ty in evictable(swappiness) {
+            min = min.min(self.min_seq(ty));
+        }
+        min
+    }
+
+    /// Pages of the types that may be reclaimed, all generations.
+    #[must_use]
+    pub fn evictable_pages(&self, swappiness: u32) -> u64 {
+        let max = self.max_seq();
+        evictable(swappiness)
+            .map(|ty| (self.min_seq(ty)..=max).map(|s| self.pages(s, ty)).sum::<u64>())
+            .sum()
+    }
+
+    /// Whether a slot is one of the two youngest generations.
+    pub(crate) fn is_active(&self, slot: usize) -> bool {
+        let max = self.max_seq();
+        slot as u64 == max % 4 || slot as u64 == (max - 1) % 4
+    }
+
+    pub(crate) fn check(&self, v: &Lruvec, cx: &Ctx, lists: &Lists) {
+        let max = self.max_seq();
+        let mut sum = [[[0i64; ZONES]; 2]; 4];
+        let mut sizes = [0i64; 4];
+        for ty in LruType::ALL {
+            let gens = self.gens(ty);
+            assert!((2..=4).contains(&gens), "{ty:?} has {gens} generations");
+            for seq in 0..4u64 {
+                for zone in 0..ZONES {
+                    let list = &lists.r#gen[seq as usize][ty.index()][zone];
+                    list.check(cx.folios);
+                    for pfn in list.order(cx.folios) {
+                        let w = cx.folios.word(pfn);
+                        let slot = w.slot().expect("a folio on a list has a generation");
+                        assert!(w.has(Word::LRU) && !w.has(Word::ACTIVE), "{w:?}");
+                        assert_eq!((w.ty(), w.zone()), (ty, zone));
+                        let age = |s: u64| (max % 4 + 4 - s) % 4;
+                        assert!(age(slot as u64) <= age(seq), "{w:?} is older than its list");
+                        sum[slot][ty.index()][zone] += w.pages() as i64;
+                        sizes[ty.index() * 2 + usize::from(self.is_active(slot))] +=
+                            w.pages() as i64;
+                    }
+                }
+            }
+        }
+        for (slot, per_type) in sum.iter().enumerate() {
+            for (ty, zones) in per_type.iter().enumerate() {
+                for (zone, &pages) in zones.iter().enumerate() {
+                    let counted = self.nr_pages[slot][ty][zone].load(Ordering::Relaxed);
+                    assert_eq!(counted, pages, "nr_pages[{slot}][{ty}][{zone}]");
+                }
+            }
+        }
+        if lists.classic.iter().all(super::list::List::is_empty) {
+            for ty in LruType::ALL {
+                for active in [false, true] {
+                    let i = ty.index() * 2 + usize::from(active);
+                    assert_eq!(v.size(ty, active) as i64, sizes[i], "{ty:?} active={active}");
+                }
+            }
+        }
+    }
+}
+
+/// The types reclaim may take at a swappiness.
+pub fn evictable(swappiness: u32) -> impl Iterator<Item = LruType> {
+    LruType::ALL.into_iter().filter(move |&ty| may_evict(ty, swappiness))
+}
+
+/// Whether reclaim may take a type at a swappiness.
+#[must_use]
+pub fn may_evict(ty: LruType, swappiness: u32) -> bool {
+    match ty {
+        LruType::Anon => swappiness > 0,
+        LruType::File => swappiness <= 200,
+    }
+}
+
+/// The multi-gen LRU as a [`Lru`].
+#[derive(Clone, Copy, Debug)]
+pub struct Gen;
+
+impl Lru for Gen {
+    fn add(&self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
+        insert::add(v, cx, lists, pfn, how);
+    }
+
+    fn del(&self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, keep_age: bool) {
+        insert::del(v, cx, lists, pfn, keep_age);
+    }
+
+    fn mark_accessed(&self, _: &Lruvec, cx: &Ctx, pfn: Pfn) -> bool {
+        access::inc_refs(cx, pfn);
+        false
+    }
+
+    fn eviction_shadow(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Shadow {
+        pid::shadow(v, cx, cx.folios.word(pfn))
+    }
+
+    fn note_evicted(&self, v: &Lruvec, cx: &Ctx, w: Word) {
+        pid::note_evicted(v, cx, w);
+    }
+
+    fn refault(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
+        pid::refault(v, cx, pfn, shadow, in_fault)
+    }
+
+    fn shrink(&self, v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
+        evict::shrink(v, cx, sc, out)
+    }
+
+    fn note_fault(&self, _: &Lruvec, cx: &Ctx, pfn: Pfn) {
+        insert::note_fault(cx, pfn);
+    }
+}

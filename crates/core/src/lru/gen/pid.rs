@@ -1,0 +1,223 @@
+//! Refault feedback: which tiers to protect and which type to scan.
+//!
+//! Owns, for each type and tier, how many pages left and how many of them came back, for the oldest
+//! generation now and as a halving average of the past. There is a proportional and an integral term
+//! and no derivative one.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::super::scan::MIN_LRU_BATCH;
+use super::super::{Ctx, Lruvec, Shadow};
+use crate::folio::{LruType, MAX_NR_GENS, MAX_NR_TIERS, Word, tier_of};
+use crate::observe::vmstat::Event;
+use crate::tunables::{Placement, RefaultDistance};
+use crate::types::Pfn;
+
+type PerTier = [[AtomicU64; MAX_NR_TIERS]; 2];
+
+/// The counters.
+#[derive(Debug, Default)]
+pub struct Tiers {
+    pub(crate) avg_refaulted: PerTier,
+    pub(crate) avg_total: PerTier,
+    /// By history slot; only slot 0 is used unless statistics are kept.
+    pub(crate) protected: [PerTier; 4],
+    pub(crate) evicted: [PerTier; 4],
+    pub(crate) refaulted: [PerTier; 4],
+}
+
+/// A measured refault rate and its weight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Rate {
+    pub refaulted: u64,
+    pub total: u64,
+    pub gain: u64,
+}
+
+/// Whether `pv` refaults no worse than `sp`, both weighed by their gains, or hardly at all.
+pub(super) fn no_worse(sp: Rate, pv: Rate) -> bool {
+    let w = |a: u64, b: u64, c: u64| (u128::from(a) * u128::from(b)).saturating_mul(c.into());
+    pv.refaulted < MIN_LRU_BATCH
+        || w(pv.refaulted, sp.total.saturating_add(MIN_LRU_BATCH), sp.gain)
+            <= w(sp.refaulted.saturating_add(1), pv.total, pv.gain)
+}
+
+/// The history slot of a generation.
+pub(super) fn hist(cx: &Ctx, seq: u64) -> usize {
+    if cx.tun.stats { (seq % 4) as usize } else { 0 }
+}
+
+impl Tiers {
+    fn rate(&self, hist: usize, ty: usize, tiers: std::ops::Range<usize>, gain: u64) -> Rate {
+        let mut rate = Rate { refaulted: 0, total: 0, gain };
+        for t in tiers {
+            rate.refaulted +=
+                self.avg_refaulted[ty][t].load(Relaxed) + self.refaulted[hist][ty][t].load(Relaxed);
+            rate.total += self.avg_total[ty][t].load(Relaxed)
+                + self.protected[hist][ty][t].load(Relaxed)
+                + self.evicted[hist][ty][t].load(Relaxed);
+        }
+        rate
+    }
+
+    /// The oldest generation of a type ends: its counters go into the averages.
+    pub(super) fn carry_over(&self, cx: &Ctx, ty: LruType, seq: u64) {
+        let (h, ty) = (hist(cx, seq), ty.index());
+        for t in 0..MAX_NR_TIERS {
+            let r = self.rate(h, ty, t..t + 1, 0);
+            self.avg_refaulted[ty][t].store(r.refaulted / 2, Relaxed);
+            self.avg_total[ty][t].store(r.total / 2, Relaxed);
+            if !cx.tun.stats {
+                self.clear(h, ty, t);
+            }
+        }
+    }
+
+    fn clear(&self, h: usize, ty: usize, t: usize) {
+        self.refaulted[h][ty][t].store(0, Relaxed);
+        self.evicted[h][ty][t].store(0, Relaxed);
+        self.protected[h][ty][t].store(0, Relaxed);
+    }
+
+    /// A new youngest generation takes over its history slot.
+    pub(super) fn begin(&self, cx: &Ctx, seq: u64) {
+        if cx.tun.stats {
+            for ty in 0..2 {
+                for t in 0..MAX_NR_TIERS {
+                    self.clear(hist(cx, seq), ty, t);
+                }
+            }
+        }
+    }
+}
+
+/// Folios of higher tiers than this are protected.
+pub(super) fn tier_limit(v: &Lruvec, cx: &Ctx, ty: LruType) -> usize {
+    if !cx.tun.tiers {
+        return MAX_NR_TIERS - 1;
+    }
+    let h = hist(cx, v.r#gen.min_seq(ty));
+    let tiers = &v.r#gen.tiers;
+    let sp = tiers.rate(h, ty.index(), 0..1, 2);
+    let worse = |&t: &usize| !no_worse(sp, tiers.rate(h, ty.index(), t..t + 1, 3));
+    (1..MAX_NR_TIERS).find(worse).unwrap_or(MAX_NR_TIERS) - 1
+}
+
+/// The type to scan first.
+pub(super) fn type_to_scan(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
+    if swappiness <= 1 {
+        return LruType::File;
+    }
+    if swappiness >= 200 {
+        return LruType::Anon;
+    }
+    let g = &v.r#gen;
+    let rate = |ty: LruType, gain: u32| {
+        let h = hist(cx, g.min_seq(ty));
+        g.tiers.rate(h, ty.index(), 0..MAX_NR_TIERS, u64::from(gain))
+    };
+    let sp = rate(LruType::Anon, swappiness);
+    let pv = rate(LruType::File, 200 - swappiness);
+    if no_worse(sp, pv) { LruType::File } else { LruType::Anon }
+}
+
+/// What to remember of a folio with word `w`.
+pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
+    let token = if cx.tun.refault_distance == RefaultDistance::Off {
+        v.r#gen.min_seq(w.ty()) << 2
+    } else {
+        v.r#gen.evictions.load(Relaxed) << 2
+    };
+    let token = token | w.refs().saturating_sub(1);
+    Shadow::pack(token, v.memcg().0, 0, w.has(Word::WORKINGSET))
+}
+
+/// A folio with word `w` left memory.
+pub(super) fn note_evicted(v: &Lruvec, cx: &Ctx, w: Word) {
+    let ty = w.ty();
+    let h = hist(cx, v.r#gen.min_seq(ty));
+    v.r#gen.tiers.evicted[h][ty.index()][w.tier()].fetch_add(w.pages(), Relaxed);
+    v.r#gen.evictions.fetch_add(w.pages(), Relaxed);
+    v.r#gen.taken[ty.index()].fetch_add(w.pages(), Relaxed);
+}
+
+/// Whether a page that left at `token` left recently.
+pub(super) fn recent(v: &Lruvec, cx: &Ctx, token: u64) -> bool {
+    if cx.tun.refault_distance == RefaultDistance::Off {
+        let mask = (1 << (Shadow::TOKEN_BITS - 2)) - 1;
+        let now = v.r#gen.max_seq() & mask;
+        return now.abs_diff(token >> 2) < MAX_NR_GENS;
+    }
+    let mask = (1 << (Shadow::TOKEN_BITS - 2)) - 1;
+    let now = v.r#gen.evictions.load(Relaxed) & mask;
+    let distance = now.wrapping_sub(token >> 2) & mask;
+    distance <= LruType::ALL.iter().map(|&ty| v.total(ty)).sum()
+}
+
+/// A folio came back: counts it, and restores what its shadow remembers. True if it is recent.
+pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
+    let w = cx.folios.word(pfn);
+    let (ty, n) = (w.ty(), w.pages());
+    if shadow.memcg() != v.memcg().0 {
+        return false;
+    }
+    let by = |anon, file| if ty == LruType::Anon { anon } else { file };
+    cx.stat.add(by(Event::WorkingsetRefaultAnon, Event::WorkingsetRefaultFile), n);
+    if !recent(v, cx, shadow.token()) {
+        return false;
+    }
+    let refs = (shadow.token() & 3) + 1;
+    let h = hist(cx, v.r#gen.min_seq(ty));
+    let tier = tier_of(refs, shadow.workingset());
+    v.r#gen.tiers.refaulted[h][ty.index()][tier].fetch_add(n, Relaxed);
+    let k72 = cx.tun.placement == Placement::K72;
+    if in_fault && (!k72 || shadow.workingset()) {
+        cx.stat.add(by(Event::WorkingsetActivateAnon, Event::WorkingsetActivateFile), n);
+    }
+    if shadow.workingset() {
+        let set =
+            if in_fault && k72 { Word::WORKINGSET.or(Word::ACTIVE) } else { Word::WORKINGSET };
+        cx.folios.set(pfn, set);
+        cx.stat.add(by(Event::WorkingsetRestoreAnon, Event::WorkingsetRestoreFile), n);
+    } else {
+        cx.folios.update(pfn, |w| w.with_refs_field(refs - 1));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rate(refaulted: u64, total: u64, gain: u64) -> Rate {
+        Rate { refaulted, total, gain }
+    }
+
+    #[test]
+    fn few_refaults_protect_nothing() {
+        assert!(no_worse(rate(0, 0, 2), rate(63, 1, 3)));
+        assert!(!no_worse(rate(0, 1_000_000, 2), rate(64, 100, 3)));
+    }
+
+    #[test]
+    fn a_tier_is_protected_above_one_and_a_half_times_the_rate_of_tier_zero() {
+        // 1,000 of 100,000 come back from tier 0. The boundary of tier 1 is at about 1,500.
+        let sp = rate(1_000, 100_000, 2);
+        assert!(no_worse(sp, rate(1_490, 100_000, 3)));
+        assert!(!no_worse(sp, rate(1_510, 100_000, 3)));
+    }
+
+    #[test]
+    fn at_swappiness_60_files_may_refault_2_33_times_as_much() {
+        let anon = rate(10_000, 1_000_000, 60);
+        assert!(no_worse(anon, rate(23_300, 1_000_000, 140)));
+        assert!(!no_worse(anon, rate(23_400, 1_000_000, 140)));
+    }
+
+    #[test]
+    fn huge_counts_do_not_overflow() {
+        let big = rate(u64::MAX, u64::MAX, 200);
+        assert!(no_worse(big, big), "both sides saturate");
+        assert!(!no_worse(rate(0, 1, 1), rate(u64::MAX, u64::MAX, 1)));
+    }
+}

@@ -1,0 +1,208 @@
+//! The page-table walk: finds accessed entries, clears them, and promotes their folios.
+//!
+//! A promoted folio is not moved between lists here; only its slot changes, and a table of counter
+//! deltas is settled under the lru lock once a slice. Eviction sorts it later.
+//!
+//! The area list is held per slice; when somebody is changing it the space is passed over.
+
+use std::sync::Arc;
+
+use super::super::scan::MAX_LRU_BATCH;
+use super::super::{Ctx, Lruvec};
+use super::Deltas;
+use super::access::update_gen;
+use crate::folio::Word;
+use crate::observe::vmstat::Event;
+use crate::space::{Area, Backing, Directory, Pte, Space, TABLE_ENTRIES, Table};
+use crate::types::{Pfn, Vpn};
+
+/// A walk in progress.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    pub seq: u64,
+    pub swappiness: u32,
+    /// Looks at every table, whatever the filter and the tables' own bits say.
+    pub force: bool,
+    pub deltas: Deltas,
+    /// Entries, young entries, tables entered, tables added.
+    pub stats: [u64; 4],
+    skipped: [u64; 2],
+    promoted: u64,
+}
+
+impl Walk {
+    pub fn new(seq: u64, swappiness: u32, force: bool) -> Self {
+        Self {
+            seq,
+            swappiness,
+            force,
+            deltas: Deltas::default(),
+            stats: [0; 4],
+            skipped: [0; 2],
+            promoted: 0,
+        }
+    }
+}
+
+/// Whether one young entry a cache line, on average, makes a table worth walking again.
+pub(super) fn suitable(total: u64, young: u64) -> bool {
+    young * 8 >= total
+}
+
+/// The filter's name for a table.
+pub(super) fn table_key(space: &Space, vpn: Vpn) -> u64 {
+    (u64::from(space.id().0) << 32) ^ (vpn.0 >> 9)
+}
+
+fn skip_area(area: &Area, swappiness: u32) -> bool {
+    if !area.recency || area.locked || area.special {
+        return true;
+    }
+    match area.backing {
+        Backing::Anon | Backing::Shmem => swappiness == 0,
+        Backing::File => swappiness > 200,
+    }
+}
+
+pub(super) fn walk_space(v: &Lruvec, cx: &Ctx, walk: &mut Walk, space: &Arc<Space>) {
+    let before = walk.stats[0];
+    let mut from = Vpn(0);
+    while let Some(next) = walk_slice(v, cx, walk, space, from) {
+        settle(v, walk);
+        if v.r#gen.max_seq() != walk.seq {
+            break;
+        }
+        from = next;
+    }
+    settle(v, walk);
+    cx.stat.add(Event::EbbWalkEntries, walk.stats[0] - before);
+    cx.stat.add(Event::EbbWalkSkipNonLeaf, std::mem::take(&mut walk.skipped[0]));
+    cx.stat.add(Event::EbbWalkSkipBloom, std::mem::take(&mut walk.skipped[1]));
+    cx.stat.add(Event::EbbWalkPromoted, std::mem::take(&mut walk.promoted));
+}
+
+fn settle(v: &Lruvec, walk: &mut Walk) {
+    if walk.deltas.batched > 0 {
+        let lists = v.lock();
+        walk.deltas.flush(v, &lists);
+    }
+}
+
+/// Walks from `from` until a slice is full; returns where to go on.
+fn walk_slice(v: &Lruvec, cx: &Ctx, walk: &mut Walk, space: &Space, from: Vpn) -> Option<Vpn> {
+    let areas = space.try_areas()?;
+    let first = areas.partition_point(|a| a.end <= from);
+    let mut done = from;
+    let swappiness = walk.swappiness;
+    for area in areas[first..].iter().filter(|a| !skip_area(a, swappiness)) {
+        let mut at = area.start.0.max(done.0);
+        while at < area.end.0 {
+            // One unit is a table: 512 pages, or what of it lies in the area.
+            let end = ((at | 511) + 1).min(area.end.0);
+            let Some(directory) = space.tree().directory(at >> 18) else {
+                at = ((at | 0x3_ffff) + 1).min(area.end.0);
+                continue;
+            };
+            walk_table(v, cx, walk, space, directory, at, end);
+            if walk.deltas.batched >= MAX_LRU_BATCH {
+                return Some(Vpn(end));
+            }
+            at = end;
+        }
+        done = area.end;
+    }
+    None
+}
+
+fn walk_table(
+    v: &Lruvec,
+    cx: &Ctx,
+    walk: &mut Walk,
+    space: &Space,
+    directory: &Directory,
+    at: u64,
+    end: u64,
+) {
+    let index = (at >> 9) as usize & (TABLE_ENTRIES - 1);
+    let Some(table) = directory.table(index) else { return };
+    if !walk.force && cx.tun.non_leaf {
+        if !directory.touched(index) {
+            walk.skipped[0] += 1;
+            return;
+        }
+        directory.untouch(index);
+    }
+    let key = table_key(space, Vpn(at));
+    let bloom = &v.r#gen.bloom;
+    if !walk.force && cx.tun.bloom && !bloom[(walk.seq % 2) as usize].may_hold(key) {
+        walk.skipped[1] += 1;
+        return;
+    }
+    walk.stats[2] += 1;
+    let young = walk_entries(v, cx, walk, table, at, end);
+    if suitable(end - at, young) {
+        walk.stats[3] += 1;
+        bloom[((walk.seq + 1) % 2) as usize].insert(key);
+    }
+}
+
+fn walk_entries(v: &Lruvec, cx: &Ctx, walk: &mut Walk, table: &Table, at: u64, end: u64) -> u64 {
+    const WANTED: u64 = Pte::PRESENT | Pte::MAPPED | Pte::ACCESSED;
+    let slot = (walk.seq % 4) as usize;
+    let first = at as usize & (TABLE_ENTRIES - 1);
+    let mut young = 0;
+    let mut run: Option<(Pfn, bool)> = None;
+    for i in first..first + (end - at) as usize {
+        let pte = table.get(i);
+        if !pte.all(WANTED) {
+            continue;
+        }
+        let Some(head) = folio_of(v, cx, pte.pfn()) else { continue };
+        if !table.clear(i, Pte::ACCESSED).all(Pte::ACCESSED) {
+            continue;
+        }
+        young += 1;
+        // Entries of one folio in a row promote it once.
+        let dirty = pte.all(Pte::DIRTY);
+        run = match run {
+            Some((last, d)) if last == head => Some((last, d | dirty)),
+            other => {
+                finish_run(cx, walk, other, slot);
+                Some((head, dirty))
+            }
+        };
+    }
+    finish_run(cx, walk, run, slot);
+    walk.stats[0] += end - at;
+    walk.stats[1] += young;
+    young
+}
+
+fn finish_run(cx: &Ctx, walk: &mut Walk, run: Option<(Pfn, bool)>, slot: usize) {
+    let Some((pfn, dirty)) = run else { return };
+    if dirty {
+        mark_dirty(cx, pfn);
+    }
+    if let Some(old) = update_gen(cx, pfn, slot) {
+        walk.promoted += 1;
+        if old != slot {
+            walk.deltas.moved(cx.folios.word(pfn), old, slot);
+        }
+    }
+}
+
+/// Takes a dirty entry over into the folio, unless it has no stored copy that could be stale.
+pub(super) fn mark_dirty(cx: &Ctx, pfn: Pfn) {
+    let w = cx.folios.word(pfn);
+    let plain = w.has(Word::SWAPBACKED) && !w.has(Word::SWAPCACHE);
+    if !plain && !w.has(Word::DIRTY) {
+        cx.folios.set(pfn, Word::DIRTY);
+    }
+}
+
+/// The folio of a frame, if it is on a generation list of this memcg.
+pub(super) fn folio_of(v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
+    let pfn = cx.folios.head(pfn);
+    cx.folios.word(pfn).slot()?;
+    (cx.folios.memcg(pfn) == v.memcg()).then_some(pfn)
+}

@@ -1,0 +1,232 @@
+//! Intrusive lists over frame numbers.
+//!
+//! Owns the two links of each folio on it. Head is the newest, tail the oldest. A list belongs to
+//! one lruvec and is touched under its lru lock only.
+//!
+//! Invariants
+//! * I1: `len` is the number of nodes reachable from `head`.
+//! * I2: following `prev` from `tail` visits the same nodes in reverse.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::folio::{Folios, NO_FRAME};
+use crate::types::Pfn;
+
+/// A list's ends and length.
+#[derive(Clone, Debug)]
+pub struct List {
+    head: u32,
+    tail: u32,
+    len: u32,
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self { head: NO_FRAME, tail: NO_FRAME, len: 0 }
+    }
+}
+
+impl List {
+    /// Folios on it.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether nothing is on it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The oldest.
+    #[must_use]
+    pub fn tail(&self) -> Option<Pfn> {
+        (self.tail != NO_FRAME).then_some(Pfn(self.tail))
+    }
+
+    /// The next newer one.
+    #[inline]
+    #[must_use]
+    pub fn newer(folios: &Folios, p: Pfn) -> Option<Pfn> {
+        let n = folios.at(p.0).prev.load(Relaxed);
+        (n != NO_FRAME).then_some(Pfn(n))
+    }
+
+    /// Adds as the newest.
+    #[inline]
+    pub fn push_head(&mut self, folios: &Folios, p: Pfn) {
+        let f = folios.at(p.0);
+        f.prev.store(NO_FRAME, Relaxed);
+        f.next.store(self.head, Relaxed);
+        match self.head {
+            NO_FRAME => self.tail = p.0,
+            h => folios.at(h).prev.store(p.0, Relaxed),
+        }
+        self.head = p.0;
+        self.len += 1;
+    }
+
+    /// Adds as the oldest.
+    #[inline]
+    pub fn push_tail(&mut self, folios: &Folios, p: Pfn) {
+        let f = folios.at(p.0);
+        f.next.store(NO_FRAME, Relaxed);
+        f.prev.store(self.tail, Relaxed);
+        match self.tail {
+            NO_FRAME => self.head = p.0,
+            t => folios.at(t).next.store(p.0, Relaxed),
+        }
+        self.tail = p.0;
+        self.len += 1;
+    }
+
+    /// Takes one off.
+    #[inline]
+    pub fn remove(&mut self, folios: &Folios, p: Pfn) {
+        let f = folios.at(p.0);
+        let (prev, next) = (f.prev.load(Relaxed), f.next.load(Relaxed));
+        match prev {
+            NO_FRAME => self.head = next,
+            q => folios.at(q).next.store(next, Relaxed),
+        }
+        match next {
+            NO_FRAME => self.tail = prev,
+            q => folios.at(q).prev.store(prev, Relaxed),
+        }
+        self.len -= 1;
+    }
+
+    /// Takes the oldest off.
+    pub fn pop_tail(&mut self, folios: &Folios) -> Option<Pfn> {
+        let p = self.tail()?;
+        self.remove(folios, p);
+        Some(p)
+    }
+
+    /// Cuts the segment `head..=tail` of `n` folios out and returns it as a list of its own.
+    pub fn cut(&mut self, folios: &Folios, head: Pfn, tail: Pfn, n: u32) -> Self {
+        let before = folios.at(head.0).prev.load(Relaxed);
+        let after = folios.at(tail.0).next.load(Relaxed);
+        match before {
+            NO_FRAME => self.head = after,
+            q => folios.at(q).next.store(after, Relaxed),
+        }
+        match after {
+            NO_FRAME => self.tail = before,
+            q => folios.at(q).prev.store(before, Relaxed),
+        }
+        self.len -= n;
+        folios.at(head.0).prev.store(NO_FRAME, Relaxed);
+        folios.at(tail.0).next.store(NO_FRAME, Relaxed);
+        Self { head: head.0, tail: tail.0, len: n }
+    }
+
+    /// Joins all of `other` behind the oldest.
+    pub fn append(&mut self, folios: &Folios, other: Self) {
+        if other.is_empty() {
+            return;
+        }
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        folios.at(self.tail).next.store(other.head, Relaxed);
+        folios.at(other.head).prev.store(self.tail, Relaxed);
+        self.tail = other.tail;
+        self.len += other.len;
+    }
+
+    /// Joins all of `other` before the newest.
+    pub fn prepend(&mut self, folios: &Folios, mut other: Self) {
+        let mine = std::mem::take(self);
+        other.append(folios, mine);
+        *self = other;
+    }
+
+    /// Newest to oldest. For checks and tests.
+    #[must_use]
+    pub fn order(&self, folios: &Folios) -> Vec<Pfn> {
+        let mut out = Vec::new();
+        let mut at = self.head;
+        while at != NO_FRAME {
+            out.push(Pfn(at));
+            at = folios.at(at).next.load(Relaxed);
+        }
+        out
+    }
+
+    /// Both directions agree with each other and with the length.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn check(&self, folios: &Folios) {
+        let forward = self.order(folios);
+        assert_eq!(forward.len(), self.len as usize, "length");
+        let mut backward = Vec::new();
+        let mut at = self.tail();
+        while let Some(p) = at {
+            backward.push(p);
+            at = Self::newer(folios, p);
+        }
+        backward.reverse();
+        assert_eq!(forward, backward, "links");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(folios: &Folios, ids: &[u32]) -> List {
+        let mut l = List::default();
+        for &i in ids {
+            l.push_tail(folios, Pfn(i));
+        }
+        l
+    }
+
+    fn order(l: &List, folios: &Folios) -> Vec<u32> {
+        l.check(folios);
+        l.order(folios).iter().map(|p| p.0).collect()
+    }
+
+    #[test]
+    fn both_ends_and_the_middle() {
+        let f = Folios::new(8);
+        let mut l = list(&f, &[1, 2, 3]);
+        l.push_head(&f, Pfn(0));
+        l.remove(&f, Pfn(2));
+        assert_eq!(order(&l, &f), [0, 1, 3]);
+        assert_eq!(l.pop_tail(&f), Some(Pfn(3)));
+        l.remove(&f, Pfn(0));
+        l.remove(&f, Pfn(1));
+        assert!(l.is_empty() && l.tail().is_none());
+    }
+
+    #[test]
+    fn a_segment_is_cut_at_every_position() {
+        for (head, tail, n, rest) in
+            [(0, 1, 2, vec![2, 3]), (1, 2, 2, vec![0, 3]), (2, 3, 2, vec![0, 1]), (0, 3, 4, vec![])]
+        {
+            let f = Folios::new(8);
+            let mut l = list(&f, &[0, 1, 2, 3]);
+            let mut other = list(&f, &[6, 7]);
+            let cut = l.cut(&f, Pfn(head), Pfn(tail), n);
+            assert_eq!(order(&l, &f), rest);
+            other.append(&f, cut);
+            let mut expect = vec![6, 7];
+            expect.extend(head..=tail);
+            assert_eq!(order(&other, &f), expect);
+        }
+    }
+
+    #[test]
+    fn joining_keeps_the_order_of_both() {
+        let f = Folios::new(8);
+        let mut l = list(&f, &[0, 1]);
+        l.prepend(&f, list(&f, &[2, 3]));
+        l.append(&f, List::default());
+        assert_eq!(order(&l, &f), [2, 3, 0, 1]);
+    }
+}

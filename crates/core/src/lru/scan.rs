@@ -1,0 +1,222 @@
+//! What a reclaim pass is asked for, and the one seam to whoever takes pages out of memory.
+
+use super::Ctx;
+use crate::folio::LruType;
+use crate::types::Pfn;
+
+/// Pages one direct reclaim asks for, and the batch of the classic LRU.
+pub const SWAP_CLUSTER_MAX: u64 = 32;
+/// Pages one multi-gen batch isolates at most (a large folio may exceed it once).
+pub const MIN_LRU_BATCH: u64 = 64;
+/// Folios one multi-gen pass looks at under one lock hold.
+pub const MAX_LRU_BATCH: u64 = 4096;
+/// The gentlest priority.
+pub const DEF_PRIORITY: u8 = 12;
+
+/// Who reclaims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// The background reclaimer.
+    Kswapd,
+    /// An allocating task.
+    Direct,
+    /// A command.
+    Proactive,
+}
+
+/// What is left of a folio after it left memory: 63 bits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shadow(pub u64);
+
+impl Shadow {
+    const MEMCG_BITS: u32 = 16;
+    const NODE_BITS: u32 = 6;
+    /// Bits of the token: the eviction clock and what the LRU wants to know.
+    pub const TOKEN_BITS: u32 = 63 - 1 - Self::NODE_BITS - Self::MEMCG_BITS;
+
+    /// Packs; the token is truncated.
+    #[must_use]
+    pub const fn pack(token: u64, memcg: u16, node: u8, workingset: bool) -> Self {
+        let token = token & ((1 << Self::TOKEN_BITS) - 1);
+        let v = (token << Self::MEMCG_BITS) | memcg as u64;
+        let v = (v << Self::NODE_BITS) | (node as u64 & 0x3f);
+        Self((v << 1) | workingset as u64)
+    }
+
+    /// The token.
+    #[must_use]
+    pub const fn token(self) -> u64 {
+        self.0 >> (1 + Self::NODE_BITS + Self::MEMCG_BITS)
+    }
+
+    /// The memcg the folio was charged to.
+    #[must_use]
+    pub const fn memcg(self) -> u16 {
+        (self.0 >> (1 + Self::NODE_BITS)) as u16
+    }
+
+    /// The node it was on.
+    #[must_use]
+    pub const fn node(self) -> u8 {
+        (self.0 >> 1) as u8 & 0x3f
+    }
+
+    /// Whether it had been in the working set.
+    #[must_use]
+    pub const fn workingset(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
+/// How much of a memcg is spared.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Protection {
+    /// Not to be reclaimed at all.
+    pub below_min: bool,
+    /// Below its soft protection.
+    pub below_low: bool,
+    /// Pages protected in this pass.
+    pub pages: u64,
+}
+
+impl Protection {
+    /// How many of `size` pages are scanned once the protected share is taken out.
+    #[must_use]
+    pub fn apply(&self, size: u64) -> u64 {
+        if self.pages == 0 || size == 0 {
+            return size;
+        }
+        let share = u128::from(size) * u128::from(self.pages) / (u128::from(size) + 1);
+        size.saturating_sub(share as u64).max(SWAP_CLUSTER_MAX)
+    }
+}
+
+/// A reclaim pass: what is asked, and what came of it.
+#[derive(Clone, Debug)]
+pub struct Scan {
+    /// Who asks.
+    pub who: Who,
+    /// The whole node is short, not one memcg.
+    pub root: bool,
+    /// Lists are scanned by `size >> priority`.
+    pub priority: u8,
+    /// Pages wanted.
+    pub target: u64,
+    /// The order of the allocation behind it.
+    pub order: u8,
+    /// 0..=201.
+    pub swappiness: u32,
+    /// The highest zone that helps.
+    pub zone: usize,
+    /// Dirty pages may be written.
+    pub may_write: bool,
+    /// Mapped pages may be unmapped.
+    pub may_unmap: bool,
+    /// Anonymous pages may be stored.
+    pub may_swap: bool,
+    /// How much of this lruvec is spared.
+    pub protection: Protection,
+    /// Files are not preferred merely because there are many cold ones.
+    pub cache_trim_off: bool,
+    /// File pages plus free pages are so few that files are left alone.
+    pub file_is_tiny: bool,
+    /// Active lists are shrunk whatever the balance says (classic).
+    pub force_deactivate: bool,
+    /// An active list was left alone: a failed run may be repeated with `force_deactivate`.
+    pub skipped_deactivate: bool,
+    /// Pages freed.
+    pub reclaimed: u64,
+    /// Pages handed to shrinking.
+    pub scanned: u64,
+    /// Dirty file pages met that nobody was writing.
+    pub unqueued_dirty: u64,
+    /// File pages isolated, and dirty ones sorted away.
+    pub file_taken: u64,
+    pub(crate) walk_ready: bool,
+}
+
+impl Scan {
+    /// A pass for `target` pages at the gentlest priority.
+    #[must_use]
+    pub fn new(who: Who, root: bool, target: u64, swappiness: u32) -> Self {
+        Self {
+            who,
+            root,
+            priority: DEF_PRIORITY,
+            target,
+            order: 0,
+            swappiness,
+            zone: super::ZONES - 1,
+            may_write: true,
+            may_unmap: true,
+            may_swap: true,
+            protection: Protection::default(),
+            cache_trim_off: false,
+            file_is_tiny: false,
+            force_deactivate: false,
+            skipped_deactivate: false,
+            reclaimed: 0,
+            scanned: 0,
+            unqueued_dirty: 0,
+            file_taken: 0,
+            walk_ready: false,
+        }
+    }
+
+    /// The swappiness in force.
+    #[must_use]
+    pub fn swappiness_now(&self) -> u32 {
+        if self.may_swap { self.swappiness } else { 0 }
+    }
+}
+
+/// What became of a folio handed to [`Pageout::evict`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Evicted {
+    /// Gone; its frame is free (or will be) and the lists have forgotten it.
+    Freed,
+    /// Being written; it stays until [`Lruvec::end_writeback`](super::Lruvec::end_writeback).
+    Writing,
+    /// Touched after all: among the young with it.
+    Young,
+    /// Cannot go now.
+    Busy,
+}
+
+/// Takes folios out of memory.
+pub trait Pageout {
+    /// Takes out an isolated folio nobody has touched. On [`Evicted::Freed`] the implementation has
+    /// removed the mappings, kept `shadow` where the page was, and owns the frame.
+    fn evict(&mut self, cx: &Ctx, pfn: Pfn, ty: LruType, shadow: Shadow) -> Evicted;
+
+    /// Dirty file pages have reached the old end: have them written.
+    fn wake_flusher(&mut self) {}
+
+    /// Root reclaim may stop although its target is not met (every zone is fine again).
+    fn enough(&mut self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shadow_gives_back_what_was_packed() {
+        let s = Shadow::pack(u64::MAX, 0xbeef, 63, true);
+        assert_eq!((s.memcg(), s.node(), s.workingset()), (0xbeef, 63, true));
+        assert_eq!(s.token(), (1 << Shadow::TOKEN_BITS) - 1, "the token is truncated");
+        assert!(s.0 < 1 << 63);
+        assert_eq!(Shadow::TOKEN_BITS, 40);
+    }
+
+    #[test]
+    fn protection_takes_its_share_but_leaves_a_batch() {
+        let p = |pages| Protection { pages, ..Protection::default() };
+        assert_eq!(p(0).apply(1000), 1000);
+        assert_eq!(p(500).apply(1000), 501);
+        assert_eq!(p(1000).apply(1000), 32);
+        assert_eq!(p(1000).apply(0), 0);
+    }
+}

@@ -1,0 +1,258 @@
+//! Taking isolated folios out of memory, for both LRUs.
+//!
+//! Owns the order of questions asked about a folio: can it go at all, is it dirty or being written,
+//! was it touched, can it be stored. What is asked and in which order is the same for both LRUs; only
+//! what a touch means differs.
+
+use std::sync::Arc;
+
+use super::r#gen::Deltas;
+use super::r#gen::look_around::look_around;
+use super::scan::{Evicted, MIN_LRU_BATCH};
+use super::{Ctx, Lruvec, Pageout, Pagevec, Scan};
+use crate::folio::{LruType, Word};
+use crate::observe::vmstat::Event;
+use crate::space::{Area, Pte, References, Space};
+use crate::tunables::LruKind;
+use crate::types::{Pfn, Vpn};
+
+/// Isolated folios, oldest first.
+#[derive(Debug)]
+pub(crate) struct Isolated {
+    pfns: [Pfn; MIN_LRU_BATCH as usize],
+    len: usize,
+}
+
+impl Isolated {
+    pub fn new() -> Self {
+        Self { pfns: [Pfn(0); MIN_LRU_BATCH as usize], len: 0 }
+    }
+
+    pub fn push(&mut self, pfn: Pfn) {
+        self.pfns[self.len] = pfn;
+        self.len += 1;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.len == self.pfns.len()
+    }
+
+    pub fn as_slice(&self) -> &[Pfn] {
+        &self.pfns[..self.len]
+    }
+
+    fn keep(&mut self, kept: usize) {
+        self.len = kept;
+    }
+}
+
+/// What shrinking a batch found.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Shrunk {
+    pub reclaimed: u64,
+    pub activated: u64,
+    /// Dirty file pages that nobody was writing.
+    pub unqueued_dirty: u64,
+    /// Pages handed to the store.
+    pub written: u64,
+}
+
+/// What the look at neighbours needs: counter deltas (with a walk) or a batch of activations.
+pub(crate) struct Around {
+    pub deltas: Deltas,
+    pub with_walk: bool,
+    pub pagevec: Pagevec,
+}
+
+impl Around {
+    pub fn new(with_walk: bool) -> Self {
+        Self { deltas: Deltas::default(), with_walk, pagevec: Pagevec::default() }
+    }
+}
+
+enum Fate {
+    Evict,
+    Activate,
+    Keep,
+}
+
+/// Tries to take out every folio of the batch; those that stay are left in it, in order.
+pub(crate) fn shrink_batch(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    out: &mut dyn Pageout,
+    batch: &mut Isolated,
+    around: &mut Around,
+) -> Shrunk {
+    let mut found = Shrunk::default();
+    let mut kept = 0;
+    for i in 0..batch.len {
+        let pfn = batch.pfns[i];
+        let w = cx.folios.word(pfn);
+        sc.scanned += w.pages();
+        let stays = match fate(v, cx, sc, pfn, w, &mut found, around) {
+            Fate::Keep => true,
+            Fate::Activate => {
+                cx.folios.set(pfn, Word::ACTIVE);
+                found.activated += w.pages();
+                true
+            }
+            Fate::Evict => evict(v, cx, out, pfn, &mut found),
+        };
+        if stays {
+            batch.pfns[kept] = pfn;
+            kept += 1;
+        }
+    }
+    batch.keep(kept);
+    sc.reclaimed += found.reclaimed;
+    sc.unqueued_dirty += found.unqueued_dirty;
+    cx.stat.add(Event::PgActivate, found.activated);
+    found
+}
+
+fn fate(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &Scan,
+    pfn: Pfn,
+    w: Word,
+    found: &mut Shrunk,
+    around: &mut Around,
+) -> Fate {
+    if w.has(Word::LOCKED) {
+        return Fate::Keep;
+    }
+    if w.has(Word::UNEVICTABLE.or(Word::MLOCKED)) {
+        cx.folios.set(pfn, Word::UNEVICTABLE);
+        return Fate::Keep;
+    }
+    if !sc.may_unmap && w.has(Word::MAPPED) {
+        return Fate::Keep;
+    }
+    let file_dirty = w.ty() == LruType::File && w.has(Word::DIRTY);
+    if w.has(Word::WRITEBACK) {
+        cx.folios.set(pfn, Word::RECLAIM);
+        return Fate::Activate;
+    }
+    if file_dirty {
+        found.unqueued_dirty += w.pages();
+    }
+    let refs = references(v, cx, pfn, around);
+    if refs.locked {
+        cx.folios.set(pfn, Word::UNEVICTABLE.or(Word::MLOCKED));
+        return Fate::Keep;
+    }
+    if refs.busy {
+        return Fate::Keep;
+    }
+    match check_references(v, cx, pfn, refs, file_dirty) {
+        Fate::Evict => {}
+        other => return other,
+    }
+    if w.ty() == LruType::Anon && !sc.may_swap {
+        return Fate::Activate;
+    }
+    if file_dirty {
+        cx.folios.set(pfn, Word::RECLAIM);
+        cx.stat.add(Event::NrVmscanImmediate, w.pages());
+        return Fate::Activate;
+    }
+    Fate::Evict
+}
+
+/// What a touch means: the multi-gen rule or the classic two-touch rule.
+fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: bool) -> Fate {
+    if v.kind() == LruKind::Gen {
+        if refs.young == 0 {
+            return Fate::Evict;
+        }
+        let promote = super::r#gen::set_refs(cx, pfn, refs.young, refs.exec);
+        return if promote { Fate::Activate } else { Fate::Keep };
+    }
+    let old = cx.folios.clear(pfn, Word::REFERENCED).has(Word::REFERENCED);
+    let file = cx.folios.word(pfn).ty() == LruType::File;
+    if refs.young > 0 {
+        cx.folios.set(pfn, Word::REFERENCED);
+        return if old || refs.young > 1 || (refs.exec && file) {
+            Fate::Activate
+        } else {
+            Fate::Keep
+        };
+    }
+    if old && file && dirty { Fate::Keep } else { Fate::Evict }
+}
+
+/// Hands a folio out. True if it stays.
+fn evict(v: &Lruvec, cx: &Ctx, out: &mut dyn Pageout, pfn: Pfn, found: &mut Shrunk) -> bool {
+    let w = cx.folios.word(pfn);
+    let shadow = v.eviction_shadow(cx, pfn);
+    match out.evict(cx, pfn, w.ty(), shadow) {
+        Evicted::Freed => {
+            v.note_evicted(cx, w);
+            found.reclaimed += w.pages();
+            false
+        }
+        Evicted::Writing => {
+            found.written += w.pages();
+            cx.folios.set(pfn, Word::WRITEBACK.or(Word::RECLAIM));
+            true
+        }
+        Evicted::Young => {
+            super::r#gen::set_refs(cx, pfn, 1, false);
+            cx.folios.set(pfn, Word::ACTIVE);
+            found.activated += w.pages();
+            true
+        }
+        Evicted::Busy => true,
+    }
+}
+
+/// Reads and clears the accessed bits of every entry that maps the folio.
+pub(crate) fn references(v: &Lruvec, cx: &Ctx, pfn: Pfn, around: &mut Around) -> References {
+    let mut refs = References::default();
+    let w = cx.folios.word(pfn);
+    if !w.has(Word::MAPPED) {
+        return refs;
+    }
+    let list = cx.spaces.read();
+    let look = v.kind() == LruKind::Gen && cx.tun.look_around;
+    cx.spaces.each_mapping(cx.folios, pfn, &list, |space, vpn| {
+        let mut area: Option<Area> = None;
+        for i in 0..w.pages() {
+            let at = Vpn(vpn.0 + i);
+            let Some(place) = space.tree().find(at) else { continue };
+            let pte = place.get();
+            if !pte.all(Pte::PRESENT | Pte::MAPPED | Pte::ACCESSED) {
+                continue;
+            }
+            if area.as_ref().is_none_or(|a| !a.holds(at)) {
+                area = space.area_of(at);
+            }
+            let Some(a) = &area else { continue };
+            if a.locked {
+                refs.locked = true;
+                return;
+            }
+            if !a.recency {
+                continue;
+            }
+            refs.exec |= a.exec;
+            if place.table.clear(place.index, Pte::ACCESSED).all(Pte::ACCESSED) {
+                refs.young += 1;
+                if look && !a.special {
+                    look_around(v, cx, around, space, a, at);
+                }
+            }
+        }
+    });
+    refs
+}
+
+/// The space type used by the callbacks above.
+pub(crate) type SharedSpace = Arc<Space>;

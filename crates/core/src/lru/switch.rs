@@ -1,0 +1,99 @@
+//! Changing a lruvec from one LRU to the other while it is in use.
+//!
+//! Lists are migrated in slices of 4096 folios a hold of the lru lock. From the first slice on, new
+//! folios go to the new lists; removal looks at the folio's word, which says which list it is on.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::scan::MAX_LRU_BATCH;
+use super::{Add, Ctx, KIND_CLASSIC, KIND_GEN, Lists, Lruvec};
+use crate::folio::Word;
+use crate::tunables::LruKind;
+
+impl Lruvec {
+    /// Whether a switch is between two slices.
+    #[must_use]
+    pub fn is_switching(&self) -> bool {
+        self.switching.load(Relaxed)
+    }
+
+    /// Begins to use `kind`. False if it is in use already, or a switch is under way.
+    pub fn begin_switch(&self, kind: LruKind) -> bool {
+        let _lists = self.lock();
+        if self.kind() == kind || self.switching.swap(true, Relaxed) {
+            return false;
+        }
+        let value = match kind {
+            LruKind::Gen => KIND_GEN,
+            LruKind::Classic => KIND_CLASSIC,
+        };
+        self.kind.store(value, Relaxed);
+        true
+    }
+
+    /// Migrates one slice. True when nothing is left to migrate.
+    pub fn switch_slice(&self, cx: &Ctx) -> bool {
+        let mut lists = self.lock();
+        let done = match self.kind() {
+            LruKind::Gen => self.fill(cx, &mut lists),
+            LruKind::Classic => self.drain(cx, &mut lists),
+        };
+        if done {
+            self.switching.store(false, Relaxed);
+        }
+        done
+    }
+
+    /// Switches to `kind` completely, slice by slice.
+    pub fn switch(&self, cx: &Ctx, kind: LruKind) -> bool {
+        if !self.begin_switch(kind) {
+            return false;
+        }
+        while !self.switch_slice(cx) {}
+        true
+    }
+
+    /// Classic to generations: the active among the young, the inactive by their type.
+    fn fill(&self, cx: &Ctx, lists: &mut Lists) -> bool {
+        let mut left = MAX_LRU_BATCH;
+        for i in 0..4 {
+            while let Some(pfn) = lists.classic[i].tail() {
+                if left == 0 {
+                    return false;
+                }
+                left -= 1;
+                self.remove_locked(cx, lists, pfn, true);
+                self.add_locked(cx, lists, pfn, Add::Normal);
+            }
+        }
+        true
+    }
+
+    /// Generations to classic: the two youngest become active.
+    fn drain(&self, cx: &Ctx, lists: &mut Lists) -> bool {
+        let mut left = MAX_LRU_BATCH;
+        let max = self.r#gen.max_seq();
+        // Oldest first, so that the order among inactive folios survives.
+        for seq in max - 3..=max {
+            for ty in 0..2 {
+                for zone in 0..super::ZONES {
+                    while let Some(pfn) = lists.r#gen[(seq % 4) as usize][ty][zone].tail() {
+                        if left == 0 {
+                            return false;
+                        }
+                        left -= 1;
+                        let w = cx.folios.word(pfn);
+                        let young = w.slot().is_some_and(|s| self.r#gen.is_active(s));
+                        self.remove_locked(cx, lists, pfn, false);
+                        cx.folios.update(pfn, |w| {
+                            let w = w.without_refs();
+                            if young { w.with(Word::ACTIVE) } else { w }
+                        });
+                        self.add_locked(cx, lists, pfn, Add::Normal);
+                    }
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,3 @@
+//! What can be seen from outside: counters under vmstat's names and the text interfaces.
+
+pub mod vmstat;

@@ -1,0 +1,221 @@
+//! Address spaces: areas, page tables, and the way from a folio back to its entries.
+//!
+//! Owns which pages belong together (an area), whether touching them says anything about the future
+//! (recency), and for each page the table entry the hardware would have. A page cache is an address
+//! space whose pages are present but not mapped.
+//!
+//! Lock order: the area list of a space is taken before any lru lock; table entries have no lock.
+
+mod rmap;
+mod table;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+pub use rmap::{Mappings, References};
+pub use table::{Directory, Place, Pte, TABLE_ENTRIES, Table, Tree};
+
+use crate::folio::MemcgId;
+use crate::types::{MmId, Vpn};
+
+/// What backs an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backing {
+    /// Private anonymous memory.
+    Anon,
+    /// Shared memory: swap-backed.
+    Shmem,
+    /// A file.
+    File,
+}
+
+/// A run of pages with one nature.
+#[derive(Clone, Debug)]
+pub struct Area {
+    /// First page.
+    pub start: Vpn,
+    /// One past the last page.
+    pub end: Vpn,
+    /// What backs it.
+    pub backing: Backing,
+    /// Whether a touch says anything about the next one (no sequential or random advice).
+    pub recency: bool,
+    /// Locked in memory.
+    pub locked: bool,
+    /// Not to be walked (device memory and the like).
+    pub special: bool,
+    /// Program text.
+    pub exec: bool,
+}
+
+impl Area {
+    /// An ordinary area.
+    #[must_use]
+    pub const fn new(start: Vpn, end: Vpn, backing: Backing) -> Self {
+        Self { start, end, backing, recency: true, locked: false, special: false, exec: false }
+    }
+
+    /// Whether `vpn` lies in it.
+    #[must_use]
+    pub const fn holds(&self, vpn: Vpn) -> bool {
+        self.start.0 <= vpn.0 && vpn.0 < self.end.0
+    }
+}
+
+/// An address space.
+#[derive(Debug)]
+pub struct Space {
+    id: MmId,
+    memcg: MemcgId,
+    tree: Tree,
+    areas: RwLock<Vec<Area>>,
+    /// One bit a node: ran since aging last looked.
+    scheduled: AtomicU64,
+    dead: AtomicBool,
+}
+
+impl Space {
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> MmId {
+        self.id
+    }
+
+    /// The memcg its pages are charged to.
+    #[must_use]
+    pub fn memcg(&self) -> MemcgId {
+        self.memcg
+    }
+
+    /// Its page tables.
+    #[inline]
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Adds an area; areas do not overlap.
+    pub fn add_area(&self, area: Area) {
+        let mut areas = self.areas.write().unwrap_or_else(PoisonError::into_inner);
+        let at = areas.partition_point(|a| a.start < area.start);
+        debug_assert!(at == 0 || areas[at - 1].end <= area.start);
+        debug_assert!(areas.get(at).is_none_or(|next| area.end <= next.start));
+        areas.insert(at, area);
+    }
+
+    /// Removes the areas that start in `start..end`.
+    pub fn remove_areas(&self, start: Vpn, end: Vpn) {
+        let mut areas = self.areas.write().unwrap_or_else(PoisonError::into_inner);
+        areas.retain(|a| a.start < start || a.start >= end);
+    }
+
+    /// The areas, held in place while the guard lives.
+    pub fn areas(&self) -> RwLockReadGuard<'_, Vec<Area>> {
+        self.areas.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The areas unless somebody is changing them.
+    pub fn try_areas(&self) -> Option<RwLockReadGuard<'_, Vec<Area>>> {
+        self.areas.try_read().ok()
+    }
+
+    /// The area of `vpn`.
+    #[must_use]
+    pub fn area_of(&self, vpn: Vpn) -> Option<Area> {
+        let areas = self.areas();
+        let at = areas.partition_point(|a| a.end <= vpn);
+        areas.get(at).filter(|a| a.holds(vpn)).cloned()
+    }
+
+    /// Notes that the program ran.
+    pub fn note_scheduled(&self) {
+        if self.scheduled.load(Relaxed) != u64::MAX {
+            self.scheduled.store(u64::MAX, Relaxed);
+        }
+    }
+
+    /// Whether it ran on `node` since the last call.
+    #[must_use]
+    pub fn take_scheduled(&self, node: u32) -> bool {
+        let bit = 1 << (node % 64);
+        self.scheduled.fetch_and(!bit, Relaxed) & bit != 0
+    }
+
+    /// Ends it: walks skip it from now on.
+    pub fn kill(&self) {
+        self.dead.store(true, Relaxed);
+    }
+
+    /// Whether it ended.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Relaxed)
+    }
+}
+
+/// All address spaces of a node.
+#[derive(Debug, Default)]
+pub struct Spaces {
+    list: RwLock<Vec<Arc<Space>>>,
+    pub(crate) mappings: Mappings,
+}
+
+impl Spaces {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes a space; it counts as scheduled.
+    pub fn create(&self, memcg: MemcgId) -> Arc<Space> {
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        let space = Arc::new(Space {
+            id: MmId(list.len() as u32),
+            memcg,
+            tree: Tree::new(),
+            areas: RwLock::new(Vec::new()),
+            scheduled: AtomicU64::new(u64::MAX),
+            dead: AtomicBool::new(false),
+        });
+        list.push(Arc::clone(&space));
+        space
+    }
+
+    /// The space of that number.
+    #[must_use]
+    pub fn get(&self, id: MmId) -> Option<Arc<Space>> {
+        self.read().get(id.0 as usize).cloned()
+    }
+
+    /// The list itself, for a batch of look-ups under one lock.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Space>>> {
+        self.list.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn areas_are_found_by_their_pages() {
+        let spaces = Spaces::new();
+        let s = spaces.create(MemcgId(1));
+        s.add_area(Area::new(Vpn(100), Vpn(200), Backing::File));
+        s.add_area(Area::new(Vpn(0), Vpn(10), Backing::Anon));
+        assert_eq!(s.area_of(Vpn(9)).unwrap().backing, Backing::Anon);
+        assert!(s.area_of(Vpn(10)).is_none() && s.area_of(Vpn(99)).is_none());
+        assert_eq!(s.area_of(Vpn(100)).unwrap().backing, Backing::File);
+        s.remove_areas(Vpn(100), Vpn(101));
+        assert!(s.area_of(Vpn(100)).is_none());
+    }
+
+    #[test]
+    fn the_scheduled_bit_is_taken_once_a_node() {
+        let s = Spaces::new().create(MemcgId(0));
+        assert!(s.take_scheduled(3) && !s.take_scheduled(3) && s.take_scheduled(4));
+        s.note_scheduled();
+        assert!(s.take_scheduled(3));
+    }
+}

@@ -1,0 +1,287 @@
+//! Page tables: 8-byte atomic entries in tables of 512, with an accessed bit for each table.
+//!
+//! Owns the entry encoding and the radix tree above it. Tables are made on first use and live as
+//! long as their address space, so readers take no lock.
+//!
+//! Invariants
+//! * I1: an entry is either present (bit 0, a frame number), or empty (zero), or holds the shadow of
+//!   the folio that was here, shifted left by one.
+//! * I2: whoever sets an entry's accessed bit also sees to it that the table's own bit is set, so a
+//!   clear table bit means no entry was touched since the bit was cleared.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::types::{Pfn, Vpn};
+
+/// Entries in a table.
+pub const TABLE_ENTRIES: usize = 512;
+const FANOUT_BITS: u32 = 9;
+
+/// The value of a page table entry.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Pte(pub u64);
+
+impl Pte {
+    /// A frame holds the page.
+    pub const PRESENT: u64 = 1;
+    /// Reachable by the program without a fault (a page cache page may be present but not mapped).
+    pub const MAPPED: u64 = 1 << 1;
+    /// Touched since the bit was last cleared.
+    pub const ACCESSED: u64 = 1 << 5;
+    /// Written since the bit was last cleared.
+    pub const DIRTY: u64 = 1 << 6;
+    const PFN_SHIFT: u32 = 12;
+
+    /// Present, with `bits`.
+    #[must_use]
+    pub const fn of_frame(pfn: Pfn, bits: u64) -> Self {
+        Self(((pfn.0 as u64) << Self::PFN_SHIFT) | Self::PRESENT | bits)
+    }
+
+    /// Not present; remembers `shadow` (63 bits).
+    #[must_use]
+    pub const fn of_shadow(shadow: u64) -> Self {
+        Self(shadow << 1)
+    }
+
+    /// Whether a frame holds the page.
+    #[must_use]
+    pub const fn present(self) -> bool {
+        self.0 & Self::PRESENT != 0
+    }
+
+    /// Whether all of `bits` are set.
+    #[must_use]
+    pub const fn all(self, bits: u64) -> bool {
+        self.0 & bits == bits
+    }
+
+    /// The frame, if present.
+    #[must_use]
+    pub const fn pfn(self) -> Pfn {
+        Pfn((self.0 >> Self::PFN_SHIFT) as u32)
+    }
+
+    /// The shadow left by the folio that was here.
+    #[must_use]
+    pub const fn shadow(self) -> Option<u64> {
+        if self.present() || self.0 == 0 { None } else { Some(self.0 >> 1) }
+    }
+}
+
+/// 512 entries.
+#[derive(Debug)]
+pub struct Table {
+    entries: [AtomicU64; TABLE_ENTRIES],
+}
+
+impl Table {
+    fn new() -> Box<Self> {
+        Box::new(Self { entries: [const { AtomicU64::new(0) }; TABLE_ENTRIES] })
+    }
+
+    /// Reads an entry.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, i: usize) -> Pte {
+        Pte(self.entries[i & (TABLE_ENTRIES - 1)].load(Relaxed))
+    }
+
+    /// Writes an entry.
+    #[inline]
+    pub fn set(&self, i: usize, pte: Pte) {
+        self.entries[i & (TABLE_ENTRIES - 1)].store(pte.0, Relaxed);
+    }
+
+    /// Replaces an entry; returns the old one.
+    pub fn swap(&self, i: usize, pte: Pte) -> Pte {
+        Pte(self.entries[i & (TABLE_ENTRIES - 1)].swap(pte.0, Relaxed))
+    }
+
+    /// Sets bits; returns the entry before.
+    #[inline]
+    pub fn or(&self, i: usize, bits: u64) -> Pte {
+        Pte(self.entries[i & (TABLE_ENTRIES - 1)].fetch_or(bits, Relaxed))
+    }
+
+    /// Clears bits; returns the entry before.
+    #[inline]
+    pub fn clear(&self, i: usize, bits: u64) -> Pte {
+        Pte(self.entries[i & (TABLE_ENTRIES - 1)].fetch_and(!bits, Relaxed))
+    }
+}
+
+/// 512 tables and their accessed bits: 1 GiB of addresses.
+#[derive(Debug)]
+pub struct Directory {
+    tables: [OnceLock<Box<Table>>; TABLE_ENTRIES],
+    accessed: [AtomicU64; TABLE_ENTRIES / 64],
+}
+
+impl Directory {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            tables: [const { OnceLock::new() }; TABLE_ENTRIES],
+            accessed: [const { AtomicU64::new(0) }; TABLE_ENTRIES / 64],
+        })
+    }
+
+    /// Table `i`, if it was ever used.
+    #[inline]
+    #[must_use]
+    pub fn table(&self, i: usize) -> Option<&Table> {
+        self.tables[i & (TABLE_ENTRIES - 1)].get().map(|t| &**t)
+    }
+
+    fn table_or_new(&self, i: usize) -> &Table {
+        self.tables[i & (TABLE_ENTRIES - 1)].get_or_init(Table::new)
+    }
+
+    /// Whether table `i` was touched.
+    #[inline]
+    #[must_use]
+    pub fn touched(&self, i: usize) -> bool {
+        self.accessed[(i / 64) & 7].load(Relaxed) & (1 << (i % 64)) != 0
+    }
+
+    /// Marks table `i` touched.
+    #[inline]
+    pub fn touch(&self, i: usize) {
+        self.accessed[(i / 64) & 7].fetch_or(1 << (i % 64), Relaxed);
+    }
+
+    /// Forgets that table `i` was touched.
+    pub fn untouch(&self, i: usize) {
+        self.accessed[(i / 64) & 7].fetch_and(!(1 << (i % 64)), Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Upper {
+    below: [OnceLock<Box<Directory>>; TABLE_ENTRIES],
+}
+
+/// The tree: 45 bits of page number are more than any machine has.
+#[derive(Debug)]
+pub struct Tree {
+    top: Box<[OnceLock<Box<Upper>>; TABLE_ENTRIES]>,
+}
+
+/// An entry's place: its directory, its table and its index there.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The directory.
+    pub directory: &'a Directory,
+    /// The table's index in the directory.
+    pub table_index: usize,
+    /// The table.
+    pub table: &'a Table,
+    /// The entry's index in the table.
+    pub index: usize,
+}
+
+impl Place<'_> {
+    /// Reads the entry.
+    #[inline]
+    #[must_use]
+    pub fn get(&self) -> Pte {
+        self.table.get(self.index)
+    }
+
+    /// Sets bits of the entry and the table's own accessed bit, writing only what is not set yet.
+    #[inline]
+    pub fn touch(&self, seen: Pte, bits: u64) {
+        if !seen.all(bits) {
+            self.table.or(self.index, bits);
+        }
+        if !self.directory.touched(self.table_index) {
+            self.directory.touch(self.table_index);
+        }
+    }
+}
+
+impl Tree {
+    /// An empty tree.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { top: Box::new([const { OnceLock::new() }; TABLE_ENTRIES]) }
+    }
+
+    fn split(vpn: Vpn) -> (usize, usize, usize, usize) {
+        let part = |level: u32| ((vpn.0 >> (FANOUT_BITS * level)) & 0x1ff) as usize;
+        (part(3), part(2), part(1), part(0))
+    }
+
+    /// The directory of a 1 GiB unit, if it was ever used.
+    #[must_use]
+    pub fn directory(&self, gib: u64) -> Option<&Directory> {
+        let upper = self.top[(gib >> FANOUT_BITS) as usize & 0x1ff].get()?;
+        upper.below[gib as usize & 0x1ff].get().map(|d| &**d)
+    }
+
+    /// The entry of `vpn`, if its table was ever used.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, vpn: Vpn) -> Option<Place<'_>> {
+        let (a, b, table_index, index) = Self::split(vpn);
+        let directory = self.top[a].get()?.below[b].get()?;
+        let table = directory.table(table_index)?;
+        Some(Place { directory, table_index, table, index })
+    }
+
+    /// The entry of `vpn`, its table made if need be.
+    pub fn place(&self, vpn: Vpn) -> Place<'_> {
+        let (a, b, table_index, index) = Self::split(vpn);
+        let upper = self.top[a]
+            .get_or_init(|| Box::new(Upper { below: [const { OnceLock::new() }; TABLE_ENTRIES] }));
+        let directory = upper.below[b].get_or_init(Directory::new);
+        let table = directory.table_or_new(table_index);
+        Place { directory, table_index, table, index }
+    }
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_a_frame_or_a_shadow_or_nothing() {
+        assert_eq!(Pte(0).shadow(), None);
+        let p = Pte::of_frame(Pfn(u32::MAX - 1), Pte::MAPPED | Pte::DIRTY);
+        assert!(p.present() && p.all(Pte::DIRTY) && !p.all(Pte::ACCESSED));
+        assert_eq!(p.pfn(), Pfn(u32::MAX - 1));
+        let shadow = (1 << 63) - 1;
+        assert_eq!(Pte::of_shadow(shadow).shadow(), Some(shadow));
+        assert!(!Pte::of_shadow(shadow).present());
+    }
+
+    #[test]
+    fn distant_pages_have_entries_of_their_own() {
+        let t = Tree::new();
+        for vpn in [0, 511, 512, 1 << 18, (1 << 36) - 1] {
+            assert!(t.find(Vpn(vpn)).is_none_or(|p| p.get() == Pte(0)));
+            t.place(Vpn(vpn)).table.set((vpn & 511) as usize, Pte::of_frame(Pfn(vpn as u32), 0));
+        }
+        assert_eq!(t.find(Vpn(1 << 18)).unwrap().get().pfn(), Pfn(1 << 18));
+        assert_eq!(t.find(Vpn(1)).unwrap().get(), Pte(0));
+    }
+
+    #[test]
+    fn touching_an_entry_marks_its_table() {
+        let t = Tree::new();
+        let p = t.place(Vpn(700));
+        assert!(!p.directory.touched(1));
+        p.touch(p.get(), Pte::ACCESSED);
+        assert!(p.directory.touched(1) && !p.directory.touched(0));
+        p.directory.untouch(1);
+        p.touch(p.get(), Pte::ACCESSED);
+        assert!(p.directory.touched(1), "an entry already accessed still marks its table");
+    }
+}

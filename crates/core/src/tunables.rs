@@ -1,0 +1,465 @@
+//! Every mechanism as a named switch.
+//!
+//! Owns the one list of switches: key, type, default and one line of meaning. A switch is set by
+//! `KEY=VALUE` text; a wrong key is answered with the nearest right one, a wrong value with the
+//! values it may have. Presets are named sets: `k612`, `k618` and `k72` describe those kernels.
+//!
+//! Defaults are what measured best, not what is newest; `docs/benchmarks-lru.md` has the figures.
+
+use std::fmt;
+
+/// Why a setting was refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SetError {
+    /// No `=` in the text.
+    NotAPair(String),
+    /// No such switch.
+    UnknownKey {
+        /// What was asked for.
+        key: String,
+        /// The closest key there is.
+        nearest: &'static str,
+    },
+    /// The switch cannot have that value.
+    BadValue {
+        /// The switch.
+        key: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// No such preset.
+    UnknownPreset(String),
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotAPair(s) => write!(f, "'{s}' is not KEY=VALUE"),
+            Self::UnknownKey { key, nearest } => {
+                write!(f, "unknown switch '{key}'; did you mean '{nearest}'?")
+            }
+            Self::BadValue { key, value, expected } => {
+                write!(f, "{key}: '{value}' is not one of {expected}")
+            }
+            Self::UnknownPreset(p) => {
+                write!(f, "unknown preset '{p}'; there are {}", PRESETS.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for SetError {}
+
+/// A type a switch can have.
+pub trait Value: Sized {
+    /// Reads it.
+    fn parse(text: &str) -> Option<Self>;
+    /// Writes it.
+    fn show(&self) -> String;
+    /// Says what it may be.
+    fn expected() -> String;
+}
+
+impl Value for bool {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "on" | "true" | "1" | "y" => Some(true),
+            "off" | "false" | "0" | "n" => Some(false),
+            _ => None,
+        }
+    }
+    fn show(&self) -> String {
+        String::from(if *self { "on" } else { "off" })
+    }
+    fn expected() -> String {
+        "on|off".into()
+    }
+}
+
+impl Value for u32 {
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn expected() -> String {
+        "a number".into()
+    }
+}
+
+impl Value for u64 {
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+    fn show(&self) -> String {
+        self.to_string()
+    }
+    fn expected() -> String {
+        "a number".into()
+    }
+}
+
+/// 0..=200 are weights, 201 is "anonymous only" (also written `max`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Swappiness(pub u32);
+
+impl Value for Swappiness {
+    fn parse(text: &str) -> Option<Self> {
+        let n = if text == "max" { 201 } else { text.parse().ok()? };
+        (n <= 201).then_some(Self(n))
+    }
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+    fn expected() -> String {
+        "0..201|max".into()
+    }
+}
+
+macro_rules! choices {
+    ($($(#[doc = $doc:literal])* $name:ident { $($(#[doc = $d:literal])* $v:ident = $t:literal),+ $(,)? })*) => {$(
+        $(#[doc = $doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum $name { $($(#[doc = $d])* $v),+ }
+        impl Value for $name {
+            fn parse(text: &str) -> Option<Self> {
+                match text { $($t => Some(Self::$v),)+ _ => None }
+            }
+            fn show(&self) -> String {
+                String::from(match self { $(Self::$v => $t),+ })
+            }
+            fn expected() -> String {
+                [$($t),+].join("|")
+            }
+        }
+    )*};
+}
+
+choices! {
+    /// Which list machinery a lruvec uses.
+    LruKind {
+        /// Generations.
+        Gen = "gen",
+        /// Active and inactive lists.
+        Classic = "classic",
+    }
+    /// The eviction loop.
+    Loop {
+        /// Recomputes its budget, stops to age.
+        K618 = "k618",
+        /// One budget a call, batches of 64, goes on after aging.
+        K72 = "k72",
+    }
+    /// Where a new or returning folio goes.
+    Placement {
+        /// Faulted folios into the youngest generation.
+        K612 = "k612",
+        /// Faulted folios into the youngest but one.
+        K618 = "k618",
+        /// Only a returning working set folio among the two youngest.
+        K72 = "k72",
+    }
+    /// What one accessed bit does to a folio.
+    Promote {
+        /// The first promotes.
+        First = "first",
+        /// The first is remembered, the second promotes.
+        Second = "second",
+    }
+    /// What an accessed bit met at eviction does.
+    SetRefs {
+        /// The second promotes.
+        K618 = "k618",
+        /// The second activates; only several entries make a working set.
+        K72 = "k72",
+    }
+    /// What becomes of dirty file folios at the old end.
+    Dirty {
+        /// Isolated and activated in shrinking.
+        Classic = "classic",
+        /// Sorted into the next generation.
+        K618 = "k618",
+        /// As classic, the flusher woken per batch.
+        K72 = "k72",
+    }
+    /// Which end of the next generation moved folios go to.
+    TargetEnd {
+        /// They become its newest.
+        Head = "head",
+        /// They become its oldest.
+        Tail = "tail",
+    }
+    /// How the type to scan is chosen.
+    TypeSelect {
+        /// Refault rates weighed by swappiness.
+        Pid = "pid",
+        /// Reclaimed pages held to the ratio that swappiness asks for.
+        Ratio = "ratio",
+    }
+    /// What a refault's distance decides, beside the generations' recency.
+    RefaultDistance {
+        /// Nothing.
+        Off = "off",
+        /// A short distance places the folio among the young; a long one among the old.
+        Place = "place",
+    }
+}
+
+macro_rules! tunables {
+    ($($(#[doc = $doc:literal])+ $key:literal $field:ident : $ty:ty = $default:expr;)+) => {
+        /// All switches.
+        #[derive(Clone, PartialEq, Debug)]
+        #[non_exhaustive]
+        pub struct Tunables { $($(#[doc = $doc])+ pub $field: $ty),+ }
+
+        impl Default for Tunables {
+            fn default() -> Self {
+                Self { $($field: $default),+ }
+            }
+        }
+
+        impl Tunables {
+            /// Every key, in the order of the list.
+            pub const KEYS: &'static [&'static str] = &[$($key),+];
+
+            /// Sets one switch.
+            ///
+            /// # Errors
+            /// An unknown key or a value it cannot have.
+            pub fn set_pair(&mut self, key: &str, value: &str) -> Result<(), SetError> {
+                match key {
+                    $($key => {
+                        self.$field = <$ty as Value>::parse(value).ok_or_else(|| SetError::BadValue {
+                            key: $key,
+                            value: value.to_owned(),
+                            expected: <$ty as Value>::expected(),
+                        })?;
+                        Ok(())
+                    })+
+                    _ => Err(SetError::UnknownKey {
+                        key: key.to_owned(),
+                        nearest: nearest(key),
+                    }),
+                }
+            }
+
+            /// Every switch with its value, its alternatives and its meaning.
+            #[must_use]
+            pub fn rows(&self) -> Vec<Row> {
+                vec![$(Row {
+                    key: $key,
+                    value: self.$field.show(),
+                    expected: <$ty as Value>::expected(),
+                    meaning: concat!($($doc),+).trim(),
+                }),+]
+            }
+        }
+    };
+}
+
+/// A line of [`Tunables::rows`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The switch.
+    pub key: &'static str,
+    /// Its value now.
+    pub value: String,
+    /// The values it may have.
+    pub expected: String,
+    /// What it decides.
+    pub meaning: &'static str,
+}
+
+tunables! {
+    /// Which list machinery is used.
+    "lru" lru: LruKind = LruKind::Gen;
+    /// Weight of anonymous memory against files; 201 is anonymous only.
+    "swappiness" swappiness: Swappiness = Swappiness(60);
+    /// Folios gathered per CPU before they go on the lists.
+    "lru.add_batch" add_batch: u32 = 31;
+    /// A resident page keeps its swap slot until it is written again.
+    "swap.keep_slot" keep_slot: bool = true;
+    /// The eviction loop.
+    "gen.loop" gen_loop: Loop = Loop::K618;
+    /// Where new and returning folios go.
+    "gen.placement" placement: Placement = Placement::K618;
+    /// What the page-table walk does with the first accessed bit.
+    "gen.promote" promote: Promote = Promote::Second;
+    /// What eviction does with an accessed bit.
+    "gen.set_refs" set_refs: SetRefs = SetRefs::K618;
+    /// Another type is tried only when nothing at all was scanned.
+    "gen.strict_fallback" strict_fallback: bool = false;
+    /// Tiers of files are protected by their refault rate.
+    "gen.tiers" tiers: bool = true;
+    /// How the type to scan is chosen.
+    "gen.type_select" type_select: TypeSelect = TypeSelect::Pid;
+    /// Aging walks page tables.
+    "gen.walk" walk: bool = true;
+    /// Aging skips page tables the filter says were cold.
+    "gen.bloom" bloom: bool = true;
+    /// Aging skips page tables whose own accessed bit is clear.
+    "gen.non_leaf" non_leaf: bool = true;
+    /// Eviction looks at the neighbours of an accessed entry.
+    "gen.look_around" look_around: bool = true;
+    /// Aged folios that share a target are moved as one segment.
+    "gen.bulk_move" bulk_move: bool = true;
+    /// Size counters are settled once a batch.
+    "gen.counter_batch" counter_batch: bool = true;
+    /// The next folio's record is read early.
+    "gen.prefetch" prefetch: bool = true;
+    /// Where folios that aging moves go in the next generation.
+    "gen.target_end" target_end: TargetEnd = TargetEnd::Tail;
+    /// Folios handled in one hold of the lru lock.
+    "gen.lock_hold" lock_hold: u32 = 4096;
+    /// Root reclaim visits memcgs in generation order.
+    "gen.memcg_lru" memcg_lru: bool = true;
+    /// The working set of this many milliseconds is not reclaimed; 0 is off.
+    "gen.min_ttl_ms" min_ttl_ms: u64 = 0;
+    /// Keeps counters of past generations for `lru_gen_full`.
+    "gen.stats" stats: bool = false;
+    /// Each type may be aged without the other.
+    "gen.per_type_aging" per_type_aging: bool = false;
+    /// What a refault's distance decides.
+    "gen.refault_distance" refault_distance: RefaultDistance = RefaultDistance::Off;
+    /// File pages below this count are spared while anonymous memory can be reclaimed.
+    "gen.clean_floor" clean_floor: u64 = 0;
+    /// A batch never isolates more than the target still lacks.
+    "gen.exact_target" exact_target: bool = false;
+    /// What becomes of dirty file folios.
+    "dirty" dirty: Dirty = Dirty::K72;
+    /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).
+    "classic.fold" classic_fold: u64 = 0;
+}
+
+/// Names [`Tunables::preset`] knows.
+pub const PRESETS: [&str; 5] = ["ebb", "k612", "k618", "k72", "classic"];
+
+impl Tunables {
+    /// A named set of switches.
+    ///
+    /// # Errors
+    /// An unknown name.
+    pub fn preset(name: &str) -> Result<Self, SetError> {
+        let kernel = Self {
+            keep_slot: false,
+            strict_fallback: false,
+            gen_loop: Loop::K618,
+            placement: Placement::K618,
+            promote: Promote::Second,
+            set_refs: SetRefs::K618,
+            bulk_move: false,
+            counter_batch: false,
+            prefetch: false,
+            dirty: Dirty::K618,
+            classic_fold: 4096,
+            per_type_aging: false,
+            refault_distance: RefaultDistance::Off,
+            exact_target: false,
+            type_select: TypeSelect::Pid,
+            target_end: TargetEnd::Tail,
+            ..Self::default()
+        };
+        Ok(match name {
+            "ebb" => Self::default(),
+            "k618" => kernel,
+            "k612" => Self { placement: Placement::K612, promote: Promote::First, ..kernel },
+            "k72" => Self {
+                gen_loop: Loop::K72,
+                placement: Placement::K72,
+                set_refs: SetRefs::K72,
+                strict_fallback: true,
+                dirty: Dirty::K72,
+                ..kernel
+            },
+            "classic" => Self { lru: LruKind::Classic, dirty: Dirty::Classic, ..kernel },
+            _ => return Err(SetError::UnknownPreset(name.to_owned())),
+        })
+    }
+
+    /// Sets one switch from `KEY=VALUE`, or all of them from `preset=NAME`.
+    ///
+    /// # Errors
+    /// Text that is no pair, an unknown key, a value it cannot have.
+    pub fn set(&mut self, pair: &str) -> Result<(), SetError> {
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| SetError::NotAPair(pair.to_owned()))?;
+        let (key, value) = (key.trim(), value.trim());
+        if key == "preset" {
+            *self = Self::preset(value)?;
+            return Ok(());
+        }
+        self.set_pair(key, value)
+    }
+}
+
+fn nearest(key: &str) -> &'static str {
+    let score = |k: &&&str| distance(key.as_bytes(), k.as_bytes());
+    Tunables::KEYS.iter().min_by_key(score).copied().unwrap_or("lru")
+}
+
+/// Edit distance, one row at a time.
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, &x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let keep = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = keep.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_key_names_the_nearest_right_one() {
+        let e = Tunables::default().set("gen.bulkmove=on").unwrap_err();
+        assert_eq!(e.to_string(), "unknown switch 'gen.bulkmove'; did you mean 'gen.bulk_move'?");
+    }
+
+    #[test]
+    fn a_wrong_value_names_the_right_ones() {
+        let e = Tunables::default().set("gen.loop=k7").unwrap_err();
+        assert_eq!(e.to_string(), "gen.loop: 'k7' is not one of k618|k72");
+        let e = Tunables::default().set("swappiness=202").unwrap_err();
+        assert_eq!(e.to_string(), "swappiness: '202' is not one of 0..201|max");
+    }
+
+    #[test]
+    fn every_switch_takes_back_what_it_shows() {
+        for preset in PRESETS {
+            let from = Tunables::preset(preset).unwrap();
+            let mut to = Tunables::default();
+            for row in from.rows() {
+                assert!(!row.meaning.is_empty());
+                to.set(&format!("{}={}", row.key, row.value)).unwrap();
+            }
+            assert_eq!(from, to, "{preset}");
+        }
+    }
+
+    #[test]
+    fn presets_are_reachable_by_text() {
+        let mut t = Tunables::default();
+        t.set("preset=k72").unwrap();
+        assert_eq!(t, Tunables::preset("k72").unwrap());
+        assert!(matches!(t.set("preset=k99"), Err(SetError::UnknownPreset(_))));
+        assert!(matches!(t.set("lru"), Err(SetError::NotAPair(_))));
+    }
+
+    #[test]
+    fn edit_distance_counts_single_changes() {
+        assert_eq!(distance(b"kitten", b"sitting"), 3);
+        assert_eq!(distance(b"", b"abc"), 3);
+        assert_eq!(distance(b"abc", b"abc"), 0);
+    }
+}
