@@ -196,6 +196,10 @@ fn evict(v: &Lruvec, cx: &Ctx, out: &mut dyn Pageout, pfn: Pfn, found: &mut Shru
         Evicted::Freed => {
             v.note_evicted(cx, w);
             found.reclaimed += w.pages();
+            let stored = w.has(Word::SWAPBACKED) && w.has(Word::SWAPCACHE);
+            if w.has(Word::DIRTY) || (w.has(Word::SWAPBACKED) && !stored) {
+                found.written += w.pages();
+            }
             false
         }
         Evicted::Writing => {

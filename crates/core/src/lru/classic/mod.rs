@@ -171,7 +171,7 @@ fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> bool {
     cx.stat.add(by(Event::WorkingsetActivateAnon, Event::WorkingsetActivateFile), n);
     if shadow.workingset() {
         cx.folios.set(pfn, Word::WORKINGSET);
-        c.note_cost(v, cx, ty, n, 0);
+        c.note_cost(v, cx, ty, 0, n);
         cx.stat.add(by(Event::WorkingsetRestoreAnon, Event::WorkingsetRestoreFile), n);
     }
     true

@@ -35,6 +35,9 @@ fn promoted(w: Word) -> Word {
 
 /// An accessed entry met by eviction. True if the folio is to be activated.
 pub fn set_refs(cx: &Ctx, pfn: Pfn, young: u32, exec: bool) -> bool {
+    if cx.tun.promote == Promote::First {
+        return true;
+    }
     let first = |w: Word| !w.has(Word::REFERENCED.or(Word::WORKINGSET));
     let (old, _) = cx.folios.update(pfn, |w| match cx.tun.set_refs {
         _ if first(w) && exec && cx.tun.set_refs == SetRefs::K72 => promoted(w),

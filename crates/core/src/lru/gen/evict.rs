@@ -12,7 +12,7 @@ use super::window::{count_protected, moved_up, relink, try_inc_min};
 use super::{evictable, inc_gen, insert, pid};
 use crate::folio::{LruType, MIN_NR_GENS, Word};
 use crate::observe::vmstat::Event;
-use crate::tunables::{Dirty, Loop, TargetEnd, TypeSelect};
+use crate::tunables::{Dirty, Loop, Placement, TargetEnd, TypeSelect};
 use crate::types::Pfn;
 
 /// Reclaims at one priority. True if the memcg LRU should rotate this lruvec.
@@ -214,9 +214,9 @@ fn shrink_and_put_back(
 /// A rejected folio is not put back where it would be met again at once.
 fn keep_off_oldest(v: &Lruvec, cx: &Ctx, pfn: Pfn) {
     let w = cx.folios.word(pfn);
-    if !w.has(Word::UNEVICTABLE)
-        && insert::target_seq(v, cx, w, Add::Normal) == v.r#gen.min_seq(w.ty())
-    {
+    let back_to_oldest = || insert::target_seq(v, cx, w, Add::Normal) == v.r#gen.min_seq(w.ty());
+    let k612 = cx.tun.placement == Placement::K612;
+    if !w.has(Word::UNEVICTABLE) && (k612 || back_to_oldest()) {
         cx.folios.update(pfn, |w| w.without_refs().with(Word::ACTIVE));
     }
 }
