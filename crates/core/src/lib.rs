@@ -5,10 +5,10 @@
 //! it is, which pages the hardware says were touched, what became of a write.
 #![forbid(unsafe_code)]
 
-pub mod resident;
 pub mod folio;
 pub mod lru;
 pub mod observe;
+pub mod resident;
 pub mod space;
 pub mod swap;
 pub mod tunables;

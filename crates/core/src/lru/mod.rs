@@ -350,6 +350,36 @@ impl Lruvec {
         self.policy().shrink(self, cx, sc, out)
     }
 
+    /// The `+` command of `lru_gen`: opens a new generation, if `seq` is not beyond the youngest.
+    ///
+    /// # Errors
+    /// The generation does not exist yet, or another task aged first.
+    pub fn age(
+        &self,
+        cx: &Ctx,
+        seq: u64,
+        swappiness: u32,
+        force: bool,
+    ) -> Result<(), r#gen::RunError> {
+        let mut sc = Scan::new(Who::Proactive, false, 0, swappiness);
+        r#gen::run_aging(self, cx, &mut sc, seq, swappiness, force)
+    }
+
+    /// The `-` command of `lru_gen`: evicts generations up to `seq`, at most `sc.target` pages, at
+    /// the swappiness in `sc`. Returns pages freed.
+    ///
+    /// # Errors
+    /// The generation is one of the two youngest.
+    pub fn evict_gens(
+        &self,
+        cx: &Ctx,
+        sc: &mut Scan,
+        out: &mut dyn Pageout,
+        seq: u64,
+    ) -> Result<u64, r#gen::RunError> {
+        r#gen::run_eviction(self, cx, sc, out, seq)
+    }
+
     /// A reclaim run over this lruvec ended, at whatever priority.
     pub fn end_reclaim(&self) {
         self.classic.snapshot();

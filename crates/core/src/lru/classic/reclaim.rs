@@ -20,10 +20,10 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
     let all_of_it =
         sc.root && sc.who == Who::Direct && sc.priority == super::super::scan::DEF_PRIORITY;
     while left[0] > 0 || left[2] > 0 || left[3] > 0 {
-        for i in 0..4 {
-            let n = left[i].min(SWAP_CLUSTER_MAX);
+        for (i, left) in left.iter_mut().enumerate() {
+            let n = (*left).min(SWAP_CLUSTER_MAX);
             if n > 0 {
-                left[i] -= n;
+                *left -= n;
                 reclaimed += shrink_list(v, cx, sc, out, round, i, n);
             }
         }
@@ -67,7 +67,7 @@ fn shrink_list(
     n: u64,
 ) -> u64 {
     let ty = LruType::ALL[list / 2];
-    if list % 2 == 0 {
+    if list.is_multiple_of(2) {
         return shrink_inactive(v, cx, sc, out, ty, n);
     }
     if round.may_deactivate[ty.index()] {

@@ -472,9 +472,8 @@ pub(crate) fn run_eviction(
     sc: &mut Scan,
     out: &mut dyn Pageout,
     seq: u64,
-    swappiness: u32,
-    quota: u64,
 ) -> Result<u64, RunError> {
+    let (swappiness, quota) = (sc.swappiness, sc.target);
     if seq + MIN_NR_GENS > v.r#gen.max_seq() {
         return Err(RunError::Invalid);
     }

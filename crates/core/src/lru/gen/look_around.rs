@@ -88,10 +88,8 @@ fn promote(
         mark_dirty(cx, pfn);
     }
     if around.with_walk {
-        if let Some(old) = update_gen(cx, pfn, slot) {
-            if old != slot {
-                around.deltas.moved(cx.folios.word(pfn), old, slot);
-            }
+        if let Some(old) = update_gen(cx, pfn, slot).filter(|&old| old != slot) {
+            around.deltas.moved(cx.folios.word(pfn), old, slot);
         }
     } else if set_refs(cx, pfn, 1, exec) && cx.folios.word(pfn).slot().is_some_and(|s| s != slot) {
         around.pagevec.activate(v, cx, pfn);

@@ -33,6 +33,7 @@ pub use aging::MmList;
 pub(crate) use batch::Deltas;
 pub use bloom::Bloom;
 pub use evict::RunError;
+pub(crate) use evict::{run_aging, run_eviction};
 pub use pid::Tiers;
 
 use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
@@ -133,23 +134,23 @@ impl GenState {
         let max = self.max_seq();
         let mut sum = [[[0i64; ZONES]; 2]; 4];
         let mut sizes = [0i64; 4];
+        let age = |slot: usize| (max % 4 + 4 - slot as u64) % 4;
         for ty in LruType::ALL {
             let gens = self.gens(ty);
             assert!((2..=4).contains(&gens), "{ty:?} has {gens} generations");
-            for seq in 0..4u64 {
-                for zone in 0..ZONES {
-                    let list = &lists.r#gen[seq as usize][ty.index()][zone];
+            let per_type = lists.r#gen.iter().map(|per_type| &per_type[ty.index()]).enumerate();
+            for (home, zones) in per_type {
+                for (zone, list) in zones.iter().enumerate() {
                     list.check(cx.folios);
                     for pfn in list.order(cx.folios) {
                         let w = cx.folios.word(pfn);
                         let slot = w.slot().expect("a folio on a list has a generation");
                         assert!(w.has(Word::LRU) && !w.has(Word::ACTIVE), "{w:?}");
-                        assert_eq!((w.ty(), w.zone()), (ty, zone));
-                        let age = |s: u64| (max % 4 + 4 - s) % 4;
-                        assert!(age(slot as u64) <= age(seq), "{w:?} is older than its list");
-                        sum[slot][ty.index()][zone] += w.pages() as i64;
-                        sizes[ty.index() * 2 + usize::from(self.is_active(slot))] +=
-                            w.pages() as i64;
+                        assert_eq!((w.ty(), w.zone(), w.home()), (ty, zone, home), "{w:?}");
+                        assert!(age(slot) <= age(home), "{w:?} is older than its list");
+                        let n = w.pages() as i64;
+                        sum[slot][ty.index()][zone] += n;
+                        sizes[ty.index() * 2 + usize::from(self.is_active(slot))] += n;
                     }
                 }
             }
