@@ -179,6 +179,11 @@ impl Injector {
         Self { active }
     }
 
+    /// Whether there is a plan.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.is_some()
+    }
+
     /// Whether `fault` strikes now; for slow transfers, by how much.
     #[inline]
     fn strikes(&self, fault: Fault) -> Option<Duration> {

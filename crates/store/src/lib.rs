@@ -104,7 +104,17 @@ impl Store {
                     if ram_limit.is_some() || !files.is_empty() {
                         return Err(StoreError::Tiers("one ram tier, and that first"));
                     }
+                    if limit.is_some_and(|limit| limit < arena::SPAN_COST) {
+                        return Err(StoreError::Tiers(
+                            "a ram tier of less than 64K holds nothing: give it more or none",
+                        ));
+                    }
                     ram_limit = Some(limit.unwrap_or(options.ram_limit_default));
+                }
+                TierSpec::File { limit: Some(..4096), .. } => {
+                    return Err(StoreError::Tiers(
+                        "a file tier of less than 4K holds no page: give it more or leave it out",
+                    ));
                 }
                 TierSpec::File { path, limit } => {
                     let index = u8::try_from(files.len())

@@ -1,6 +1,7 @@
 //! What a page is to the store: 4096 bytes, a hash, perhaps one repeated word.
 
 use ebb_core::types::PAGE_SIZE;
+use std::sync::LazyLock;
 
 /// The content of a page.
 pub type Page = [u8; PAGE_SIZE];
@@ -23,6 +24,12 @@ pub fn same_filled(page: &Page) -> Option<u64> {
     // Pages that start alike often end differently: the last word settles most of them at once.
     (words[words.len() - 1] == first && words.iter().all(|word| *word == first))
         .then(|| u64::from_ne_bytes(first))
+}
+
+/// The hash of a page that repeats a word. Zero pages are so many that theirs is kept.
+pub(crate) fn same_filled_hash(word: u64, page: &Page) -> u64 {
+    static ZERO: LazyLock<u64> = LazyLock::new(|| page_hash(&ZERO_PAGE));
+    if word == 0 { *ZERO } else { page_hash(page) }
 }
 
 /// Fills a page with one repeated word.

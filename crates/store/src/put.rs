@@ -5,7 +5,7 @@
 
 use crate::arena::{NoObject, SPAN_BYTES};
 use crate::error::{StoreError, TierName};
-use crate::page::{Page, page_hash, same_filled};
+use crate::page::{Page, page_hash, same_filled, same_filled_hash};
 use crate::table::{FilePlace, Place};
 use crate::{Store, lock};
 use ebb_core::types::{PAGE_SIZE, SlotId};
@@ -105,12 +105,13 @@ impl Store {
         let put = &mut *put;
         self.upkeep(&mut put.demotion);
         for (at, &(slot, page)) in pages.iter().enumerate() {
-            let hash = page_hash(page);
             if let Some(word) = same_filled(page) {
+                let hash = same_filled_hash(word, page);
                 let freed = lock(&self.index).set(slot, hash, Place::Same(word));
                 self.free_file_page(freed);
                 continue;
             }
+            let hash = page_hash(page);
             if self.has_ram && self.compress_to_ram(put, slot, hash, page) {
                 continue;
             }

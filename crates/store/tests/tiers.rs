@@ -264,7 +264,7 @@ fn adjacent_pages_are_read_with_few_transfers() {
 }
 
 #[test]
-fn a_store_without_tiers_or_with_ram_last_is_refused() {
+fn tiers_that_make_no_sense_are_refused() {
     let options = ebb_store::Options::default();
     assert!(matches!(Store::open(&[], &options), Err(StoreError::Tiers(_))));
     let (ram, file) = (
@@ -272,4 +272,9 @@ fn a_store_without_tiers_or_with_ram_last_is_refused() {
         ebb_store::TierSpec::File { path: None, limit: None },
     );
     assert!(matches!(Store::open(&[file, ram], &options), Err(StoreError::Tiers(_))));
+    for tiers in ["ram:4K", "file:4095", "ram,file:1"] {
+        let tiers = ebb_store::parse_tiers(tiers).expect("tiers");
+        let error = Store::open(&tiers, &options).err().expect("too small").to_string();
+        assert!(error.contains("give it more"), "{error}");
+    }
 }
