@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod folio;
+pub mod frame;
 pub mod lru;
 pub mod observe;
 pub mod resident;

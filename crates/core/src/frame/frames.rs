@@ -1,0 +1,509 @@
+//! The allocator: zones, per-CPU sets before them, and the ways in.
+//!
+//! A caller either holds a [`Cpu`], the claim on one CPU's sets, and then a hit costs no locked
+//! instruction; or it names a CPU as a hint and takes that CPU's lock if it is free. In both ways
+//! the number is only a hint: where sets cannot be had, the zone itself serves.
+//!
+//! Invariants:
+//! * I1: a managed frame is in exactly one of: a zone's store, one set, a caller's hands, a leaked
+//!   block.
+//! * I2: `FreePages` of a zone counts its store only; what sets hold is allocated as far as it
+//!   knows.
+//!
+//! Lock order: a CPU's set lock, a CPU's scratch, a store's locks. No host callback under any of
+//! them.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::blocks::BlockMap;
+use super::checks::{BadFree, BadUse, FrameTable};
+use super::counter::ZoneItem;
+use super::cpulock::{CpuLock, RemoteFence};
+use super::kinds::{AllocFlags, Checks, Gfp, Migratetype, ORDERS, Order, ZoneKind};
+use super::layout::Config;
+use super::pcp::{Pcp, Pressure, list_of};
+use super::state::{BELOW_HIGH, FreeStore, RECLAIM_ACTIVE, Want, ZoneState};
+use super::sync::{AtomicU64, Mutex, Relaxed, lock};
+use super::watermark::Level;
+use crate::types::Pfn;
+
+/// The most blocks one refill or drain portion moves.
+#[cfg(not(loom))]
+pub(super) const SCRATCH: usize = 2048;
+#[cfg(loom)]
+pub(super) const SCRATCH: usize = 8;
+
+/// A zone and its free frames.
+#[derive(Debug)]
+pub struct Zone {
+    pub(super) state: ZoneState,
+    pub(super) store: Box<dyn FreeStore>,
+}
+
+impl Zone {
+    /// Sizes, marks and counters.
+    #[must_use]
+    pub fn state(&self) -> &ZoneState {
+        &self.state
+    }
+
+    /// Whether a request of `order` that may go as high as class `highest` passes the watermark at
+    /// `level`, boost included, with the plain count of free pages.
+    #[must_use]
+    pub fn watermark_ok(
+        &self,
+        order: Order,
+        level: Level,
+        highest: usize,
+        flags: AllocFlags,
+    ) -> bool {
+        let free = self.state.counters.read(ZoneItem::FreePages);
+        self.watermark_ok_with(order, self.state.effective_mark(level), highest, flags, free)
+    }
+
+    /// The same with a given mark and number of free pages.
+    #[must_use]
+    pub fn watermark_ok_with(
+        &self,
+        order: Order,
+        mark: u64,
+        highest: usize,
+        flags: AllocFlags,
+        free: u64,
+    ) -> bool {
+        let blocks = || self.store.blocks_free(order);
+        self.state.watermark_ok(free, order.get(), mark, highest, flags, blocks)
+    }
+
+    /// Free blocks in the store by order and migratetype.
+    #[must_use]
+    pub fn free_blocks(&self) -> [[u64; 6]; ORDERS] {
+        self.store.counts()
+    }
+
+    pub(super) fn pressure(&self) -> Pressure {
+        Pressure {
+            below_high: self.state.flag(BELOW_HIGH),
+            reclaim_active: self.state.flag(RECLAIM_ACTIVE),
+        }
+    }
+}
+
+/// One CPU's sets, one per zone.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct CpuSets {
+    pub(super) lock: CpuLock,
+    pub(super) sets: Box<[Pcp]>,
+    pub(super) node: usize,
+    /// Room for one portion, used under `lock`.
+    scratch: Mutex<Box<[u32]>>,
+    /// By zone: blocks and pages that went past the sets.
+    pub(super) direct: Box<[Direct]>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Direct {
+    pub(super) blocks: AtomicU64,
+    pub(super) pages: AtomicU64,
+    pub(super) freed: AtomicU64,
+}
+
+impl CpuSets {
+    pub(super) fn new(node: usize, sets: Box<[Pcp]>) -> Self {
+        let direct = sets.iter().map(|_| Direct::default()).collect();
+        let scratch = Mutex::new(vec![0; SCRATCH].into_boxed_slice());
+        Self { lock: CpuLock::new(), sets, node, scratch, direct }
+    }
+}
+
+/// The way in: whose sets, and whether they are claimed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Who {
+    pub(super) cpu: usize,
+    pub(super) owner: bool,
+}
+
+/// The page-frame allocator.
+#[derive(Debug)]
+pub struct Frames {
+    pub(super) zones: Box<[Zone]>,
+    pub(super) cpus: Box<[CpuSets]>,
+    pub(super) blocks: Arc<BlockMap>,
+    pub(super) table: Option<Arc<FrameTable>>,
+    pub(super) kinds: Vec<ZoneKind>,
+    /// By kind of zone: the highest class that is not above it.
+    classes: [u8; 6],
+    /// By node and highest class: zones in the order they are tried.
+    pub(super) zonelists: Vec<Vec<Vec<usize>>>,
+    /// By node and highest class: the first of these.
+    preferred: Box<[[Option<u32>; 6]]>,
+    pub(super) fence: Option<Arc<dyn RemoteFence>>,
+    light: bool,
+    sets_on: bool,
+    /// Hits need nothing but sets: no frame table.
+    plain: bool,
+    checks: Checks,
+}
+
+impl Frames {
+    pub(super) fn assemble(
+        config: &Config,
+        zones: Vec<Zone>,
+        cpus: Vec<CpuSets>,
+        blocks: Arc<BlockMap>,
+        table: Option<Arc<FrameTable>>,
+    ) -> Self {
+        let zonelists = zonelists(config, &zones);
+        let first = |node: &Vec<Vec<usize>>| {
+            std::array::from_fn(|class| Some(*node.get(class)?.first()? as u32))
+        };
+        Self {
+            preferred: zonelists.iter().map(first).collect(),
+            classes: std::array::from_fn(|kind| {
+                config.kinds.iter().rposition(|&k| k as usize <= kind).unwrap_or(0) as u8
+            }),
+            zones: zones.into_boxed_slice(),
+            cpus: cpus.into_boxed_slice(),
+            blocks,
+            plain: table.is_none(),
+            table,
+            kinds: config.kinds.clone(),
+            zonelists,
+            light: config.fence.is_some(),
+            fence: config.fence.clone(),
+            sets_on: config.pcp.is_some(),
+            checks: config.checks,
+        }
+    }
+
+    /// Claims the sets of `cpu`. `None` if another claim on them is alive.
+    #[must_use]
+    pub fn cpu(&self, cpu: usize) -> Option<Cpu<'_>> {
+        let cpu = cpu % self.cpus.len();
+        let sets = &self.cpus[cpu];
+        sets.lock.claim().then_some(Cpu { frames: self, sets, cpu, not_sync: PhantomData })
+    }
+
+    /// All zones, by node and then as given.
+    #[must_use]
+    pub fn zones(&self) -> &[Zone] {
+        &self.zones
+    }
+
+    /// The frame table of checked mode.
+    #[must_use]
+    pub fn table(&self) -> Option<&FrameTable> {
+        self.table.as_deref()
+    }
+
+    /// The pageblock map.
+    #[must_use]
+    pub fn blocks(&self) -> &BlockMap {
+        &self.blocks
+    }
+
+    /// CPUs.
+    #[must_use]
+    pub fn cpu_count(&self) -> usize {
+        self.cpus.len()
+    }
+
+    /// The class of a request: the position of the highest kind of zone it may use.
+    #[must_use]
+    #[inline(always)]
+    pub fn class_of(&self, gfp: Gfp) -> usize {
+        self.classes[gfp.zone_kind() as usize] as usize
+    }
+
+    #[inline(always)]
+    fn enter(&self, sets: &CpuSets, owner: bool) -> bool {
+        if owner { sets.lock.enter_owner(self.light) } else { sets.lock.try_enter_shared() }
+    }
+
+    #[inline(always)]
+    fn leave(sets: &CpuSets, owner: bool) {
+        if owner {
+            sets.lock.leave_owner();
+        } else {
+            sets.lock.leave_stopped();
+        }
+    }
+
+    /// The block if the preferred zone is far above its marks and the set has one.
+    #[inline(always)]
+    fn hit(&self, sets: &CpuSets, owner: bool, gfp: Gfp, order: Order) -> Option<Pfn> {
+        if !(self.plain && self.sets_on) {
+            return None;
+        }
+        let class = self.class_of(gfp);
+        let zone = self.preferred[sets.node][class]? as usize;
+        let state = &self.zones[zone].state;
+        let migratetype = gfp.migratetype();
+        let mut free = state.counters.read(ZoneItem::FreePages) as i64;
+        if migratetype != Migratetype::Movable {
+            free -= state.counters.read(ZoneItem::FreeCma) as i64;
+        }
+        free -= state.free_highatomic.load(Relaxed) + i64::from(order.pages() - 1);
+        let quiet = free > state.hit_marks[class].load(Relaxed) && state.flags.load(Relaxed) == 0;
+        let list = list_of(order, migratetype)?;
+        if !quiet || gfp.has(Gfp::WRITE) || !self.enter(sets, owner) {
+            return None;
+        }
+        let set = &sets.sets[zone];
+        let pfn = set.lists[list].pop();
+        set.note_pop();
+        Self::leave(sets, owner);
+        pfn.map(Pfn)
+    }
+
+    /// A block from `zone`, by way of the sets if they have it or can be refilled.
+    pub(super) fn rmqueue(&self, who: Who, zone: &Zone, want: &Want) -> Option<Pfn> {
+        loop {
+            let pfn = self.rmqueue_raw(who, zone, want)?;
+            let Some(table) = &self.table else { return Some(Pfn(pfn)) };
+            let looked = self.checks != Checks::OnPop || table.sane(pfn, want.order);
+            if looked && table.mark_used(pfn, want.order) {
+                return Some(Pfn(pfn));
+            }
+            zone.state.leak(want.order);
+        }
+    }
+
+    fn rmqueue_raw(&self, who: Who, zone: &Zone, want: &Want) -> Option<u32> {
+        let sets = &self.cpus[who.cpu];
+        let reserve = want.flags.has(AllocFlags::HIGHATOMIC);
+        if let Some(list) = list_of(want.order, want.migratetype)
+            && self.sets_on
+            && !reserve
+            && self.enter(sets, who.owner)
+        {
+            let set = &sets.sets[zone.state.index];
+            if zone.state.node != sets.node {
+                set.touch();
+            }
+            set.note_pop();
+            let pfn = set.lists[list].pop().or_else(|| self.refill(sets, zone, list, want));
+            Self::leave(sets, who.owner);
+            if pfn.is_some() {
+                return pfn;
+            }
+        }
+        let mut one = [0];
+        let n = self.take_checked(zone, want, &mut one);
+        if n == 0 {
+            return None;
+        }
+        let direct = &sets.direct[zone.state.index];
+        direct.blocks.fetch_add(1, Relaxed);
+        direct.pages.fetch_add(u64::from(want.order.pages()), Relaxed);
+        Some(one[0])
+    }
+
+    /// Takes from the store and, if that is when checks are due, looks at what came.
+    fn take_checked(&self, zone: &Zone, want: &Want, out: &mut [u32]) -> usize {
+        let n = zone.store.take(&zone.state, want, out);
+        let Some(table) = self.table.as_ref().filter(|_| self.checks == Checks::AfterLock) else {
+            return n;
+        };
+        let mut kept = 0;
+        for i in 0..n {
+            if table.sane(out[i], want.order) {
+                out[kept] = out[i];
+                kept += 1;
+            } else {
+                zone.state.leak(want.order);
+            }
+        }
+        kept
+    }
+
+    /// Fills the list and pops from it. The caller is in.
+    fn refill(&self, sets: &CpuSets, zone: &Zone, list: usize, want: &Want) -> Option<u32> {
+        let set = &sets.sets[zone.state.index];
+        let n = set.refill_count(list, zone.pressure()) as usize;
+        let mut scratch = lock(&sets.scratch);
+        let room = n.min(scratch.len());
+        let spare = AllocFlags::OOM.with(AllocFlags::NON_BLOCK);
+        let want = Want { flags: want.flags.without(spare), ..*want };
+        let n = self.take_checked(zone, &want, &mut scratch[..room]);
+        set.lists[list].append(&scratch[..n]);
+        drop(scratch);
+        set.lists[list].pop()
+    }
+
+    /// Gives a block back. On a refusal nothing has changed.
+    #[inline(always)]
+    pub(super) fn free_by(
+        &self,
+        sets: &CpuSets,
+        who: Who,
+        pfn: Pfn,
+        order: Order,
+    ) -> Result<(), BadFree> {
+        let info = self.blocks.get(pfn);
+        if let Some(zone) = info.zone()
+            && self.plain
+            && self.sets_on
+            && self.zones[zone].state.flags.load(Relaxed) == 0
+            && let Some(list) = list_of(order, info.migratetype())
+            && self.enter(sets, who.owner)
+        {
+            let done = sets.sets[zone].lists[list].push(pfn.0);
+            Self::leave(sets, who.owner);
+            if done {
+                return Ok(());
+            }
+        }
+        self.free_slow(who, pfn, order)
+    }
+
+    #[inline(never)]
+    fn free_slow(&self, who: Who, pfn: Pfn, order: Order) -> Result<(), BadFree> {
+        let info = self.blocks.get(pfn);
+        let fail = |why| Err(BadFree { pfn, order: order.get(), why });
+        let Some(zone) = info.zone().map(|z| &self.zones[z]) else {
+            return fail(BadUse::Foreign);
+        };
+        if pfn.0 & (order.pages() - 1) != 0 {
+            return fail(BadUse::Misaligned);
+        }
+        let span = &zone.state.span;
+        if pfn.0 < span.start || pfn.0 + order.pages() > span.end {
+            return fail(BadUse::Foreign);
+        }
+        if let Some(table) = &self.table {
+            table.mark_free(pfn, order, self.checks == Checks::OnPop)?;
+        }
+        let sets = &self.cpus[who.cpu];
+        if let Some(list) = list_of(order, info.migratetype())
+            && self.sets_on
+            && self.enter(sets, who.owner)
+        {
+            self.push(sets, zone, list, pfn.0);
+            Self::leave(sets, who.owner);
+            let state = &zone.state;
+            if state.flag(BELOW_HIGH)
+                && zone.watermark_ok(Order::ZERO, Level::High, state.class, AllocFlags::NONE)
+            {
+                state.clear_flag(BELOW_HIGH);
+            }
+            return Ok(());
+        }
+        zone.store.give(&zone.state, who.cpu, order, &mut [pfn.0], false);
+        sets.direct[zone.state.index].freed.fetch_add(u64::from(order.pages()), Relaxed);
+        Ok(())
+    }
+
+    /// Pushes by the rule and drains what it says. The caller is in.
+    fn push(&self, sets: &CpuSets, zone: &Zone, list: usize, pfn: u32) {
+        let set = &sets.sets[zone.state.index];
+        let index = zone.state.index;
+        if set.lists[list].is_full() {
+            let pages = set.lists[list].len() << super::pcp::order_of(list).get();
+            self.drain_pages(sets, index, list, pages / 2 + 1);
+        }
+        let pages = set.push_by_rule(list, pfn, zone.pressure());
+        if pages > 0 {
+            self.drain_pages(sets, index, list, pages);
+        }
+        if zone.state.node != sets.node {
+            set.touch();
+        }
+    }
+
+    /// Drains a set; the caller is in.
+    pub(super) fn drain_pages(&self, sets: &CpuSets, zone: usize, list: usize, pages: u32) {
+        let cpu = self.number_of(sets);
+        let z = &self.zones[zone];
+        let mut scratch = lock(&sets.scratch);
+        sets.sets[zone].drain(list, pages, &mut scratch, |order, frames| {
+            z.store.give(&z.state, cpu, order, frames, false);
+        });
+    }
+
+    fn number_of(&self, sets: &CpuSets) -> usize {
+        self.cpus.iter().position(|c| std::ptr::eq(c, sets)).unwrap_or(0)
+    }
+
+    /// The frames of one zone.
+    #[must_use]
+    pub fn span(&self, zone: usize) -> Range<u32> {
+        self.zones[zone].state.span.clone()
+    }
+}
+
+/// Node by node in order of distance; in a node, from the highest class down.
+fn zonelists(config: &Config, zones: &[Zone]) -> Vec<Vec<Vec<usize>>> {
+    let distance = |a: usize, b: usize| {
+        let given = config.distances.get(a).and_then(|row| row.get(b)).copied();
+        (given.unwrap_or(a.abs_diff(b) as u32), b)
+    };
+    let list = |node: usize, highest: usize| {
+        let fits = |z: &&Zone| z.state.class <= highest && z.state.managed > 0;
+        let mut list: Vec<&Zone> = zones.iter().filter(fits).collect();
+        list.sort_by_key(|z| (distance(node, z.state.node), std::cmp::Reverse(z.state.class)));
+        list.iter().map(|z| z.state.index).collect()
+    };
+    let lists = |node| (0..config.kinds.len()).map(|highest| list(node, highest)).collect();
+    (0..config.nodes.len()).map(lists).collect()
+}
+
+/// The claim on one CPU's sets. It can move between threads, but only one at a time can use it.
+#[derive(Debug)]
+pub struct Cpu<'a> {
+    pub(super) frames: &'a Frames,
+    sets: &'a CpuSets,
+    cpu: usize,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl Cpu<'_> {
+    /// One block, if the sets have it and memory is plentiful; else as [`Frames::alloc_on`] with
+    /// this CPU. See there.
+    #[inline(always)]
+    #[must_use]
+    pub fn hit(&self, gfp: Gfp, order: Order) -> Option<Pfn> {
+        self.frames.hit(self.sets, true, gfp, order)
+    }
+
+    /// Gives a block back. On a refusal nothing has changed.
+    #[inline(always)]
+    pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), BadFree> {
+        self.frames.free_by(self.sets, self.who(), pfn, order)
+    }
+
+    #[inline(always)]
+    pub(super) fn who(&self) -> Who {
+        Who { cpu: self.cpu, owner: true }
+    }
+
+    /// The CPU's number.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.cpu
+    }
+}
+
+impl Drop for Cpu<'_> {
+    fn drop(&mut self) {
+        self.sets.lock.unclaim();
+    }
+}
+
+impl Frames {
+    /// The block if a hit suffices, for a caller without a claim.
+    #[inline]
+    pub(super) fn hit_on(&self, cpu: usize, gfp: Gfp, order: Order) -> Option<Pfn> {
+        self.hit(&self.cpus[cpu], false, gfp, order)
+    }
+
+    /// Gives a block back by way of the sets of `cpu`, a hint. On a refusal nothing has changed.
+    pub fn free_on(&self, cpu: usize, pfn: Pfn, order: Order) -> Result<(), BadFree> {
+        let cpu = cpu % self.cpus.len();
+        self.free_by(&self.cpus[cpu], Who { cpu, owner: false }, pfn, order)
+    }
+}

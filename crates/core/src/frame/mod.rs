@@ -1,0 +1,46 @@
+//! The page-frame allocator: zones and watermarks, free blocks, per-CPU sets, CMA, counters.
+//!
+//! ```text
+//! a request -> hit: a block of the CPU's own set                               frames, pcp,
+//! cpulock -> fast path: zones in order, watermarks, refill from the store     alloc, watermark
+//!           -> slow path: kswapd, compaction, reclaim, killing, by callback     slow
+//! a store keeps free blocks: lists (the kernel's placement) | bitmap (the fast one)
+//! ```
+//! `layout` is where a machine is described and every mechanism chosen; `checks` the frame table of
+//! checked mode; `contig` contiguous ranges; `text` the kernel's text formats.
+
+mod alloc;
+mod bitmap;
+mod blocks;
+mod checks;
+mod contig;
+mod counter;
+mod cpulock;
+mod frames;
+mod kinds;
+mod layout;
+mod lists;
+mod pcp;
+mod slow;
+mod state;
+mod sync;
+mod text;
+mod upkeep;
+pub mod watermark;
+
+pub use alloc::{Compaction, Host, NoHost, Request};
+pub use blocks::{BlockInfo, BlockMap};
+pub use checks::{BadFree, BadUse, FrameTable};
+pub use contig::ContigError;
+pub use counter::{Counters, ZoneItem};
+pub use cpulock::RemoteFence;
+pub use frames::{Cpu, Frames, Zone};
+pub use kinds::{
+    AllocFlags, COSTLY_ORDER, Checks, CmaCount, Gfp, MAX_ORDER, Migratetype, ORDERS, Order,
+    PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, ZoneKind,
+};
+pub use layout::{Backend, Config, LayoutError, ZoneSpec};
+pub use pcp::PcpRule;
+pub use slow::{RECLAIM_RETRIES_MAX, SWAP_CLUSTER};
+pub use state::{Census, FreeStore, Meter, NoCensus, Want, ZoneState};
+pub use text::NodeText;

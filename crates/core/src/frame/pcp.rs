@@ -1,0 +1,464 @@
+//! One zone's page set on one CPU: free blocks that are taken and given back without the zone's
+//! lock.
+//!
+//! A list is a ring of frame numbers. Its head is the hot end: blocks are popped and pushed there.
+//! Refills are appended at the tail, so that a consumer gets them in ascending order; drains take
+//! the coldest blocks from the tail. No frame is touched.
+//!
+//! Invariants:
+//! * I1: whoever uses a set holds its CPU's lock; fields are plain memory otherwise.
+//! * I2: a list holds at most its ring's capacity; indices wrap, their difference is the length.
+//!
+//! Sizes follow one of two rules. `Kernel`: one `high` for all lists, tuned as the kernel does.
+//! `Fixed`: a limit per list, so that a push is one comparison and a full set drains in
+//! microseconds.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::kinds::{Migratetype, Order, PAGEBLOCK_ORDER};
+use super::sync::{AtomicU64, Owned32};
+use super::watermark::PcpSize;
+
+/// Lists of a set: orders 0 to 3 of three types, and huge pages, movable or not.
+pub const LISTS: usize = 14;
+const HUGE_LIST: usize = 12;
+const ORDERS_MAX: u8 = 3;
+/// A bulk operation moves at most `batch << SCALE_MAX` pages.
+const SCALE_MAX: u32 = 5;
+/// Ticks after which an idle set of a remote node is drained.
+const EXPIRE_TICKS: u32 = 3;
+
+/// The list for a block, if sets hold such blocks.
+#[inline(always)]
+#[must_use]
+pub(super) fn list_of(order: Order, migratetype: Migratetype) -> Option<usize> {
+    let t = migratetype.pcp_list()?;
+    if order.get() <= ORDERS_MAX {
+        Some(order.get() as usize * 3 + t)
+    } else if order.get() == PAGEBLOCK_ORDER {
+        Some(HUGE_LIST + usize::from(t != 1))
+    } else {
+        None
+    }
+}
+
+/// The order of a list's blocks.
+#[must_use]
+pub(super) fn order_of(list: usize) -> Order {
+    let order = if list >= HUGE_LIST { PAGEBLOCK_ORDER } else { (list / 3) as u8 };
+    Order::new(order).unwrap_or(Order::ZERO)
+}
+
+/// How sets are sized.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PcpRule {
+    /// The kernel's automatic tuning.
+    Kernel,
+    /// A limit of pages per list, and of huge pages; refills and drains in units of `batch` and
+    /// `huge_batch`.
+    Fixed {
+        /// Pages a list of small blocks may hold.
+        high: u32,
+        /// Pages per refill; a drain takes twice as many.
+        batch: u32,
+        /// Huge pages a list may hold.
+        huge_high: u32,
+        /// Huge pages per refill or drain.
+        huge_batch: u32,
+    },
+}
+
+impl PcpRule {
+    /// The best measured.
+    pub const FAST: Self = Self::Fixed { high: 512, batch: 64, huge_high: 64, huge_batch: 32 };
+}
+
+#[derive(Debug)]
+pub(super) struct List {
+    head: Owned32,
+    tail: Owned32,
+    /// A push beyond this length asks the rule.
+    limit: Owned32,
+    slots: Box<[Owned32]>,
+    pops: AtomicU64,
+    moved_in: Owned32,
+    moved_out: Owned32,
+}
+
+impl List {
+    fn new(capacity: u32, limit: u32) -> Self {
+        Self {
+            head: Owned32::new(0),
+            tail: Owned32::new(0),
+            limit: Owned32::new(limit),
+            slots: (0..capacity.next_power_of_two()).map(|_| Owned32::new(0)).collect(),
+            pops: AtomicU64::new(0),
+            moved_in: Owned32::new(0),
+            moved_out: Owned32::new(0),
+        }
+    }
+
+    #[inline(always)]
+    fn at(&self, index: u32) -> &Owned32 {
+        &self.slots[index as usize & (self.slots.len() - 1)]
+    }
+
+    #[inline(always)]
+    pub(super) fn len(&self) -> u32 {
+        self.tail.get().wrapping_sub(self.head.get())
+    }
+
+    #[inline(always)]
+    pub(super) fn pop(&self) -> Option<u32> {
+        let head = self.head.get();
+        if head == self.tail.get() {
+            return None;
+        }
+        let pfn = self.at(head).get();
+        self.head.set(head.wrapping_add(1));
+        self.pops.store(self.pops.load(Relaxed) + 1, Relaxed);
+        Some(pfn)
+    }
+
+    /// False if the list is at its limit.
+    #[inline(always)]
+    pub(super) fn push(&self, pfn: u32) -> bool {
+        let below = self.len() < self.limit.get();
+        if below {
+            self.push_hot(pfn);
+        }
+        below
+    }
+
+    #[inline(always)]
+    fn push_hot(&self, pfn: u32) {
+        let head = self.head.get().wrapping_sub(1);
+        self.at(head).set(pfn);
+        self.head.set(head);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.room() == 0
+    }
+
+    fn room(&self) -> u32 {
+        self.slots.len() as u32 - self.len()
+    }
+
+    /// Appends at the cold end; the caller has made sure of room.
+    pub(super) fn append(&self, frames: &[u32]) {
+        debug_assert!(frames.len() as u32 <= self.room());
+        let tail = self.tail.get();
+        for (i, &pfn) in frames.iter().enumerate() {
+            self.at(tail.wrapping_add(i as u32)).set(pfn);
+        }
+        self.tail.set(tail.wrapping_add(frames.len() as u32));
+        self.moved_in.set(self.moved_in.get().wrapping_add(frames.len() as u32));
+    }
+
+    /// Takes the coldest blocks; returns how many.
+    fn take_cold(&self, out: &mut [u32]) -> usize {
+        let n = (self.len() as usize).min(out.len());
+        let tail = self.tail.get().wrapping_sub(n as u32);
+        for (i, slot) in out[..n].iter_mut().enumerate() {
+            *slot = self.at(tail.wrapping_add(i as u32)).get();
+        }
+        self.tail.set(tail);
+        self.moved_out.set(self.moved_out.get().wrapping_add(n as u32));
+        n
+    }
+
+    /// Blocks ever popped.
+    fn pops(&self) -> u64 {
+        self.pops.load(Relaxed)
+    }
+
+    /// Blocks ever pushed: what is neither refill nor drain must have come from pushes.
+    fn pushes(&self) -> u64 {
+        let low = self
+            .len()
+            .wrapping_add(self.pops() as u32)
+            .wrapping_add(self.moved_out.get())
+            .wrapping_sub(self.moved_in.get());
+        // Low 32 bits are exact; pops and pushes drift apart by at most what fits in memory.
+        let base = self.pops();
+        let delta = low.wrapping_sub(base as u32) as i32;
+        base.saturating_add_signed(i64::from(delta))
+    }
+}
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(super) struct Pcp {
+    pub(super) lists: [List; LISTS],
+    pub(super) kernel: bool,
+    rule: PcpRule,
+    batch: u32,
+    high_min: u32,
+    high_max: u32,
+    high: Owned32,
+    free_count: Owned32,
+    alloc_factor: Owned32,
+    prev_free_high: Owned32,
+    expire: Owned32,
+}
+
+/// What a zone's flags mean for its sets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pressure {
+    pub below_high: bool,
+    pub reclaim_active: bool,
+}
+
+impl Pcp {
+    /// `pages_max`: what one CPU may hold of the zone, whatever the rule says.
+    pub(super) fn new(rule: PcpRule, size: PcpSize, pages_max: u32) -> Self {
+        let kernel = rule == PcpRule::Kernel;
+        let list = |i: usize| {
+            let order = order_of(i);
+            let (capacity, limit) = match rule {
+                PcpRule::Kernel => {
+                    ((size.high_max + 2 * (size.batch << SCALE_MAX)) >> order.get(), 0)
+                }
+                PcpRule::Fixed { high, batch, huge_high, huge_batch } => {
+                    let huge = order == Order::HUGE;
+                    let (high, batch) = if huge {
+                        (huge_high, huge_batch)
+                    } else {
+                        (high >> order.get(), batch >> order.get())
+                    };
+                    let limit = high.min(pages_max >> order.get());
+                    (limit + batch.max(1), limit)
+                }
+            };
+            List::new(capacity.max(4), limit)
+        };
+        Self {
+            lists: std::array::from_fn(list),
+            kernel,
+            rule,
+            batch: size.batch,
+            high_min: size.high_min,
+            high_max: size.high_max,
+            high: Owned32::new(size.high_min),
+            free_count: Owned32::new(0),
+            alloc_factor: Owned32::new(0),
+            prev_free_high: Owned32::new(0),
+            expire: Owned32::new(0),
+        }
+    }
+
+    /// Pages held.
+    pub(super) fn count(&self) -> u32 {
+        self.lists.iter().enumerate().map(|(i, l)| l.len() << order_of(i).get()).sum()
+    }
+
+    pub(super) fn high(&self) -> u32 {
+        match self.rule {
+            PcpRule::Kernel => self.high.get(),
+            PcpRule::Fixed { .. } => self.lists.iter().map(|l| l.limit.get()).max().unwrap_or(0),
+        }
+    }
+
+    pub(super) fn size(&self) -> PcpSize {
+        match self.rule {
+            PcpRule::Kernel => {
+                PcpSize { batch: self.batch, high_min: self.high_min, high_max: self.high_max }
+            }
+            PcpRule::Fixed { batch, .. } => {
+                PcpSize { batch, high_min: self.high(), high_max: self.high() }
+            }
+        }
+    }
+
+    /// Blocks popped, pages popped, pages pushed, ever.
+    pub(super) fn traffic(&self) -> (u64, u64, u64) {
+        self.lists.iter().enumerate().fold((0, 0, 0), |(n, out, back), (i, l)| {
+            let order = order_of(i).get();
+            (n + l.pops(), out + (l.pops() << order), back + (l.pushes() << order))
+        })
+    }
+
+    /// A block was asked for.
+    #[inline(always)]
+    pub(super) fn note_pop(&self) {
+        if self.kernel {
+            self.free_count.set(self.free_count.get() >> 1);
+        }
+    }
+
+    /// How many blocks to fetch for an empty list.
+    pub(super) fn refill_count(&self, list: usize, pressure: Pressure) -> u32 {
+        let order = order_of(list);
+        let n = match self.rule {
+            PcpRule::Kernel => self.kernel_refill(order, pressure.below_high),
+            PcpRule::Fixed { batch, huge_batch, .. } => {
+                let n = if order == Order::HUGE { huge_batch } else { batch >> order.get() };
+                let n = if pressure.below_high { n / 4 } else { n };
+                n.min(self.lists[list].limit.get())
+            }
+        };
+        n.max(1).min(self.lists[list].room())
+    }
+
+    fn kernel_refill(&self, order: Order, below_high: bool) -> u32 {
+        let mut high = self.high.get();
+        if high < self.batch {
+            return 1;
+        }
+        let factor = self.alloc_factor.get();
+        let mut b = if order == Order::ZERO { self.batch << factor } else { self.batch };
+        if self.high_min != self.high_max && !below_high {
+            high = (high + b).min(self.high_max);
+            self.high.set(high);
+        }
+        if order == Order::ZERO {
+            let cap = high.saturating_sub(self.count()).saturating_sub(self.batch).max(self.batch);
+            if b <= cap && factor < SCALE_MAX {
+                self.alloc_factor.set(factor + 1);
+            }
+            b = b.min(cap);
+        }
+        if b > 1 { (b >> order.get()).max(2) } else { b }
+    }
+
+    /// Puts a block on `list` and says how many pages to drain now, if any.
+    pub(super) fn push_by_rule(&self, list: usize, pfn: u32, pressure: Pressure) -> u32 {
+        let order = order_of(list);
+        let l = &self.lists[list];
+        l.push_hot(pfn);
+        match self.rule {
+            PcpRule::Kernel => self.kernel_drain(order, pressure),
+            PcpRule::Fixed { batch, huge_batch, .. } => {
+                let limit = l.limit.get();
+                let low = pressure.below_high || pressure.reclaim_active;
+                let limit = if low { limit / 4 } else { limit };
+                if l.len() <= limit {
+                    return 0;
+                }
+                let huge = order == Order::HUGE;
+                let n = if huge { huge_batch } else { (2 * batch) >> order.get() };
+                n.clamp(l.len() - limit, l.len()) << order.get()
+            }
+        }
+    }
+
+    fn kernel_drain(&self, order: Order, pressure: Pressure) -> u32 {
+        let batch = self.batch;
+        self.alloc_factor.set(self.alloc_factor.get() >> 1);
+        let count = self.count();
+        let mut free_high = false;
+        if (1..=ORDERS_MAX).contains(&order.get()) {
+            free_high = self.free_count.get() >= batch + self.high_min / 2
+                && self.prev_free_high.get() != 0;
+            self.prev_free_high.set(1);
+        } else {
+            self.prev_free_high.set(0);
+        }
+        let most = batch << SCALE_MAX;
+        self.free_count.set((self.free_count.get() + order.pages()).min(most));
+        let high = self.kernel_high(count, free_high, pressure);
+        if count < high {
+            return 0;
+        }
+        if free_high {
+            count.min(most)
+        } else if high < batch {
+            1
+        } else {
+            let n = self.free_count.get();
+            n.min((high - batch).max(batch)).max(batch)
+        }
+    }
+
+    /// The count from which a free drains.
+    fn kernel_high(&self, count: u32, free_high: bool, pressure: Pressure) -> u32 {
+        let (high, batch) = (self.high.get(), self.batch);
+        let less = |by: u32| high.saturating_sub(by).max(self.high_min);
+        if high == 0 {
+            return 0;
+        }
+        if free_high {
+            self.high.set(less(batch << SCALE_MAX));
+            return 0;
+        }
+        let free_count = self.free_count.get();
+        if pressure.reclaim_active {
+            self.high.set(less(free_count.max(batch)));
+            return (batch << 2).min(high);
+        }
+        if self.high_min == self.high_max {
+            return high;
+        }
+        if pressure.below_high {
+            self.high.set(less(free_count.max(batch)));
+            return count.max(self.high_min);
+        }
+        if count >= high {
+            let need = free_count + batch;
+            self.high.set(need.max(high).clamp(self.high_min, self.high_max));
+        }
+        high
+    }
+
+    /// Takes up to `pages` of the coldest blocks, from `list` on round-robin, emptying each list
+    /// before the next. `give` gets each portion with its order.
+    pub(super) fn drain(
+        &self,
+        list: usize,
+        mut pages: u32,
+        scratch: &mut [u32],
+        mut give: impl FnMut(Order, &mut [u32]),
+    ) {
+        let mut at = list;
+        for _ in 0..LISTS {
+            let order = order_of(at);
+            while pages > 0 && self.lists[at].len() > 0 {
+                let blocks = (pages.div_ceil(order.pages()) as usize).min(scratch.len());
+                let n = self.lists[at].take_cold(&mut scratch[..blocks]);
+                give(order, &mut scratch[..n]);
+                pages = pages.saturating_sub((n as u32) << order.get());
+            }
+            at = (at + 1) % LISTS;
+        }
+    }
+
+    /// Once a second: lets `high` sink back. Returns the pages to drain.
+    pub(super) fn decay(&self) -> u32 {
+        if !self.kernel {
+            return 0;
+        }
+        let high = self.high.get();
+        if high > self.high_min {
+            let step = self.count().saturating_sub(self.batch << SCALE_MAX);
+            let new = step.max(high - high / 8).max(self.high_min);
+            self.high.set(new);
+        }
+        self.count().saturating_sub(self.high.get())
+    }
+
+    /// Once a second on a set of a remote node: true when it has been idle long enough to be
+    /// drained.
+    pub(super) fn expire_tick(&self) -> bool {
+        if self.count() == 0 {
+            self.expire.set(0);
+            return false;
+        }
+        let left = self.expire.get();
+        if left == 0 {
+            self.expire.set(EXPIRE_TICKS);
+            return false;
+        }
+        self.expire.set(left - 1);
+        left == 1
+    }
+
+    /// The set was used: its time starts again.
+    pub(super) fn touch(&self) {
+        self.expire.set(EXPIRE_TICKS);
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.lists.iter().map(|l| size_of_val(&*l.slots)).sum::<usize>()
+    }
+}

@@ -1,0 +1,376 @@
+//! A zone without its free lists: sizes, marks, flags, counters, and the rules that every store of
+//! free frames shares (what to count, what to check, when).
+//!
+//! Invariants:
+//! * I1: at quiescence `FreePages`, `FreeCma`, `FreePagesBlocks` and `free_highatomic` equal what
+//!   the zone's store holds. With the default way of counting they change only while the lock of
+//!   the frames they count is held.
+//! * I2: `hit_marks[j]` is high mark + boost + reserve for class `j`: one comparison decides a
+//!   request that is far from any trouble.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::blocks::BlockMap;
+use super::checks::FrameTable;
+use super::counter::{Counters, ZoneItem};
+use super::kinds::{AllocFlags, Checks, CmaCount, Migratetype, Order, ZoneKind};
+use super::sync::{AtomicI64, AtomicU32, AtomicU64, Relaxed};
+use super::watermark::{self, BlocksFree, Level, Marks, ZoneView};
+
+/// Zone flags.
+pub(super) const BOOSTED: u32 = 1;
+pub(super) const BELOW_HIGH: u32 = 2;
+pub(super) const RECLAIM_ACTIVE: u32 = 4;
+
+/// Told when a zone lock is taken for a refill and when it is dropped.
+pub trait Meter: Send + Sync {
+    /// The lock is held from now on.
+    fn locked(&self);
+    /// The lock is free again; late counter updates are still to come.
+    fn unlocked(&self);
+}
+
+/// Knows what the allocator cannot: which allocated frames could be moved away.
+pub trait Census: Send + Sync {
+    /// Whether the contents of `pfn`, an allocated frame, can be moved.
+    fn is_movable(&self, pfn: u32) -> bool;
+}
+
+/// Nothing is known to be movable.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCensus;
+
+impl Census for NoCensus {
+    fn is_movable(&self, _pfn: u32) -> bool {
+        false
+    }
+}
+
+/// Free frames of a store, by what must be counted apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Totals {
+    /// All but isolated.
+    pub free: i64,
+    /// In CMA blocks.
+    pub cma: i64,
+    /// In high-atomic blocks.
+    pub highatomic: i64,
+    /// In free blocks of at least a pageblock.
+    pub whole: i64,
+}
+
+impl Totals {
+    /// Counts `pages` more (or fewer) free frames of a type.
+    #[inline]
+    pub(super) fn add(&mut self, migratetype: Migratetype, pages: i64, whole: i64) {
+        match migratetype {
+            Migratetype::Isolate => return,
+            Migratetype::Cma => self.cma += pages,
+            Migratetype::HighAtomic => self.highatomic += pages,
+            _ => {}
+        }
+        self.free += pages;
+        self.whole += whole;
+    }
+}
+
+/// See the head of the file.
+pub struct ZoneState {
+    pub(super) index: usize,
+    pub(super) node: usize,
+    pub(super) kind: ZoneKind,
+    /// Position among the kinds of zone this machine has.
+    pub(super) class: usize,
+    pub(super) span: Range<u32>,
+    pub(super) present: u64,
+    pub(super) managed: u64,
+    pub(super) cma: u64,
+    pub(super) marks: Marks,
+    pub(super) reserve: Vec<u64>,
+    pub(super) boost: AtomicU64,
+    pub(super) boost_factor: u64,
+    pub(super) hit_marks: Vec<AtomicI64>,
+    pub(super) flags: AtomicU32,
+    pub(super) drift_mark: Option<u64>,
+    pub(super) threshold_normal: u32,
+    pub(super) threshold_pressure: u32,
+    pub(super) counters: Counters,
+    pub(super) free_highatomic: AtomicI64,
+    pub(super) reserved_highatomic: AtomicU64,
+    /// Frames leaked after a failed check, and frames refused by a store.
+    pub(super) bad_frames: AtomicU64,
+    pub(super) blocks: Arc<BlockMap>,
+    pub(super) table: Option<Arc<FrameTable>>,
+    pub(super) checks: Checks,
+    pub(super) cma_count: CmaCount,
+    pub(super) grouping: bool,
+    pub(super) census: Arc<dyn Census>,
+    pub(super) meter: Option<Arc<dyn Meter>>,
+}
+
+impl fmt::Debug for ZoneState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ZoneState")
+            .field("node", &self.node)
+            .field("kind", &self.kind)
+            .field("span", &self.span)
+            .field("managed", &self.managed)
+            .field("marks", &self.marks)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ZoneState {
+    /// The mark at `level`, raised by the boost in force.
+    #[must_use]
+    pub fn effective_mark(&self, level: Level) -> u64 {
+        self.marks.at(level) + self.boost.load(Relaxed)
+    }
+
+    /// Whether a request of `order` that may go as high as class `highest` passes `mark` with
+    /// `free` pages. `blocks_free` is asked only for orders above 0.
+    #[must_use]
+    pub(super) fn watermark_ok(
+        &self,
+        free: u64,
+        order: u8,
+        mark: u64,
+        highest: usize,
+        flags: AllocFlags,
+        blocks_free: impl Fn() -> BlocksFree,
+    ) -> bool {
+        let view = ZoneView {
+            free: free as i64,
+            free_cma: self.counters.read(ZoneItem::FreeCma) as i64,
+            free_highatomic: self.free_highatomic.load(Relaxed),
+            reserve: self.reserve[highest],
+            blocks: if order > 0 { blocks_free() } else { BlocksFree::default() },
+        };
+        watermark::watermark_ok(&view, order, mark, flags)
+    }
+
+    /// Free pages: exact near the drift mark, else the plain count.
+    #[must_use]
+    pub fn free_pages_safe(&self) -> u64 {
+        let plain = self.counters.read(ZoneItem::FreePages);
+        match self.drift_mark {
+            Some(mark) if plain < mark => self.counters.snapshot(ZoneItem::FreePages),
+            _ => plain,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn flag(&self, flag: u32) -> bool {
+        self.flags.load(Relaxed) & flag != 0
+    }
+
+    pub(super) fn set_flag(&self, flag: u32) {
+        self.flags.fetch_or(flag, Relaxed);
+    }
+
+    /// True if the flag was set.
+    pub(super) fn clear_flag(&self, flag: u32) -> bool {
+        self.flags.fetch_and(!flag, Relaxed) & flag != 0
+    }
+
+    /// A fallback mixed a pageblock: raise the marks for a while.
+    pub(super) fn boost(&self, flags: AllocFlags) {
+        let old = self.boost.load(Relaxed);
+        let pages = u64::from(super::kinds::PAGEBLOCK_PAGES);
+        let new = watermark::boosted(old, self.marks.high, self.boost_factor, self.managed, pages);
+        if self.boost_factor == 0 || self.managed < 4 * pages {
+            return;
+        }
+        self.set_boost(new);
+        if flags.has(AllocFlags::KSWAPD) {
+            self.set_flag(BOOSTED);
+        }
+    }
+
+    /// Sets the boost; kswapd takes back what it has worked off.
+    pub(super) fn set_boost(&self, boost: u64) {
+        self.boost.store(boost, Relaxed);
+        for (mark, reserve) in self.hit_marks.iter().zip(&self.reserve) {
+            mark.store((self.marks.high + boost + reserve) as i64, Relaxed);
+        }
+    }
+
+    /// Brings the counters from `before` to `after`. The caller holds the lock of these frames.
+    #[inline]
+    pub(super) fn count(&self, cpu: usize, before: &Totals, after: &Totals, cma: bool) {
+        self.counters.add(cpu, ZoneItem::FreePages, after.free - before.free);
+        self.counters.add(cpu, ZoneItem::FreePagesBlocks, after.whole - before.whole);
+        if cma {
+            self.counters.add(cpu, ZoneItem::FreeCma, after.cma - before.cma);
+        }
+        if after.highatomic != before.highatomic {
+            self.free_highatomic.fetch_add(after.highatomic - before.highatomic, Relaxed);
+        }
+    }
+
+    /// A block found unfit: it is lost to the zone.
+    pub(super) fn leak(&self, order: Order) {
+        self.bad_frames.fetch_add(u64::from(order.pages()), Relaxed);
+    }
+
+    /// Free blocks found inconsistent, in frames.
+    #[must_use]
+    pub fn bad_frames(&self) -> u64 {
+        self.bad_frames.load(Relaxed)
+    }
+
+    /// The zone's counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The zone's marks without boost.
+    #[must_use]
+    pub fn marks(&self) -> &Marks {
+        &self.marks
+    }
+
+    /// Pages this zone's allocator owns.
+    #[must_use]
+    pub fn managed(&self) -> u64 {
+        self.managed
+    }
+
+    /// What kind of memory it is.
+    #[must_use]
+    pub fn kind(&self) -> ZoneKind {
+        self.kind
+    }
+
+    /// Pages kept from requests that may go as high as class `highest`.
+    #[must_use]
+    pub fn reserve(&self, highest: usize) -> u64 {
+        self.reserve[highest]
+    }
+}
+
+/// One refill in progress under a lock: applies the switches on checks and CMA counting per block.
+pub(super) struct Refill<'a> {
+    zone: &'a ZoneState,
+    cpu: usize,
+    order: Order,
+    before: Totals,
+}
+
+impl<'a> Refill<'a> {
+    pub(super) fn begin(zone: &'a ZoneState, want: &Want, before: Totals) -> Self {
+        if let Some(meter) = &zone.meter {
+            meter.locked();
+        }
+        Self { zone, cpu: want.cpu, order: want.order, before }
+    }
+
+    /// Whether there is anything to do per block: if not, a store may skip
+    /// [`accept`](Self::accept).
+    #[inline]
+    pub(super) fn looks_at_blocks(&self) -> bool {
+        self.zone.checks == Checks::UnderLock || self.zone.cma_count == CmaCount::PerPage
+    }
+
+    /// Looks at one block taken off the free lists; false: it is unfit and must be dropped.
+    #[inline]
+    pub(super) fn accept(&self, pfn: u32) -> bool {
+        let zone = self.zone;
+        if zone.cma_count == CmaCount::PerPage && zone.blocks.migratetype(pfn) == Migratetype::Cma {
+            zone.counters.add(self.cpu, ZoneItem::FreeCma, -i64::from(self.order.pages()));
+        }
+        if zone.checks == Checks::UnderLock
+            && let Some(table) = &zone.table
+            && !table.sane(pfn, self.order)
+        {
+            zone.leak(self.order);
+            return false;
+        }
+        true
+    }
+
+    /// Counts what was taken, still under the lock. Returns what [`finish`](Self::finish) is due.
+    #[inline]
+    pub(super) fn count(self, after: &Totals) -> LateCount<'a> {
+        let in_lock = self.zone.cma_count == CmaCount::InLock;
+        self.zone.count(self.cpu, &self.before, after, in_lock);
+        let late = match self.zone.cma_count {
+            CmaCount::AfterUnlock => after.cma - self.before.cma,
+            _ => 0,
+        };
+        LateCount { zone: self.zone, cpu: self.cpu, cma: late }
+    }
+}
+
+/// What is still to be counted when the lock is gone.
+#[must_use]
+pub(super) struct LateCount<'a> {
+    zone: &'a ZoneState,
+    cpu: usize,
+    cma: i64,
+}
+
+impl LateCount<'_> {
+    /// The lock has been dropped.
+    #[inline]
+    pub(super) fn finish(self) {
+        if let Some(meter) = &self.zone.meter {
+            meter.unlocked();
+        }
+        self.zone.counters.add(self.cpu, ZoneItem::FreeCma, self.cma);
+    }
+}
+
+/// What a refill asks a store for.
+#[derive(Clone, Copy, Debug)]
+pub struct Want {
+    /// The blocks' order.
+    pub order: Order,
+    /// The type asked for.
+    pub migratetype: Migratetype,
+    /// `CMA`, `NOFRAGMENT`, `KSWAPD` and `HIGHATOMIC` matter here.
+    pub flags: AllocFlags,
+    /// Where deltas go and which part of a zone is tried first.
+    pub cpu: usize,
+}
+
+/// A zone's free frames: the seam between the rules of the allocator and the way frames are kept.
+///
+/// Every method takes the locks it needs; none is held across calls. What placement a store
+/// promises is said at its head; what may be free, and how it is counted, is the same for all.
+pub trait FreeStore: Send + Sync + fmt::Debug {
+    /// Takes up to `out.len()` blocks by the rules of fallback, in ascending order where it can.
+    /// Returns how many.
+    fn take(&self, zone: &ZoneState, want: &Want, out: &mut [u32]) -> usize;
+
+    /// Puts blocks back, each on the list of its pageblock's type, merged as far as possible.
+    /// May reorder `frames`. `to_tail`: behind the others of its order.
+    fn give(&self, zone: &ZoneState, cpu: usize, order: Order, frames: &mut [u32], to_tail: bool);
+
+    /// Whether a block of `order` or larger is free. A hint: no lock is taken.
+    fn blocks_free(&self, order: Order) -> BlocksFree;
+
+    /// Free blocks by order and migratetype.
+    fn counts(&self) -> [[u64; 6]; super::kinds::ORDERS];
+
+    /// Retags the pageblock of `pfn`, with its free frames. Returns how many frames moved.
+    fn retag(&self, zone: &ZoneState, pfn: u32, to: Migratetype) -> u32;
+
+    /// The first frame of some pageblock of this type that has free frames.
+    fn find_block(&self, migratetype: Migratetype) -> Option<u32>;
+
+    /// Takes exactly `range` out of the free lists if all of it is free; else changes nothing.
+    fn take_range(&self, zone: &ZoneState, range: Range<u32>) -> bool;
+
+    /// Whether `pfn` is free in the store (not in a per-CPU set).
+    fn is_free(&self, pfn: u32) -> bool;
+
+    /// Bytes of metadata.
+    fn bytes(&self) -> usize;
+
+    /// Walks everything and compares with the zone's counters; the first contradiction found.
+    fn check(&self, zone: &ZoneState) -> Result<(), String>;
+}
