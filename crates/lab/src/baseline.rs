@@ -21,7 +21,7 @@ const NAMES: &[(&str, &str, &[&str])] = &[
     ("CLOCK-2bit", "clock", &["clock.bits=2"]),
     ("ARC", "arc", &[]),
     ("CAR", "car", &[]),
-    ("LIRS", "lirs", &[]),
+    ("LIRS", "lirs", &["lirs.phantoms=1"]),
     ("CLOCK-Pro", "clock-pro", &[]),
     ("2Q", "2q", &[]),
     ("S3-FIFO", "s3-fifo", &[]),

@@ -9,6 +9,8 @@
 
 pub mod baseline;
 pub mod cli;
+pub mod mrc;
+pub mod plot;
 pub mod policy;
 pub mod replay;
 pub mod report;

@@ -7,6 +7,10 @@
 //! longer in S gives up one LIR page, and S is limited to twice the capacity by dropping the
 //! oldest ghosts.
 //!
+//! One of its habits is a switch and off: with a single frame for HIR pages (memory below 200
+//! pages), a hit on the page in Q pushes that very page out of Q, and it goes on counting as
+//! resident while it is in S. With these phantoms I2 does not hold.
+//!
 //! Invariants:
 //! * I1: the last page of S is LIR, unless S holds one page or none.
 //! * I2: resident pages are the LIR pages and the pages of Q, at most `capacity` together.
@@ -34,14 +38,15 @@ pub struct Lirs {
     lir_max: u32,
     hir_max: u32,
     stack_max: u64,
+    phantoms: bool,
     tally: Tally,
 }
 
 impl Lirs {
     /// An empty cache of `capacity` pages over the pages `0..pages`; `hir_share` of the capacity
-    /// is for HIR pages.
+    /// is for HIR pages. `phantoms` says to count like libCacheSim where it holds too much.
     #[must_use]
-    pub fn new(pages: u32, capacity: u32, hir_share: f64) -> Self {
+    pub fn new(pages: u32, capacity: u32, hir_share: f64, phantoms: bool) -> Self {
         let hir_max = ((f64::from(capacity) * hir_share) as u32).max(1);
         Self {
             stack: Chains::new(pages),
@@ -51,6 +56,7 @@ impl Lirs {
             lir_max: capacity - hir_max,
             hir_max,
             stack_max: 2 * u64::from(capacity),
+            phantoms,
             tally: Tally::default(),
         }
     }
@@ -65,6 +71,8 @@ impl Lirs {
             };
             if status == GHOST {
                 self.aside.remove(GHOSTS, page);
+            }
+            if status == GHOST || !self.aside.is_linked(page) {
                 self.status[page as usize] = ABSENT;
             }
             self.stack.remove(0, page);
@@ -108,13 +116,16 @@ impl Lirs {
     fn hit_hir(&mut self, page: u32) {
         if self.stack.is_linked(page) {
             self.stack.move_to_head(0, page);
-            self.aside.remove(QUEUE, page);
+            if self.aside.is_linked(page) {
+                self.aside.remove(QUEUE, page);
+            }
             self.promote(page);
             return;
         }
         self.aside.move_to_head(QUEUE, page);
-        if self.lir >= self.lir_max && self.hir_max > 1 {
+        if self.lir >= self.lir_max && (self.hir_max > 1 || self.phantoms) {
             self.demote_lir();
+            self.status[page as usize] = HIR;
         }
         self.stack.push_head(0, page);
     }

@@ -283,10 +283,14 @@ pub static POLICIES: &[PolicyInfo] = &[
     PolicyInfo {
         name: "lirs",
         about: "low inter-reference recency set",
-        parameters: &[share("hir", 0.01, "share of the memory for HIR pages")],
+        parameters: &[
+            share("hir", 0.01, "share of the memory for HIR pages"),
+            whole("phantoms", 0.0, (0.0, 1.0), "1: hold too much below 200 pages as libCacheSim"),
+        ],
         capacity_min: 2,
         make: |pages, capacity, values| {
-            Box::new(Online(lirs::Lirs::new(pages, capacity, values.get("hir").min(0.99))))
+            let (hir, phantoms) = (values.get("hir").min(0.99), values.get("phantoms") != 0.0);
+            Box::new(Online(lirs::Lirs::new(pages, capacity, hir, phantoms)))
         },
         ..ROW
     },
@@ -305,6 +309,7 @@ pub static POLICIES: &[PolicyInfo] = &[
             share("in", 0.25, "share of the memory for the FIFO"),
             share("out", 0.5, "ghosts, as a share of the memory"),
         ],
+        capacity_min: 4,
         make: |pages, capacity, values| {
             let (share_in, share_out) = (values.get("in"), values.get("out"));
             Box::new(Online(two_q::TwoQ::new(pages, capacity, share_in, share_out)))

@@ -11,6 +11,7 @@ mod dense;
 mod input;
 mod oracle;
 mod reader;
+mod sample;
 mod spool;
 pub mod synth;
 mod text;
@@ -18,6 +19,7 @@ mod text;
 pub use compact::CompactWriter;
 pub use dense::Numbering;
 pub use reader::{Format, Reader, TraceError};
+pub use sample::{Sampler, Samples, load_samples};
 pub use spool::{ACCESSES_MAX, CHUNK, Cursor, Future, Spool, load};
 
 /// What an access does to its page.

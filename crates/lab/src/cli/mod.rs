@@ -1,5 +1,7 @@
 //! The commands of `ebb lab` as a library: arguments in, report on standard output, exit code out.
 
+mod mrc;
+
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,6 +9,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+
+pub use mrc::MrcArgs;
 
 use crate::baseline;
 use crate::policy::{POLICIES, PolicyInfo, Settings, parse_list};
@@ -20,6 +24,8 @@ use crate::trace::{self, CompactWriter, Format, Reader, Spool};
 pub enum LabCommand {
     /// Replay a page trace through one or more policies
     Replay(ReplayArgs),
+    /// Draw miss-ratio curves: miss ratios of policies at many memory sizes
+    Mrc(mrc::MrcArgs),
     /// List the policies and what can be set for each
     Policies,
     /// Convert a trace to the compact form
@@ -105,6 +111,7 @@ pub struct CheckArgs {
 pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
     match command {
         LabCommand::Replay(args) => run_replay(args),
+        LabCommand::Mrc(args) => mrc::run(args),
         LabCommand::Policies => run_policies(),
         LabCommand::Convert(args) => run_convert(args),
         LabCommand::CheckBaseline(args) => run_check(args),
