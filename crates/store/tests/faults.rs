@@ -158,6 +158,32 @@ fn errors_name_tier_slot_and_offset() {
 }
 
 #[test]
+fn a_page_removed_while_it_is_demoted_stays_removed() {
+    let store = open("ram:300K,file", "slow-write=300ms@n1", true);
+    let mut next = 0;
+    while store.has_room() && store.ram_bytes() + (32 << 10) < 300 << 10 {
+        put(&store, &[(next, page(u64::from(next), 7))]);
+        next += 1;
+    }
+    let oldest: Vec<_> = (0..32).collect();
+    std::thread::scope(|scope| {
+        // Enough to need room, so that the 64 oldest pages are being written for 300 ms.
+        let more: Vec<_> = (next..next + 64).map(|n| (n, page(u64::from(n), 7))).collect();
+        let store = &store;
+        let putter = scope.spawn(move || put(store, &more));
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(!putter.is_finished(), "the write is still going on");
+        oldest.iter().for_each(|slot| store.remove(SlotId(*slot)));
+    });
+    assert!(store.stats().tiers[0].demoted > 0);
+    for slot in oldest {
+        assert!(matches!(get(&store, slot), Err(StoreError::NotStored { .. })), "slot {slot}");
+    }
+    let pages: u64 = store.stats().tiers.iter().map(|tier| tier.pages).sum();
+    assert_eq!(pages, u64::from(next) + 64 - 32, "nothing of what was removed is kept");
+}
+
+#[test]
 fn demotion_survives_writes_that_fail() {
     let store = open("ram:300K,file", "write-error@0.3,seed=9", true);
     let failed = fill(&store);
