@@ -123,7 +123,7 @@ fn run_share(
 ) -> Result<Vec<Outcome>, ReplayError> {
     let mut running = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let replay = job.policy.build(spool.pages(), job.memory_pages, &job.settings)?;
+        let replay = job.policy.build(spool.footprint(), job.memory_pages, &job.settings)?;
         running.push(Running { replay, job: job.clone(), misses: 0, time: Duration::ZERO });
     }
     let future = future.filter(|_| jobs.iter().any(|job| job.policy.needs_future));

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 pub use mrc::MrcArgs;
 
 use crate::baseline;
-use crate::policy::{POLICIES, PolicyInfo, Settings, parse_list};
+use crate::policy::{Nature, POLICIES, PolicyInfo, Settings, parse_list};
 use crate::replay::{self, Job};
 use crate::report::{self, OutputFormat, TraceInfo};
 use crate::trace::synth::{self, Synth};
@@ -63,6 +63,9 @@ pub struct ReplayArgs {
     /// Set a policy's parameter, such as clock.bits=2; `ebb lab policies` lists them
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// What gen and classic take the pages for
+    #[arg(long = "as", value_name = "NATURE", value_enum, default_value_t)]
+    pub nature: Nature,
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
@@ -218,7 +221,9 @@ impl Progress {
 
 fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let policies = parse_policies(&args.policy)?;
-    let settings = Arc::new(Settings::parse(&args.set)?);
+    let mut settings = Settings::parse(&args.set)?;
+    settings.engine.nature = args.nature;
+    let settings = Arc::new(settings);
     parse_memory(&args.memory, 1)?;
     let (info, spool) = load(&args.trace)?;
     let sizes = parse_memory(&args.memory, info.pages)?;
@@ -241,6 +246,13 @@ fn run_policies() -> anyhow::Result<ExitCode> {
         for parameter in info.parameters {
             let key = format!("{}.{}={}", info.name, parameter.key, parameter.default);
             text += &format!("{:<10} --set {key:<24} {}\n", "", parameter.about);
+        }
+    }
+    text += "\nSwitches of gen and classic, all with --set too:\n";
+    for row in ebb_core::tunables::Tunables::default().rows() {
+        if row.key != "lru" {
+            let pair = format!("{}={}", row.key, row.value);
+            text += &format!("{pair:<28} {} ({})\n", row.meaning, row.expected);
         }
     }
     print(&text)?;

@@ -10,6 +10,7 @@ mod chain;
 mod clock;
 mod clock_pro;
 mod dclock;
+mod engine;
 mod fifo;
 mod lecar;
 mod lirs;
@@ -24,9 +25,19 @@ mod two_q;
 mod w_tiny_lfu;
 
 pub use belady::NEVER;
+pub use engine::{EngineSettings, Nature};
 pub use registry::{POLICIES, PolicyError, PolicyInfo, Settings, nearest, parse_list};
 
-use crate::trace::Access;
+use crate::trace::{Access, Kind};
+
+/// The pages that a policy will see.
+#[derive(Clone, Copy, Debug)]
+pub struct Footprint<'a> {
+    /// How many: the page numbers are `0..pages`.
+    pub pages: u32,
+    /// What kind of page each is at its first access; anonymous, where nothing is said.
+    pub kinds: &'a [Kind],
+}
 
 /// What a policy did apart from hits and misses.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -54,8 +65,8 @@ pub trait Replay: Send {
     /// Replays a chunk. `next[i]` is the number of the next access to the page of `chunk[i]`, or
     /// [`NEVER`]; it is empty unless [`PolicyInfo::needs_future`] is set. Returns the misses.
     fn feed(&mut self, chunk: &[Access], next: &[u32]) -> u64;
-    /// Whether page number `page` is in memory.
-    fn is_resident(&self, page: u32) -> bool;
+    /// Whether page number `page` is in memory; `None` if the policy does not tell.
+    fn is_resident(&self, page: u32) -> Option<bool>;
     /// What eviction did so far.
     fn tally(&self) -> Tally;
     /// Bytes on the heap.
@@ -71,8 +82,8 @@ impl<P: Policy + Send> Replay for Online<P> {
         chunk.len() as u64 - hits
     }
 
-    fn is_resident(&self, page: u32) -> bool {
-        self.0.is_resident(page)
+    fn is_resident(&self, page: u32) -> Option<bool> {
+        Some(self.0.is_resident(page))
     }
 
     fn tally(&self) -> Tally {
@@ -96,8 +107,8 @@ impl Replay for Offline {
         chunk.len() as u64 - hits
     }
 
-    fn is_resident(&self, page: u32) -> bool {
-        self.0.is_resident(page)
+    fn is_resident(&self, page: u32) -> Option<bool> {
+        Some(self.0.is_resident(page))
     }
 
     fn tally(&self) -> Tally {

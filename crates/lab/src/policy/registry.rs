@@ -1,7 +1,12 @@
 //! The table of policies: names, settings, and how each is made.
 
+use ebb_core::tunables::LruKind;
+
+use super::engine::{self, Engine, EngineSettings};
 use super::s3_fifo::{S3Fifo, Shares};
-use super::{Offline, Online, Replay, arc, belady, car, clock, clock_pro, dclock, fifo, lecar};
+use super::{
+    Footprint, Offline, Online, Replay, arc, belady, car, clock, clock_pro, dclock, fifo, lecar,
+};
 use super::{lirs, lru, sieve, two_q, w_tiny_lfu};
 
 /// A request for a policy that cannot be met.
@@ -41,6 +46,9 @@ pub enum PolicyError {
         /// The text given.
         text: String,
     },
+    /// A switch of the engine has a value it cannot have.
+    #[error("setting {0}")]
+    Engine(ebb_core::tunables::SetError),
     /// The cache is too small for the policy.
     #[error("{policy} needs at least {least} pages of memory, not {given}")]
     TooSmall {
@@ -83,7 +91,7 @@ pub struct PolicyInfo {
     pub capacity_min: u32,
     /// Whether it must be told the next access of each page.
     pub needs_future: bool,
-    make: fn(u32, u32, &Values<'_>) -> Box<dyn Replay>,
+    make: fn(Footprint<'_>, u32, &Values<'_>) -> Box<dyn Replay>,
 }
 
 /// The values of one policy's parameters.
@@ -101,9 +109,13 @@ impl Values<'_> {
     }
 }
 
-/// Settings from the command line: `policy.key` and a number.
+/// Settings from the command line: `policy.key` and a number, or a switch of the engine.
 #[derive(Clone, Default, Debug)]
-pub struct Settings(Vec<(&'static str, &'static str, f64)>);
+pub struct Settings {
+    numbers: Vec<(&'static str, &'static str, f64)>,
+    /// The switches of Ebb's own engine.
+    pub engine: EngineSettings,
+}
 
 impl Settings {
     /// Parses `KEY=VALUE` texts; a later one of the same key wins.
@@ -120,11 +132,15 @@ impl Settings {
     }
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), PolicyError> {
+        if EngineSettings::has(key) {
+            return self.engine.set(key, value).map_err(PolicyError::Engine);
+        }
         let known =
             || POLICIES.iter().flat_map(|info| info.parameters.iter().map(move |p| (info, p)));
         let full = |(info, p): (&PolicyInfo, &Parameter)| format!("{}.{}", info.name, p.key);
         let Some((info, parameter)) = known().find(|&pair| full(pair) == key) else {
-            let nearest = nearest(key, known().map(full)).unwrap_or_default();
+            let keys = known().map(full).chain(EngineSettings::keys().map(str::to_owned));
+            let nearest = nearest(key, keys).unwrap_or_default();
             return Err(PolicyError::UnknownKey { key: key.to_owned(), nearest });
         };
         let (low, high) = parameter.range;
@@ -137,13 +153,13 @@ impl Settings {
             let (key, value) = (key.to_owned(), value.to_owned());
             return Err(PolicyError::BadValue { key, value, expected });
         };
-        self.0.retain(|&(policy, key, _)| (policy, key) != (info.name, parameter.key));
-        self.0.push((info.name, parameter.key, number));
+        self.numbers.retain(|&(policy, key, _)| (policy, key) != (info.name, parameter.key));
+        self.numbers.push((info.name, parameter.key, number));
         Ok(())
     }
 
     fn get(&self, policy: &str, key: &str) -> Option<f64> {
-        self.0.iter().find(|entry| (entry.0, entry.1) == (policy, key)).map(|entry| entry.2)
+        self.numbers.iter().find(|entry| (entry.0, entry.1) == (policy, key)).map(|entry| entry.2)
     }
 }
 
@@ -164,10 +180,10 @@ impl PolicyInfo {
         })
     }
 
-    /// Makes an empty cache of `capacity` pages over the pages `0..pages`.
+    /// Makes an empty cache of `capacity` pages over a footprint.
     pub fn build(
         &self,
-        pages: u32,
+        footprint: Footprint<'_>,
         capacity: u32,
         settings: &Settings,
     ) -> Result<Box<dyn Replay>, PolicyError> {
@@ -175,7 +191,7 @@ impl PolicyInfo {
             let (policy, least) = (self.name, self.capacity_min);
             return Err(PolicyError::TooSmall { policy, least, given: capacity });
         }
-        Ok((self.make)(pages, capacity, &Values { info: self, settings }))
+        Ok((self.make)(footprint, capacity, &Values { info: self, settings }))
     }
 }
 
@@ -245,15 +261,34 @@ const ROW: PolicyInfo = PolicyInfo {
     parameters: &[],
     capacity_min: 1,
     needs_future: false,
-    make: |pages, capacity, _| Box::new(Online(lru::Lru::new(pages, capacity))),
+    make: |footprint, capacity, _| Box::new(Online(lru::Lru::new(footprint.pages, capacity))),
 };
 
 /// Every policy there is.
 pub static POLICIES: &[PolicyInfo] = &[
     PolicyInfo {
+        name: "gen",
+        aliases: &["mglru"],
+        about: "Ebb's multi-gen LRU, the engine of `ebb run`",
+        capacity_min: engine::GEN_CAPACITY_MIN,
+        make: |footprint, capacity, values| {
+            Box::new(Engine::new(footprint, capacity, &values.settings.engine, LruKind::Gen))
+        },
+        ..ROW
+    },
+    PolicyInfo {
+        name: "classic",
+        about: "Ebb's active and inactive lists, with refault distance",
+        capacity_min: engine::CLASSIC_CAPACITY_MIN,
+        make: |footprint, capacity, values| {
+            Box::new(Engine::new(footprint, capacity, &values.settings.engine, LruKind::Classic))
+        },
+        ..ROW
+    },
+    PolicyInfo {
         name: "fifo",
         about: "evicts in the order of arrival",
-        make: |pages, capacity, _| Box::new(Online(fifo::Fifo::new(pages, capacity))),
+        make: |footprint, capacity, _| Box::new(Online(fifo::Fifo::new(footprint.pages, capacity))),
         ..ROW
     },
     PolicyInfo { name: "lru", about: "evicts the least recently used page", ..ROW },
@@ -262,22 +297,22 @@ pub static POLICIES: &[PolicyInfo] = &[
         aliases: &["second-chance"],
         about: "FIFO with second chances",
         parameters: &[whole("bits", 1.0, (1.0, 7.0), "bits of the hit counter")],
-        make: |pages, capacity, values| {
+        make: |footprint, capacity, values| {
             let bits = values.get("bits") as u32;
-            Box::new(Online(clock::Clock::new(pages, capacity, bits)))
+            Box::new(Online(clock::Clock::new(footprint.pages, capacity, bits)))
         },
         ..ROW
     },
     PolicyInfo {
         name: "arc",
         about: "adaptive replacement cache: recency and frequency lists with ghosts",
-        make: |pages, capacity, _| Box::new(Online(arc::Arc::new(pages, capacity))),
+        make: |footprint, capacity, _| Box::new(Online(arc::Arc::new(footprint.pages, capacity))),
         ..ROW
     },
     PolicyInfo {
         name: "car",
         about: "ARC with clocks",
-        make: |pages, capacity, _| Box::new(Online(car::Car::new(pages, capacity))),
+        make: |footprint, capacity, _| Box::new(Online(car::Car::new(footprint.pages, capacity))),
         ..ROW
     },
     PolicyInfo {
@@ -288,9 +323,9 @@ pub static POLICIES: &[PolicyInfo] = &[
             whole("phantoms", 0.0, (0.0, 1.0), "1: hold too much below 200 pages as libCacheSim"),
         ],
         capacity_min: 2,
-        make: |pages, capacity, values| {
+        make: |footprint, capacity, values| {
             let (hir, phantoms) = (values.get("hir").min(0.99), values.get("phantoms") != 0.0);
-            Box::new(Online(lirs::Lirs::new(pages, capacity, hir, phantoms)))
+            Box::new(Online(lirs::Lirs::new(footprint.pages, capacity, hir, phantoms)))
         },
         ..ROW
     },
@@ -298,7 +333,9 @@ pub static POLICIES: &[PolicyInfo] = &[
         name: "clock-pro",
         about: "LIRS as a clock with three hands",
         capacity_min: clock_pro::CAPACITY_MIN,
-        make: |pages, capacity, _| Box::new(Online(clock_pro::ClockPro::new(pages, capacity))),
+        make: |footprint, capacity, _| {
+            Box::new(Online(clock_pro::ClockPro::new(footprint.pages, capacity)))
+        },
         ..ROW
     },
     PolicyInfo {
@@ -310,9 +347,9 @@ pub static POLICIES: &[PolicyInfo] = &[
             share("out", 0.5, "ghosts, as a share of the memory"),
         ],
         capacity_min: 4,
-        make: |pages, capacity, values| {
+        make: |footprint, capacity, values| {
             let (share_in, share_out) = (values.get("in"), values.get("out"));
-            Box::new(Online(two_q::TwoQ::new(pages, capacity, share_in, share_out)))
+            Box::new(Online(two_q::TwoQ::new(footprint.pages, capacity, share_in, share_out)))
         },
         ..ROW
     },
@@ -324,20 +361,22 @@ pub static POLICIES: &[PolicyInfo] = &[
             share("ghost", 0.9, "ghosts, as a share of the memory"),
             whole("threshold", 2.0, (1.0, 3.0), "hits that take a page from small to main"),
         ],
-        make: |pages, capacity, values| {
+        make: |footprint, capacity, values| {
             let shares = Shares {
                 small: values.get("small"),
                 ghost: values.get("ghost"),
                 threshold: values.get("threshold") as u8,
             };
-            Box::new(Online(S3Fifo::new(pages, capacity, shares)))
+            Box::new(Online(S3Fifo::new(footprint.pages, capacity, shares)))
         },
         ..ROW
     },
     PolicyInfo {
         name: "sieve",
         about: "FIFO with a hand that spares visited pages in place",
-        make: |pages, capacity, _| Box::new(Online(sieve::Sieve::new(pages, capacity))),
+        make: |footprint, capacity, _| {
+            Box::new(Online(sieve::Sieve::new(footprint.pages, capacity)))
+        },
         ..ROW
     },
     PolicyInfo {
@@ -345,9 +384,9 @@ pub static POLICIES: &[PolicyInfo] = &[
         aliases: &["tinylfu"],
         about: "an LRU window and a segmented LRU guarded by a frequency sketch",
         parameters: &[share("window", 0.01, "share of the memory for the window")],
-        make: |pages, capacity, values| {
+        make: |footprint, capacity, values| {
             let window = values.get("window");
-            Box::new(Online(w_tiny_lfu::WTinyLfu::new(pages, capacity, window)))
+            Box::new(Online(w_tiny_lfu::WTinyLfu::new(footprint.pages, capacity, window)))
         },
         ..ROW
     },
@@ -355,9 +394,9 @@ pub static POLICIES: &[PolicyInfo] = &[
         name: "lecar",
         about: "LRU and LFU as experts with learnt weights",
         parameters: &[whole("seed", LECAR_SEED, (1.0, 1e15), "seed of its random choices")],
-        make: |pages, capacity, values| {
+        make: |footprint, capacity, values| {
             let seed = values.get("seed") as u64;
-            Box::new(Online(lecar::LeCar::new(pages, capacity, seed)))
+            Box::new(Online(lecar::LeCar::new(footprint.pages, capacity, seed)))
         },
         ..ROW
     },
@@ -366,8 +405,8 @@ pub static POLICIES: &[PolicyInfo] = &[
         about: "a simple model of Linux's active and inactive lists",
         parameters: &[share("active", 0.5, "greatest share of the memory that is active")],
         capacity_min: 2,
-        make: |pages, capacity, values| {
-            Box::new(Online(dclock::DClock::new(pages, capacity, values.get("active"))))
+        make: |footprint, capacity, values| {
+            Box::new(Online(dclock::DClock::new(footprint.pages, capacity, values.get("active"))))
         },
         ..ROW
     },
@@ -376,7 +415,9 @@ pub static POLICIES: &[PolicyInfo] = &[
         aliases: &["opt", "min"],
         about: "the optimum: evicts the page used farthest in the future",
         needs_future: true,
-        make: |pages, capacity, _| Box::new(Offline(belady::Belady::new(pages, capacity))),
+        make: |footprint, capacity, _| {
+            Box::new(Offline(belady::Belady::new(footprint.pages, capacity)))
+        },
         ..ROW
     },
 ];

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Access, Numbering, Reader, Record, TraceError};
-use crate::policy::NEVER;
+use super::{Access, Kind, Numbering, Reader, Record, TraceError};
+use crate::policy::{Footprint, NEVER};
 
 /// Accesses read at a time.
 pub const CHUNK: usize = 64 * 1024;
@@ -83,7 +83,7 @@ fn unlinked_file() -> io::Result<File> {
 pub struct Spool {
     words: Words,
     len: u64,
-    pages: u32,
+    kinds: Vec<Kind>,
     names: Vec<u64>,
 }
 
@@ -97,10 +97,10 @@ impl Spool {
     /// An empty trace.
     #[must_use]
     pub fn new() -> Self {
-        Self { words: Words::Memory(Vec::new()), len: 0, pages: 0, names: Vec::new() }
+        Self { words: Words::Memory(Vec::new()), len: 0, kinds: Vec::new(), names: Vec::new() }
     }
 
-    /// Appends accesses.
+    /// Appends accesses, whose pages are numbered in order of appearance.
     pub fn push(&mut self, accesses: &[Access]) -> io::Result<()> {
         if let Words::Memory(held) = &mut self.words
             && held.len() + accesses.len() > RESIDENT_MAX
@@ -112,8 +112,13 @@ impl Spool {
         let words: Vec<u32> = accesses.iter().map(|access| access.0).collect();
         self.words.write(self.len, &words)?;
         self.len += accesses.len() as u64;
-        let top = accesses.iter().map(|access| access.page() + 1).max().unwrap_or(0);
-        self.pages = self.pages.max(top);
+        for access in accesses {
+            let page = access.page() as usize;
+            debug_assert!(page <= self.kinds.len(), "pages are numbered in order of appearance");
+            if page == self.kinds.len() {
+                self.kinds.push(access.kind());
+            }
+        }
         Ok(())
     }
 
@@ -132,7 +137,13 @@ impl Spool {
     /// Distinct pages: the page numbers are `0..pages`.
     #[must_use]
     pub fn pages(&self) -> u32 {
-        self.pages
+        self.kinds.len() as u32
+    }
+
+    /// The pages as a policy is told about them.
+    #[must_use]
+    pub fn footprint(&self) -> Footprint<'_> {
+        Footprint { pages: self.pages(), kinds: &self.kinds }
     }
 
     /// The pages as the trace's file names them, by number; empty for a synthetic trace, whose
@@ -156,7 +167,7 @@ impl Spool {
         } else {
             Words::File(unlinked_file()?)
         };
-        let mut next_of_page = vec![NEVER; self.pages as usize];
+        let mut next_of_page = vec![NEVER; self.kinds.len()];
         let mut cursor = self.cursor();
         let mut next = Vec::with_capacity(CHUNK);
         for number in (0..self.len.div_ceil(CHUNK as u64)).rev() {

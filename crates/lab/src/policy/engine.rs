@@ -1,0 +1,189 @@
+//! Ebb's own engine as a policy: the multi-gen LRU (`gen`) and the classic one (`classic`), driven
+//! through `ebb_core`'s replay machine, which is the code that `ebb run` uses.
+//!
+//! The machine's address space holds the anonymous pages first and the file pages after them, each
+//! in order of appearance: the layout under which real kernels were measured.
+
+use ebb_core::folio::Folio;
+use ebb_core::lru::memory::{Access as Touch, Memory, Region};
+use ebb_core::space::Backing;
+use ebb_core::tunables::{LruKind, SetError, Tunables};
+
+use super::{Footprint, Replay, Tally};
+use crate::trace::{Access, Kind, Op};
+
+/// The fewest pages the multi-gen LRU is run with: reclaim takes 32 at a time, and as many may be
+/// waiting in the per-CPU batch.
+pub const GEN_CAPACITY_MIN: u32 = 64;
+/// The fewest pages the classic LRU is run with. With less it may find nothing to reclaim: the
+/// scan targets of its short lists round to zero.
+pub const CLASSIC_CAPACITY_MIN: u32 = 256;
+
+/// What the pages of a trace are taken for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Nature {
+    /// What the trace says of each access; objects of key-value traces are anonymous.
+    #[default]
+    Trace,
+    /// All anonymous.
+    Anon,
+    /// All file pages read through system calls.
+    FileRead,
+    /// All file pages read through a mapping advised to be random.
+    FileMmap,
+    /// Anonymous as the trace says, the others read through a mapping advised to be random.
+    MixedMmap,
+}
+
+/// The switches of one run.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    r#gen: Tunables,
+    classic: Tunables,
+    /// What the pages are taken for.
+    pub nature: Nature,
+}
+
+impl Default for EngineSettings {
+    fn default() -> Self {
+        let classic = Tunables::preset("classic").expect("the classic preset");
+        Self { r#gen: Tunables::default(), classic, nature: Nature::Trace }
+    }
+}
+
+impl EngineSettings {
+    /// Whether the engine has a switch of this name. `lru` is none: the policy's name says it.
+    #[must_use]
+    pub fn has(key: &str) -> bool {
+        key == "preset" || (key != "lru" && Tunables::KEYS.contains(&key))
+    }
+
+    /// The names of the switches.
+    pub fn keys() -> impl Iterator<Item = &'static str> {
+        Tunables::KEYS.iter().copied().filter(|key| *key != "lru").chain(["preset"])
+    }
+
+    /// Sets one switch for both. A preset is a set for one of them.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), SetError> {
+        if key == "preset" {
+            let preset = Tunables::preset(value)?;
+            match preset.lru {
+                LruKind::Gen => self.r#gen = preset,
+                LruKind::Classic => self.classic = preset,
+            }
+            return Ok(());
+        }
+        self.r#gen.set_pair(key, value)?;
+        self.classic.set_pair(key, value)
+    }
+}
+
+/// What the machine holds per frame: the record and a place on the list of free frames.
+const FRAME_BYTES: usize = size_of::<Folio>() + size_of::<u32>();
+/// What it holds per page of the address space: a page-table entry.
+const ENTRY_BYTES: usize = size_of::<u64>();
+
+/// The machine being fed.
+#[derive(Debug)]
+pub struct Engine {
+    memory: Memory,
+    /// Where each page is in the address space. The top bit is set until it was touched.
+    places: Vec<u32>,
+    anon: u32,
+    capacity: u32,
+    nature: Nature,
+}
+
+/// Set in a page's place until its first touch.
+const UNTOUCHED: u32 = 1 << 31;
+
+impl Engine {
+    /// A machine with `capacity` pages for the pages of a footprint.
+    #[must_use]
+    pub fn new(
+        footprint: Footprint<'_>,
+        capacity: u32,
+        settings: &EngineSettings,
+        kind: LruKind,
+    ) -> Self {
+        let nature = settings.nature;
+        let is_anon = |page: u32| match nature {
+            Nature::Anon => true,
+            Nature::FileRead | Nature::FileMmap => false,
+            Nature::Trace | Nature::MixedMmap => {
+                let kind = footprint.kinds.get(page as usize).copied().unwrap_or_default();
+                matches!(kind, Kind::Anon | Kind::Object)
+            }
+        };
+        let anon = (0..footprint.pages).filter(|&page| is_anon(page)).count() as u32;
+        let (mut next_anon, mut next_file) = (0, anon);
+        let place = |page| {
+            let next = if is_anon(page) { &mut next_anon } else { &mut next_file };
+            *next += 1;
+            (*next - 1) | UNTOUCHED
+        };
+        let places = (0..footprint.pages).map(place).collect();
+        let region = |start: u32, end: u32, backing, recency| Region {
+            start: u64::from(start),
+            end: u64::from(end),
+            backing,
+            recency,
+        };
+        let recency = matches!(nature, Nature::Trace | Nature::Anon | Nature::FileRead);
+        let regions = [
+            region(0, anon, Backing::Anon, true),
+            region(anon, footprint.pages, Backing::File, recency),
+        ];
+        let tunables = match kind {
+            LruKind::Gen => settings.r#gen.clone(),
+            LruKind::Classic => settings.classic.clone(),
+        };
+        let memory = Memory::new(tunables, &regions, capacity);
+        Self { memory, places, anon, capacity, nature }
+    }
+
+    #[inline]
+    fn touch(&mut self, access: Access) {
+        let place = &mut self.places[access.page() as usize];
+        let is_first = *place & UNTOUCHED != 0;
+        *place &= !UNTOUCHED;
+        let place = *place;
+        let writes = access.op() == Op::Write;
+        let touch = if place < self.anon {
+            // The first touch of anonymous memory fills it.
+            if writes || is_first { Touch::AnonWrite } else { Touch::AnonRead }
+        } else {
+            match (self.nature, access.kind(), writes) {
+                (Nature::FileRead, ..) | (Nature::Trace, Kind::Buffered, false) => Touch::FdRead,
+                (Nature::Trace, Kind::Buffered, true) => Touch::FdWrite,
+                (Nature::Trace, _, true) => Touch::MmapWrite,
+                _ => Touch::MmapRead,
+            }
+        };
+        self.memory.touch(u64::from(place), touch);
+    }
+}
+
+impl Replay for Engine {
+    fn feed(&mut self, chunk: &[Access], _next: &[u32]) -> u64 {
+        let before = self.memory.counts().misses;
+        for &access in chunk {
+            self.touch(access);
+        }
+        self.memory.counts().misses - before
+    }
+
+    fn is_resident(&self, _page: u32) -> Option<bool> {
+        None
+    }
+
+    fn tally(&self) -> Tally {
+        let counts = self.memory.counts();
+        Tally { scanned: counts.scanned, protected: counts.protected }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let frames = self.capacity as usize * FRAME_BYTES;
+        frames + self.places.len() * (ENTRY_BYTES + size_of::<u32>())
+    }
+}
