@@ -27,6 +27,9 @@ struct Arguments {
 enum Command {
     /// Run an unmodified program in less memory than it wants
     Run(run::Arguments),
+    /// Measure reclaim: replay page traces, draw miss-ratio curves
+    #[command(subcommand)]
+    Lab(ebb_lab::cli::LabCommand),
     /// The pager of a run (started by `ebb run`)
     #[command(name = "__pager", hide = true)]
     Pager,
@@ -39,6 +42,10 @@ fn main() -> ExitCode {
     };
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
+            eprintln!("ebb: {error:#}");
+            ExitCode::from(2)
+        }),
         Command::Pager => run::pager(),
     }
 }
