@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, value_parser};
 use serde_json::json;
 
 use super::{Progress, TraceArgs, parse_memory, parse_policies, print};
@@ -27,7 +27,7 @@ pub struct MrcArgs {
     #[arg(long, short, value_name = "LIST", default_value = "lru,clock,arc,s3-fifo,belady")]
     policy: String,
     /// How many sizes, from 1 % to 100 % of the trace's pages
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = value_parser!(u32).range(2..))]
     sizes: u32,
     /// These sizes instead, in pages or percent, with commas
     #[arg(long, short, value_name = "LIST")]
@@ -39,7 +39,7 @@ pub struct MrcArgs {
     #[arg(long, value_name = "RATE")]
     sample: Option<f64>,
     /// Independent samples, from which the error is estimated
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..=100))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(2..))]
     sample_seeds: u32,
     /// With --sample: also replay the whole trace and state the sample's measured error
     #[arg(long, requires = "sample")]

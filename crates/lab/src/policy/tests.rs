@@ -172,7 +172,8 @@ proptest! {
                 prop_assert!(replay.is_resident(page) == Some(true), "{} lost {}", info.name, page);
                 let new = std::mem::take(&mut first_touch[page as usize]);
                 prop_assert!(missed || !new, "{} hit a page never touched", info.name);
-                let resident = (0..footprint).filter(|&page| replay.is_resident(page) == Some(true)).count();
+                let in_memory = |page: &u32| replay.is_resident(*page) == Some(true);
+                let resident = (0..footprint).filter(in_memory).count();
                 prop_assert!(resident <= capacity as usize, "{}: {resident} pages", info.name);
             }
         }
@@ -191,7 +192,8 @@ proptest! {
         let (accesses, next) = (accesses(&pages), next_accesses(&pages));
         let cut = cut.min(pages.len());
         for info in textbook() {
-            let build = || info.build(all(footprint(&pages)), capacity, &Settings::default()).unwrap();
+            let footprint = all(footprint(&pages));
+            let build = || info.build(footprint, capacity, &Settings::default()).unwrap();
             let mut whole = build();
             let mut parts = build();
             let in_parts = parts.feed(&accesses[..cut], &next[..cut])

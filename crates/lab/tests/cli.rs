@@ -1,0 +1,158 @@
+//! The commands from the outside: what they print, and what they say about bad arguments.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn lab(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ebb-lab")).args(arguments).output().unwrap()
+}
+
+fn stdout(arguments: &[&str]) -> String {
+    let output = lab(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn failure(arguments: &[&str]) -> String {
+    let output = lab(arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// A file in the folder for tests, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+const LOOP: &str = "synth:loop,pages=1000,accesses=10000";
+
+#[test]
+fn replay_prints_a_table_csv_and_json() {
+    let text = stdout(&["replay", LOOP, "-m", "50%", "-p", "lru,belady,gen"]);
+    assert!(text.starts_with(&format!("{LOOP}: 10,000 accesses to 1,000 pages (3.9 MiB)\n")));
+    assert!(text.contains("memory 500 pages (2.0 MiB, 50.0 % of the footprint)"), "{text}");
+    assert!(text.contains("lru         100.000 %        10,000         9,000"), "{text}");
+    let csv = stdout(&["replay", LOOP, "-m", "500,1000", "-p", "lru", "--format", "csv"]);
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[1].starts_with(&format!("\"{LOOP}\",lru,500,10000,10000,1.00000000,9000,9500,")));
+    assert!(lines[2].starts_with(&format!("\"{LOOP}\",lru,1000,10000,1000,0.10000000,0,0,0,")));
+    let json = stdout(&["replay", LOOP, "-m", "500", "-p", "belady", "--format", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["schema"], 1);
+    assert_eq!(json["trace"]["footprint_pages"], 1000);
+    let result = &json["results"][0];
+    assert_eq!((&result["policy"], &result["memory_pages"]), (&"belady".into(), &500.into()));
+    assert_eq!(result["refaults"], result["misses"].as_u64().unwrap() - 1000);
+}
+
+#[test]
+fn errors_say_what_is_wrong_and_what_would_be_right() {
+    let unknown = failure(&["replay", LOOP, "-p", "cloc"]);
+    assert!(unknown.starts_with("ebb-lab: there is no policy \"cloc\"; the nearest is \"clock\""));
+    let memory = failure(&["replay", LOOP, "-m", "half"]);
+    assert!(memory.starts_with("ebb-lab: --memory \"half\": expected a number of pages"));
+    let setting = failure(&["replay", LOOP, "--set", "gen.bulkmove=on"]);
+    assert!(setting.contains("the nearest is \"gen.bulk_move\""), "{setting}");
+    let synth = failure(&["replay", "synth:loop,page=3"]);
+    assert!(synth.contains("no parameter \"page\""), "{synth}");
+    let file = failure(&["replay", "/nowhere/t.csv.zst"]);
+    assert!(file.starts_with("ebb-lab: /nowhere/t.csv.zst: No such file"), "{file}");
+    let small = failure(&["replay", LOOP, "-m", "3", "-p", "clock-pro"]);
+    assert_eq!(small, "ebb-lab: clock-pro needs at least 4 pages of memory, not 3\n");
+    assert!(failure(&["mrc", LOOP, "--sample", "2"]).contains("--sample 2: expected a share"));
+    assert!(failure(&["mrc", LOOP, "--sample", "0.001"]).contains("use a higher rate"));
+}
+
+#[test]
+fn converted_traces_replay_alike() {
+    let csv = Scratch::new("converted.csv");
+    let text: String =
+        (0..5000u64).map(|i| format!("1,{},r,a\n", i * i % 997 + (1 << 40))).collect();
+    std::fs::write(&csv.0, format!("dt,page,op,kind\n{text}")).unwrap();
+    let results = |path: &str| {
+        let json = stdout(&["replay", path, "-m", "100", "-p", "arc", "--format", "json"]);
+        let json: Value = serde_json::from_str(&json).unwrap();
+        (json["results"][0]["misses"].clone(), json["trace"]["footprint_pages"].clone())
+    };
+    for name in ["converted.ebbtrace", "converted.ebbtrace.zst"] {
+        let compact = Scratch::new(name);
+        stdout(&["convert", csv.path(), compact.path()]);
+        assert!(compact.0.metadata().unwrap().len() < csv.0.metadata().unwrap().len() / 3);
+        assert_eq!(results(compact.path()), results(csv.path()));
+    }
+}
+
+#[test]
+fn curves_are_printed_and_drawn() {
+    let html = Scratch::new("curves.html");
+    let trace = "synth:zipf,pages=3000,accesses=50000";
+    let text = stdout(&["mrc", trace, "-p", "lru,belady", "--html", html.path()]);
+    assert_eq!(text.lines().count(), 3 + 20, "{text}");
+    let page = std::fs::read_to_string(&html.0).unwrap();
+    assert_eq!(page.matches("<g class=\"series").count(), 4, "two curves, wide and narrow");
+    assert_eq!(page.matches("<circle").count(), 2 * 2 * 20);
+    let sampled =
+        stdout(&["mrc", trace, "-p", "lru", "--sample", "0.2", "--verify", "--format", "json"]);
+    let sampled: Value = serde_json::from_str(&sampled).unwrap();
+    let measured = &sampled["sampling"]["measured"];
+    assert!(measured["mean"].as_f64().unwrap() < 0.03, "{measured}");
+    assert!(sampled["curves"][0]["points"][19]["error"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn a_baseline_that_is_off_fails_the_check() {
+    let baseline = Scratch::new("baseline.csv");
+    let trace = Scratch::new("checked.csv.zst");
+    let text: String = (0..4000).map(|i| format!("1,{},r,a\n", i % 50)).collect();
+    let packed = zstd::encode_all(format!("dt,page,op,kind\n{text}").as_bytes(), 1).unwrap();
+    std::fs::write(&trace.0, packed).unwrap();
+    for (misses, code) in [("4000", 0), ("3990", 0), ("3900", 1)] {
+        let rows =
+            format!("trace,size_pages,policy,misses\nchecked,40,LRU,{misses}\nother,4,LRU,1\n");
+        std::fs::write(&baseline.0, rows).unwrap();
+        let dir = env!("CARGO_TARGET_TMPDIR");
+        let output = lab(&["check-baseline", dir, "--baseline", baseline.path()]);
+        assert_eq!(output.status.code(), Some(code), "{misses}");
+    }
+}
+
+/// What a browser makes of the page: the plot is drawn and nothing is fetched.
+#[test]
+#[ignore = "needs chromium"]
+fn a_browser_draws_the_plot() {
+    let html = Scratch::new("browser.html");
+    let picture = Scratch::new("browser.png");
+    stdout(&["mrc", "synth:zipf,pages=3000,accesses=50000", "--html", html.path()]);
+    for (theme, background) in [("1", "light"), ("0", "dark")] {
+        let output = Command::new("chromium")
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--window-size=400,900"])
+            .arg(format!("--blink-settings=preferredColorScheme={theme}"))
+            .arg(format!("--screenshot={}", picture.path()))
+            .arg("--dump-dom")
+            .arg(format!("file://{}", html.path()))
+            .output()
+            .unwrap();
+        let dom = String::from_utf8_lossy(&output.stdout);
+        assert!(dom.contains("<g class=\"series") && dom.contains("</html>"), "{background}");
+        let bytes = picture.0.metadata().unwrap().len();
+        assert!(bytes > 20_000, "{background}: a picture of {bytes} bytes shows nothing");
+        std::fs::remove_file(&picture.0).unwrap();
+    }
+}
