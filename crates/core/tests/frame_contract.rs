@@ -1,5 +1,5 @@
-//! What callers may rely on: refusals of bad use, the counting of CMA frames, contiguous ranges, the
-//! order of the slow path, placement, and how sets size themselves.
+//! What callers may rely on: refusals of bad use, the counting of CMA frames, contiguous ranges,
+//! the order of the slow path, placement, and how sets size themselves.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
@@ -140,7 +140,8 @@ impl Meter for Watcher {
     }
 }
 
-/// A zone whose free ordinary memory is just above min: true if a check failed while CMA was refilled.
+/// A zone whose free ordinary memory is just above min: true if a check failed while CMA was
+/// refilled.
 fn false_failure(backend: Backend, cma_count: CmaCount) -> bool {
     let watcher = Arc::new(Watcher {
         frames: OnceLock::new(),
@@ -368,9 +369,11 @@ fn who_reclaims_already_ignores_watermarks_and_never_recurses() {
 
 #[test]
 fn progress_that_others_took_drains_sets_and_reserves_once() {
-    // The only free pages sit in another CPU's set: reclaim reports progress, the second look finds them.
+    // The only free pages sit in another CPU's set: reclaim reports progress, the second look finds
+    // them.
     let mut config = Config::flat(16_384, 2);
     config.backend = Backend::Lists;
+    config.pcp = Some(PcpRule::Fixed { high: 512, batch: 64, huge_high: 64, huge_batch: 32 });
     let frames = config.build().unwrap();
     let grab = Request::new(Gfp::NOWAIT.with(Gfp::MEMALLOC), Order::ZERO);
     let mut held = Vec::new();

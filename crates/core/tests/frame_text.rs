@@ -1,6 +1,7 @@
 //! zoneinfo, buddyinfo, pagetypeinfo and vmstat, byte for byte.
 //!
-//! After a wanted change: `EBB_BLESS=1 cargo test -p ebb-core --test frame_text`, then read the diff.
+//! After a wanted change: `EBB_BLESS=1 cargo test -p ebb-core --test frame_text`, then read the
+//! diff.
 
 use ebb_core::frame::{
     Backend, Config, Frames, Gfp, NoHost, NodeText, Order, Request, ZoneKind, ZoneSpec,

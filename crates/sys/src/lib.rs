@@ -5,6 +5,7 @@
 pub mod anon;
 pub mod futex;
 pub mod pagemap;
+pub mod percpu;
 pub mod proc;
 pub mod process;
 pub mod shared;

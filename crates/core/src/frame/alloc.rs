@@ -4,7 +4,7 @@
 //! happens under a lock.
 
 use super::counter::ZoneItem;
-use super::frames::{Cpu, Frames, Who, Zone};
+use super::frames::{Frames, Who, Zone};
 use super::kinds::{
     AllocFlags, Gfp, Migratetype, Order, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, ZoneKind,
 };
@@ -137,11 +137,14 @@ impl Frames {
     pub fn alloc_on(&self, cpu: usize, request: &Request, host: &dyn Host) -> Option<Pfn> {
         let cpu = cpu % self.cpus.len();
         self.hit_on(cpu, request.gfp, request.order)
-            .or_else(|| self.alloc(Who { cpu, owner: false }, request, host))
+            .or_else(|| self.miss(Who { cpu, owner: false }, *request, host))
     }
 
+    /// By value, so that on a hit the request never needs an address.
+    #[cold]
     #[inline(never)]
-    fn alloc(&self, who: Who, request: &Request, host: &dyn Host) -> Option<Pfn> {
+    pub(super) fn miss(&self, who: Who, request: Request, host: &dyn Host) -> Option<Pfn> {
+        let request = &request;
         let node = self.cpus[who.cpu].node;
         let highest = self.class_of(request.gfp);
         let movable = request.gfp.migratetype() == Migratetype::Movable;
@@ -308,15 +311,4 @@ enum Scan {
     /// The scan would leave the node while pageblocks are still kept unmixed.
     LeavingNode,
     Nothing,
-}
-
-impl Cpu<'_> {
-    /// One block for `request`; see [`Frames::alloc_on`].
-    #[inline(always)]
-    pub fn alloc(&self, request: &Request, host: &dyn Host) -> Option<Pfn> {
-        match self.hit(request.gfp, request.order) {
-            Some(pfn) => Some(pfn),
-            None => self.frames.alloc(self.who(), request, host),
-        }
-    }
 }

@@ -13,6 +13,8 @@ use crate::types::Pfn;
 const TYPE_MASK: u16 = 0b0111;
 const ISOLATED: u16 = 0b1000;
 const ZONE_SHIFT: u16 = 4;
+/// By the low four bits of a word: the list of a per-CPU set, or 3 for none. Two bits each.
+const LISTS: u32 = 0b11_11_11_11_11_11_11_11_11_11_11_01_01_10_01_00;
 /// Zones that fit in a word: the zone is stored plus 1, and 0 means none.
 pub const ZONES_MAX: usize = (1 << (16 - ZONE_SHIFT)) - 1;
 
@@ -34,6 +36,25 @@ impl BlockInfo {
     #[inline(always)]
     pub const fn migratetype(self) -> Migratetype {
         if self.0 & ISOLATED != 0 { Migratetype::Isolate } else { self.kept_type() }
+    }
+
+    /// All of it, for comparison with another block's.
+    #[inline(always)]
+    pub(super) const fn word(self) -> u16 {
+        self.0
+    }
+
+    /// The zone's index, or one that no zone has.
+    #[inline(always)]
+    pub(super) const fn zone_or_beyond(self) -> usize {
+        ((self.0 >> ZONE_SHIFT) as usize).wrapping_sub(1)
+    }
+
+    /// The list of a per-CPU set for single frames of this block; 3: none. The same as
+    /// [`Migratetype::pcp_list`] of the type in force, without branches.
+    #[inline(always)]
+    pub(super) const fn list(self) -> usize {
+        (LISTS >> ((self.0 & 0xf) * 2) & 3) as usize
     }
 
     /// The type that comes back when isolation ends.
@@ -104,6 +125,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_packed_lists_are_those_of_the_types() {
+        let map = BlockMap::new(512);
+        for t in Migratetype::ALL {
+            map.assign(0, 7, Migratetype::Movable);
+            map.set_type(0, t);
+            let info = map.get(Pfn(0));
+            assert_eq!(info.list(), t.pcp_list().unwrap_or(3), "{t:?}");
+            assert_eq!(info.zone_or_beyond(), 7);
+        }
+    }
+
+    #[test]
     fn isolation_hides_the_type_and_keeps_the_zone() {
         let map = BlockMap::new(2048);
         assert_eq!(map.get(Pfn(0)).zone(), None);
@@ -115,5 +148,6 @@ mod tests {
         map.set_type(512, Migratetype::Movable);
         assert_eq!(map.migratetype(512), Migratetype::Movable);
         assert_eq!(map.get(Pfn(9999)).zone(), None);
+        assert_eq!(map.get(Pfn(9999)).zone_or_beyond(), usize::MAX);
     }
 }

@@ -13,8 +13,6 @@
 //! Lock order: a CPU's set lock, a CPU's scratch, a store's locks. No host callback under any of
 //! them.
 
-use std::cell::Cell;
-use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -22,11 +20,11 @@ use super::blocks::BlockMap;
 use super::checks::{BadFree, BadUse, FrameTable};
 use super::counter::ZoneItem;
 use super::cpulock::{CpuLock, RemoteFence};
-use super::kinds::{AllocFlags, Checks, Gfp, Migratetype, ORDERS, Order, ZoneKind};
+use super::kinds::{AllocFlags, Checks, Gfp, ORDERS, Order, ZoneKind};
 use super::layout::Config;
-use super::pcp::{Pcp, Pressure, list_of};
+use super::pcp::{Pcp, Pressure, list_at, list_of};
 use super::state::{BELOW_HIGH, FreeStore, RECLAIM_ACTIVE, Want, ZoneState};
-use super::sync::{AtomicU64, Mutex, Relaxed, lock};
+use super::sync::{AtomicU64, Mutex, Owned32, Relaxed, lock};
 use super::watermark::Level;
 use crate::types::Pfn;
 
@@ -35,6 +33,7 @@ use crate::types::Pfn;
 pub(super) const SCRATCH: usize = 2048;
 #[cfg(loom)]
 pub(super) const SCRATCH: usize = 8;
+pub(super) const NO_ROUTE: u16 = u16::MAX;
 
 /// A zone and its free frames.
 #[derive(Debug)]
@@ -99,6 +98,11 @@ pub(super) struct CpuSets {
     pub(super) lock: CpuLock,
     pub(super) sets: Box<[Pcp]>,
     pub(super) node: usize,
+    /// By kind of zone: the first zone of a request, if hits are possible at all, or [`NO_ROUTE`].
+    pub(super) routes: [u16; 6],
+    /// The pageblock word and list of the last refill from the main zone: most frees are of that
+    /// kind.
+    pub(super) usual: [Owned32; 2],
     /// Room for one portion, used under `lock`.
     scratch: Mutex<Box<[u32]>>,
     /// By zone: blocks and pages that went past the sets.
@@ -116,7 +120,8 @@ impl CpuSets {
     pub(super) fn new(node: usize, sets: Box<[Pcp]>) -> Self {
         let direct = sets.iter().map(|_| Direct::default()).collect();
         let scratch = Mutex::new(vec![0; SCRATCH].into_boxed_slice());
-        Self { lock: CpuLock::new(), sets, node, scratch, direct }
+        let usual = [u32::MAX, 0].map(Owned32::new);
+        Self { lock: CpuLock::new(), sets, node, routes: [NO_ROUTE; 6], usual, scratch, direct }
     }
 }
 
@@ -139,12 +144,10 @@ pub struct Frames {
     classes: [u8; 6],
     /// By node and highest class: zones in the order they are tried.
     pub(super) zonelists: Vec<Vec<Vec<usize>>>,
-    /// By node and highest class: the first of these.
-    preferred: Box<[[Option<u32>; 6]]>,
     pub(super) fence: Option<Arc<dyn RemoteFence>>,
-    light: bool,
+    pub(super) light: bool,
     sets_on: bool,
-    /// Hits need nothing but sets: no frame table.
+    /// Hits need nothing but sets, and there are sets: no frame table.
     plain: bool,
     checks: Checks,
 }
@@ -153,23 +156,27 @@ impl Frames {
     pub(super) fn assemble(
         config: &Config,
         zones: Vec<Zone>,
-        cpus: Vec<CpuSets>,
+        mut cpus: Vec<CpuSets>,
         blocks: Arc<BlockMap>,
         table: Option<Arc<FrameTable>>,
     ) -> Self {
         let zonelists = zonelists(config, &zones);
-        let first = |node: &Vec<Vec<usize>>| {
-            std::array::from_fn(|class| Some(*node.get(class)?.first()? as u32))
-        };
+        let plain = table.is_none() && config.pcp.is_some();
+        let classes: [u8; 6] = std::array::from_fn(|kind| {
+            config.kinds.iter().rposition(|&k| k as usize <= kind).unwrap_or(0) as u8
+        });
+        for sets in &mut cpus {
+            for (route, &class) in sets.routes.iter_mut().zip(&classes) {
+                let first = zonelists[sets.node][class as usize].first();
+                *route = first.filter(|_| plain).map_or(NO_ROUTE, |&zone| zone as u16);
+            }
+        }
         Self {
-            preferred: zonelists.iter().map(first).collect(),
-            classes: std::array::from_fn(|kind| {
-                config.kinds.iter().rposition(|&k| k as usize <= kind).unwrap_or(0) as u8
-            }),
+            classes,
             zones: zones.into_boxed_slice(),
             cpus: cpus.into_boxed_slice(),
             blocks,
-            plain: table.is_none(),
+            plain,
             table,
             kinds: config.kinds.clone(),
             zonelists,
@@ -178,14 +185,6 @@ impl Frames {
             sets_on: config.pcp.is_some(),
             checks: config.checks,
         }
-    }
-
-    /// Claims the sets of `cpu`. `None` if another claim on them is alive.
-    #[must_use]
-    pub fn cpu(&self, cpu: usize) -> Option<Cpu<'_>> {
-        let cpu = cpu % self.cpus.len();
-        let sets = &self.cpus[cpu];
-        sets.lock.claim().then_some(Cpu { frames: self, sets, cpu, not_sync: PhantomData })
     }
 
     /// All zones, by node and then as given.
@@ -236,26 +235,13 @@ impl Frames {
     /// The block if the preferred zone is far above its marks and the set has one.
     #[inline(always)]
     fn hit(&self, sets: &CpuSets, owner: bool, gfp: Gfp, order: Order) -> Option<Pfn> {
-        if !(self.plain && self.sets_on) {
-            return None;
-        }
-        let class = self.class_of(gfp);
-        let zone = self.preferred[sets.node][class]? as usize;
-        let state = &self.zones[zone].state;
-        let migratetype = gfp.migratetype();
-        let mut free = state.counters.read(ZoneItem::FreePages) as i64;
-        if migratetype != Migratetype::Movable {
-            free -= state.counters.read(ZoneItem::FreeCma) as i64;
-        }
-        free -= state.free_highatomic.load(Relaxed) + i64::from(order.pages() - 1);
-        let quiet = free > state.hit_marks[class].load(Relaxed) && state.flags.load(Relaxed) == 0;
-        let list = list_of(order, migratetype)?;
+        let zone = sets.routes[gfp.zone_kind() as usize] as usize;
+        let list = list_of(order, gfp.migratetype())?;
+        let quiet = self.zones.get(zone)?.state.flags.load(Relaxed) == 0;
         if !quiet || gfp.has(Gfp::WRITE) || !self.enter(sets, owner) {
             return None;
         }
-        let set = &sets.sets[zone];
-        let pfn = set.lists[list].pop();
-        set.note_pop();
+        let pfn = sets.sets.get(zone).and_then(|set| set.lists[list].pop());
         Self::leave(sets, owner);
         pfn.map(Pfn)
     }
@@ -285,7 +271,6 @@ impl Frames {
             if zone.state.node != sets.node {
                 set.touch();
             }
-            set.note_pop();
             let pfn = set.lists[list].pop().or_else(|| self.refill(sets, zone, list, want));
             Self::leave(sets, who.owner);
             if pfn.is_some() {
@@ -331,36 +316,49 @@ impl Frames {
         let want = Want { flags: want.flags.without(spare), ..*want };
         let n = self.take_checked(zone, &want, &mut scratch[..room]);
         set.lists[list].append(&scratch[..n]);
+        if sets.main_route() == Some(zone.state.index)
+            && let (Some(&first), Some(t)) = (scratch[..n].first(), want.migratetype.pcp_list())
+        {
+            sets.usual[0].set(u32::from(self.blocks.get(Pfn(first)).word()));
+            // What the list of the refill is for these frames when they come back.
+            sets.usual[1].set(if self.blocks.get(Pfn(first)).list() == t { t as u32 } else { 3 });
+        }
         drop(scratch);
         set.lists[list].pop()
     }
 
-    /// Gives a block back. On a refusal nothing has changed.
-    #[inline(always)]
-    pub(super) fn free_by(
-        &self,
-        sets: &CpuSets,
-        who: Who,
-        pfn: Pfn,
-        order: Order,
-    ) -> Result<(), BadFree> {
+    #[inline(never)]
+    pub(super) fn free_unusual(&self, who: Who, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         let info = self.blocks.get(pfn);
-        if let Some(zone) = info.zone()
-            && self.plain
-            && self.sets_on
-            && self.zones[zone].state.flags.load(Relaxed) == 0
-            && let Some(list) = list_of(order, info.migratetype())
-            && self.enter(sets, who.owner)
-        {
-            let done = sets.sets[zone].lists[list].push(pfn.0);
-            Self::leave(sets, who.owner);
-            if done {
-                return Ok(());
-            }
+        let (zone, t) = (info.zone_or_beyond(), info.list());
+        if self.plain && self.push_hit(&self.cpus[who.cpu], who.owner, zone, t, pfn, order) {
+            return Ok(());
         }
         self.free_slow(who, pfn, order)
     }
 
+    /// Pushes on a set if nothing more is to be done.
+    #[inline(always)]
+    fn push_hit(
+        &self,
+        sets: &CpuSets,
+        owner: bool,
+        zone: usize,
+        t: usize,
+        pfn: Pfn,
+        order: Order,
+    ) -> bool {
+        let quiet = |z: &Zone| z.state.flags.load(Relaxed) == 0;
+        let Some(list) = list_at(order, t) else { return false };
+        if !self.zones.get(zone).is_some_and(quiet) || !self.enter(sets, owner) {
+            return false;
+        }
+        let done = sets.sets.get(zone).is_some_and(|set| set.lists[list].push(pfn.0));
+        Self::leave(sets, owner);
+        done
+    }
+
+    #[cold]
     #[inline(never)]
     fn free_slow(&self, who: Who, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         let info = self.blocks.get(pfn);
@@ -452,48 +450,6 @@ fn zonelists(config: &Config, zones: &[Zone]) -> Vec<Vec<Vec<usize>>> {
     (0..config.nodes.len()).map(lists).collect()
 }
 
-/// The claim on one CPU's sets. It can move between threads, but only one at a time can use it.
-#[derive(Debug)]
-pub struct Cpu<'a> {
-    pub(super) frames: &'a Frames,
-    sets: &'a CpuSets,
-    cpu: usize,
-    not_sync: PhantomData<Cell<()>>,
-}
-
-impl Cpu<'_> {
-    /// One block, if the sets have it and memory is plentiful; else as [`Frames::alloc_on`] with
-    /// this CPU. See there.
-    #[inline(always)]
-    #[must_use]
-    pub fn hit(&self, gfp: Gfp, order: Order) -> Option<Pfn> {
-        self.frames.hit(self.sets, true, gfp, order)
-    }
-
-    /// Gives a block back. On a refusal nothing has changed.
-    #[inline(always)]
-    pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), BadFree> {
-        self.frames.free_by(self.sets, self.who(), pfn, order)
-    }
-
-    #[inline(always)]
-    pub(super) fn who(&self) -> Who {
-        Who { cpu: self.cpu, owner: true }
-    }
-
-    /// The CPU's number.
-    #[must_use]
-    pub fn number(&self) -> usize {
-        self.cpu
-    }
-}
-
-impl Drop for Cpu<'_> {
-    fn drop(&mut self) {
-        self.sets.lock.unclaim();
-    }
-}
-
 impl Frames {
     /// The block if a hit suffices, for a caller without a claim.
     #[inline]
@@ -504,6 +460,6 @@ impl Frames {
     /// Gives a block back by way of the sets of `cpu`, a hint. On a refusal nothing has changed.
     pub fn free_on(&self, cpu: usize, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         let cpu = cpu % self.cpus.len();
-        self.free_by(&self.cpus[cpu], Who { cpu, owner: false }, pfn, order)
+        self.free_unusual(Who { cpu, owner: false }, pfn, order)
     }
 }

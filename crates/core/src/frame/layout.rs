@@ -305,7 +305,7 @@ fn build_zone(
         present: spec.present(),
         managed,
         cma: spec.cma.iter().map(|r| r.len() as u64).sum(),
-        hit_marks: reserve.iter().map(|_| AtomicI64::new(0)).collect(),
+        tight_mark: AtomicI64::new(0),
         marks,
         reserve,
         boost: AtomicU64::new(0),
@@ -331,6 +331,7 @@ fn build_zone(
         Backend::Lists => Box::new(Lists::new(&state, &memory)),
         Backend::Bitmaps => Box::new(Bitmaps::new(&state, &memory, config.cpus.len())),
     };
+    state.judge();
     Zone { state, store }
 }
 

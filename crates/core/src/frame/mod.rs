@@ -13,6 +13,7 @@ mod alloc;
 mod bitmap;
 mod blocks;
 mod checks;
+mod claim;
 mod contig;
 mod counter;
 mod cpulock;
@@ -31,10 +32,11 @@ pub mod watermark;
 pub use alloc::{Compaction, Host, NoHost, Request};
 pub use blocks::{BlockInfo, BlockMap};
 pub use checks::{BadFree, BadUse, FrameTable};
+pub use claim::Cpu;
 pub use contig::ContigError;
 pub use counter::{Counters, ZoneItem};
 pub use cpulock::RemoteFence;
-pub use frames::{Cpu, Frames, Zone};
+pub use frames::{Frames, Zone};
 pub use kinds::{
     AllocFlags, COSTLY_ORDER, Checks, CmaCount, Gfp, MAX_ORDER, Migratetype, ORDERS, Order,
     PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, ZoneKind,

@@ -32,7 +32,16 @@ const EXPIRE_TICKS: u32 = 3;
 #[inline(always)]
 #[must_use]
 pub(super) fn list_of(order: Order, migratetype: Migratetype) -> Option<usize> {
-    let t = migratetype.pcp_list()?;
+    list_at(order, migratetype.pcp_list()?)
+}
+
+/// The same for a list index of single frames; `None` beyond the last.
+#[inline(always)]
+#[must_use]
+pub(super) fn list_at(order: Order, t: usize) -> Option<usize> {
+    if t > 2 {
+        return None;
+    }
     if order.get() <= ORDERS_MAX {
         Some(order.get() as usize * 3 + t)
     } else if order.get() == PAGEBLOCK_ORDER {
@@ -70,7 +79,7 @@ pub enum PcpRule {
 
 impl PcpRule {
     /// The best measured.
-    pub const FAST: Self = Self::Fixed { high: 512, batch: 64, huge_high: 64, huge_batch: 32 };
+    pub const FAST: Self = Self::Fixed { high: 512, batch: 128, huge_high: 128, huge_batch: 64 };
 }
 
 #[derive(Debug)]
@@ -80,7 +89,9 @@ pub(super) struct List {
     /// A push beyond this length asks the rule.
     limit: Owned32,
     slots: Box<[Owned32]>,
-    pops: AtomicU64,
+    pops: Owned32,
+    /// Pops before `pops` last wrapped.
+    pops_wrapped: AtomicU64,
     moved_in: Owned32,
     moved_out: Owned32,
 }
@@ -92,7 +103,8 @@ impl List {
             tail: Owned32::new(0),
             limit: Owned32::new(limit),
             slots: (0..capacity.next_power_of_two()).map(|_| Owned32::new(0)).collect(),
-            pops: AtomicU64::new(0),
+            pops: Owned32::new(0),
+            pops_wrapped: AtomicU64::new(0),
             moved_in: Owned32::new(0),
             moved_out: Owned32::new(0),
         }
@@ -116,7 +128,7 @@ impl List {
         }
         let pfn = self.at(head).get();
         self.head.set(head.wrapping_add(1));
-        self.pops.store(self.pops.load(Relaxed) + 1, Relaxed);
+        self.pops.set(self.pops.get().wrapping_add(1));
         Some(pfn)
     }
 
@@ -154,6 +166,7 @@ impl List {
         }
         self.tail.set(tail.wrapping_add(frames.len() as u32));
         self.moved_in.set(self.moved_in.get().wrapping_add(frames.len() as u32));
+        self.fold_pops();
     }
 
     /// Takes the coldest blocks; returns how many.
@@ -165,12 +178,21 @@ impl List {
         }
         self.tail.set(tail);
         self.moved_out.set(self.moved_out.get().wrapping_add(n as u32));
+        self.fold_pops();
         n
     }
 
     /// Blocks ever popped.
     fn pops(&self) -> u64 {
-        self.pops.load(Relaxed)
+        self.pops_wrapped.load(Relaxed) + u64::from(self.pops.get())
+    }
+
+    /// Moves the count of pops out of the small counter, long before it wraps.
+    fn fold_pops(&self) {
+        if self.pops.get() > u32::MAX / 2 {
+            self.pops_wrapped.fetch_add(u64::from(self.pops.get()), Relaxed);
+            self.pops.set(0);
+        }
     }
 
     /// Blocks ever pushed: what is neither refill nor drain must have come from pushes.
@@ -191,13 +213,14 @@ impl List {
 #[derive(Debug)]
 pub(super) struct Pcp {
     pub(super) lists: [List; LISTS],
-    pub(super) kernel: bool,
+    kernel: bool,
     rule: PcpRule,
     batch: u32,
     high_min: u32,
     high_max: u32,
     high: Owned32,
     free_count: Owned32,
+    pops_at_free: Owned32,
     alloc_factor: Owned32,
     prev_free_high: Owned32,
     expire: Owned32,
@@ -242,6 +265,7 @@ impl Pcp {
             high_max: size.high_max,
             high: Owned32::new(size.high_min),
             free_count: Owned32::new(0),
+            pops_at_free: Owned32::new(0),
             alloc_factor: Owned32::new(0),
             prev_free_high: Owned32::new(0),
             expire: Owned32::new(0),
@@ -279,12 +303,19 @@ impl Pcp {
         })
     }
 
-    /// A block was asked for.
-    #[inline(always)]
-    pub(super) fn note_pop(&self) {
-        if self.kernel {
-            self.free_count.set(self.free_count.get() >> 1);
-        }
+    /// Pages freed of late: halved by every allocation since they were last counted.
+    fn freed_lately(&self) -> u32 {
+        let since = self.pops_now().wrapping_sub(self.pops_at_free.get());
+        self.free_count.get().checked_shr(since).unwrap_or(0)
+    }
+
+    fn set_freed_lately(&self, pages: u32) {
+        self.free_count.set(pages);
+        self.pops_at_free.set(self.pops_now());
+    }
+
+    fn pops_now(&self) -> u32 {
+        self.lists.iter().fold(0, |sum, l| sum.wrapping_add(l.pops() as u32))
     }
 
     /// How many blocks to fetch for an empty list.
@@ -349,14 +380,14 @@ impl Pcp {
         let count = self.count();
         let mut free_high = false;
         if (1..=ORDERS_MAX).contains(&order.get()) {
-            free_high = self.free_count.get() >= batch + self.high_min / 2
-                && self.prev_free_high.get() != 0;
+            free_high =
+                self.freed_lately() >= batch + self.high_min / 2 && self.prev_free_high.get() != 0;
             self.prev_free_high.set(1);
         } else {
             self.prev_free_high.set(0);
         }
         let most = batch << SCALE_MAX;
-        self.free_count.set((self.free_count.get() + order.pages()).min(most));
+        self.set_freed_lately((self.freed_lately() + order.pages()).min(most));
         let high = self.kernel_high(count, free_high, pressure);
         if count < high {
             return 0;
@@ -366,7 +397,7 @@ impl Pcp {
         } else if high < batch {
             1
         } else {
-            let n = self.free_count.get();
+            let n = self.freed_lately();
             n.min((high - batch).max(batch)).max(batch)
         }
     }
@@ -382,7 +413,7 @@ impl Pcp {
             self.high.set(less(batch << SCALE_MAX));
             return 0;
         }
-        let free_count = self.free_count.get();
+        let free_count = self.freed_lately();
         if pressure.reclaim_active {
             self.high.set(less(free_count.max(batch)));
             return (batch << 2).min(high);

@@ -23,6 +23,8 @@ use super::watermark::{self, BlocksFree, Level, Marks, ZoneView};
 pub(super) const BOOSTED: u32 = 1;
 pub(super) const BELOW_HIGH: u32 = 2;
 pub(super) const RECLAIM_ACTIVE: u32 = 4;
+/// Free pages may not be enough for some class of request at the high mark: look closely.
+pub(super) const TIGHT: u32 = 8;
 
 /// Told when a zone lock is taken for a refill and when it is dropped.
 pub trait Meter: Send + Sync {
@@ -91,7 +93,8 @@ pub struct ZoneState {
     pub(super) reserve: Vec<u64>,
     pub(super) boost: AtomicU64,
     pub(super) boost_factor: u64,
-    pub(super) hit_marks: Vec<AtomicI64>,
+    /// High mark, boost, the largest reserve and the largest block.
+    pub(super) tight_mark: AtomicI64,
     pub(super) flags: AtomicU32,
     pub(super) drift_mark: Option<u64>,
     pub(super) threshold_normal: u32,
@@ -192,8 +195,24 @@ impl ZoneState {
     /// Sets the boost; kswapd takes back what it has worked off.
     pub(super) fn set_boost(&self, boost: u64) {
         self.boost.store(boost, Relaxed);
-        for (mark, reserve) in self.hit_marks.iter().zip(&self.reserve) {
-            mark.store((self.marks.high + boost + reserve) as i64, Relaxed);
+        let reserve = self.reserve.iter().max().copied().unwrap_or(0);
+        let block = u64::from(super::kinds::MAX_BLOCK_PAGES);
+        self.tight_mark.store((self.marks.high + boost + reserve + block) as i64, Relaxed);
+        self.judge();
+    }
+
+    /// Sets or clears `TIGHT` by what is free now.
+    pub(super) fn judge(&self) {
+        let held_back = self.counters.read(ZoneItem::FreeCma) as i64
+            + self.free_highatomic.load(Relaxed).max(0);
+        let usable = self.counters.read(ZoneItem::FreePages) as i64 - held_back;
+        let tight = usable <= self.tight_mark.load(Relaxed);
+        if tight != self.flag(TIGHT) {
+            if tight {
+                self.set_flag(TIGHT);
+            } else {
+                self.clear_flag(TIGHT);
+            }
         }
     }
 
@@ -208,6 +227,7 @@ impl ZoneState {
         if after.highatomic != before.highatomic {
             self.free_highatomic.fetch_add(after.highatomic - before.highatomic, Relaxed);
         }
+        self.judge();
     }
 
     /// A block found unfit: it is lost to the zone.
@@ -320,7 +340,10 @@ impl LateCount<'_> {
         if let Some(meter) = &self.zone.meter {
             meter.unlocked();
         }
-        self.zone.counters.add(self.cpu, ZoneItem::FreeCma, self.cma);
+        if self.cma != 0 {
+            self.zone.counters.add(self.cpu, ZoneItem::FreeCma, self.cma);
+            self.zone.judge();
+        }
     }
 }
 

@@ -172,6 +172,8 @@ impl Bitmaps {
         let before = shard.totals;
         let refused = if order == Order::ZERO {
             shard.put_singles(&zone.blocks, frames)
+        } else if order == Order::HUGE {
+            shard.put_wholes(&zone.blocks, frames)
         } else {
             let put = |&&pfn: &&u32| !shard.put(&zone.blocks, pfn, order.get());
             frames.iter().filter(put).count() as u32

@@ -226,6 +226,35 @@ impl Shard {
         1
     }
 
+    /// Frees whole pageblocks. Returns how many were refused. Two that make a pair and come
+    /// together are linked once.
+    pub(super) fn put_wholes(&mut self, map: &BlockMap, frames: &[u32]) -> u32 {
+        let mut refused = 0;
+        let mut i = 0;
+        while i < frames.len() {
+            let block = self.block_of(frames[i]);
+            let kind = self.meta[block].kind;
+            let empty = |m: &Meta| (m.free, m.class) == (0, EMPTY) && m.kind == kind;
+            let with_next = frames.get(i + 1) == Some(&(frames[i] ^ PAGEBLOCK_PAGES))
+                && self.meta.get(block ^ 1).is_some_and(empty)
+                && empty(&self.meta[block]);
+            if !with_next {
+                refused += u32::from(!self.put(map, frames[i], WHOLE));
+                i += 1;
+                continue;
+            }
+            for half in [block, block ^ 1] {
+                self.bits[half] = Bits::ALL;
+                self.meta[half].free = PAGEBLOCK_PAGES as u16;
+            }
+            self.totals.add(kind, 2 * i64::from(PAGEBLOCK_PAGES), 0);
+            self.meta[block | 1].class = PAIRED;
+            self.link(block & !1, MAX_ORDER);
+            i += 2;
+        }
+        refused
+    }
+
     #[inline]
     fn clear_whole(&mut self, block: usize) {
         self.bits[block] = Bits::NONE;
@@ -244,15 +273,17 @@ impl Shard {
             let first = i;
             let bits = &mut self.bits[block];
             let mut taken = 0u32;
-            while i < frames.len()
-                && ((frames[i] - self.start) >> PAGEBLOCK_ORDER) as usize == block
-            {
-                let at = frames[i] % PAGEBLOCK_PAGES;
-                let word = &mut bits.0[(at / 64) as usize];
-                let bit = 1u64 << (at % 64);
-                taken += u32::from(*word & bit == 0);
-                *word |= bit;
-                i += 1;
+            // Neighbours come together: gather each word's bits before touching it.
+            while i < frames.len() && (frames[i] - self.start) >> PAGEBLOCK_ORDER == block as u32 {
+                let line = frames[i] / 64;
+                let mut mask = 0u64;
+                while i < frames.len() && frames[i] / 64 == line {
+                    mask |= 1 << (frames[i] % 64);
+                    i += 1;
+                }
+                let word = &mut bits.0[(line % 8) as usize];
+                taken += (mask & !*word).count_ones();
+                *word |= mask;
             }
             refused += (i - first) as u32 - taken;
             let at = frames[first] % PAGEBLOCK_PAGES;

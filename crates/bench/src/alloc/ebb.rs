@@ -1,0 +1,193 @@
+//! Ebb's allocator as a contender, and a clock on its lock holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ebb_core::frame::{
+    Backend, Checks, CmaCount, Config, Cpu, Frames, Gfp, LayoutError, Meter, NoHost, Order,
+    PcpRule, Request, ZoneKind, ZoneSpec,
+};
+use ebb_core::types::Pfn;
+use ebb_sys::percpu::Membarrier;
+
+use super::harness::{Contender, Worker};
+
+/// The choices that a table compares.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Mechanisms {
+    /// The store of free frames.
+    pub backend: Backend,
+    /// How per-CPU sets are sized; `None`: none.
+    pub pcp: Option<PcpRule>,
+    /// When frames are checked.
+    pub checks: Checks,
+    /// How free CMA frames are counted.
+    pub cma_count: CmaCount,
+    /// An eighth of the zone is CMA.
+    pub cma: bool,
+}
+
+impl Mechanisms {
+    /// The defaults.
+    #[must_use]
+    pub fn fast() -> Self {
+        Self {
+            backend: Backend::Bitmaps,
+            pcp: Some(PcpRule::FAST),
+            checks: Checks::Off,
+            cma_count: CmaCount::InLock,
+            cma: false,
+        }
+    }
+
+    /// The kernel's.
+    #[must_use]
+    pub fn faithful() -> Self {
+        Self { backend: Backend::Lists, pcp: Some(PcpRule::Kernel), ..Self::fast() }
+    }
+}
+
+/// How long locks were held for refills.
+#[derive(Debug, Default)]
+pub struct HoldTimes {
+    holds: AtomicU64,
+    ns: AtomicU64,
+}
+
+thread_local! {
+    static LOCKED_AT: std::cell::Cell<Option<std::time::Instant>> =
+        const { std::cell::Cell::new(None) };
+}
+
+impl Meter for HoldTimes {
+    fn locked(&self) {
+        LOCKED_AT.set(Some(std::time::Instant::now()));
+    }
+
+    fn unlocked(&self) {
+        if let Some(from) = LOCKED_AT.take() {
+            self.holds.fetch_add(1, Relaxed);
+            self.ns.fetch_add(from.elapsed().as_nanos() as u64, Relaxed);
+        }
+    }
+}
+
+impl HoldTimes {
+    /// Refills seen and their mean hold in nanoseconds.
+    #[must_use]
+    pub fn mean(&self) -> (u64, f64) {
+        let holds = self.holds.load(Relaxed);
+        (holds, self.ns.load(Relaxed) as f64 / holds.max(1) as f64)
+    }
+}
+
+/// The allocator, used through claimed CPUs.
+#[derive(Debug)]
+pub struct Ebb {
+    frames: Frames,
+}
+
+/// The allocator, used by callers that only name a CPU.
+#[derive(Debug)]
+pub struct Hinted(pub Ebb);
+
+impl Ebb {
+    /// One zone of `frames` frames for `cpus` CPUs.
+    pub fn new(
+        frames: u32,
+        cpus: usize,
+        how: &Mechanisms,
+        meter: Option<Arc<HoldTimes>>,
+    ) -> Result<Self, LayoutError> {
+        let mut zone = ZoneSpec::new(ZoneKind::Normal, 0..frames);
+        if how.cma {
+            let eighth = (frames / 8).next_multiple_of(1024);
+            zone.cma.push(frames - eighth..frames);
+        }
+        let mut config = Config::node(&[ZoneKind::Normal], vec![zone], cpus);
+        config.backend = how.backend;
+        config.pcp = how.pcp;
+        config.checks = how.checks;
+        config.cma_count = how.cma_count;
+        config.meter = meter.map(|m| m as Arc<dyn Meter>);
+        config.fence = Membarrier::register().map(|m| Arc::new(m) as _);
+        Ok(Self { frames: config.build()? })
+    }
+
+    /// The allocator itself.
+    #[must_use]
+    pub fn frames(&self) -> &Frames {
+        &self.frames
+    }
+}
+
+const GFP: Gfp = Gfp::HIGHUSER_MOVABLE;
+
+#[cold]
+fn refused(bad: &ebb_core::frame::BadFree) -> ! {
+    panic!("{bad}")
+}
+
+#[cold]
+fn claimed(cpu: usize) -> ! {
+    panic!("CPU {cpu} is claimed already")
+}
+
+impl Worker for Cpu<'_> {
+    #[inline(always)]
+    fn get(&mut self, order: u8) -> Option<u32> {
+        self.alloc(&Request::new(GFP, Order::new(order)?), &NoHost).map(|pfn| pfn.0)
+    }
+
+    #[inline(always)]
+    fn put(&mut self, pfn: u32, order: u8) {
+        let Some(order) = Order::new(order) else { return };
+        if let Err(bad) = self.free(Pfn(pfn), order) {
+            refused(&bad);
+        }
+    }
+}
+
+impl Contender for Ebb {
+    type Worker<'a> = Cpu<'a>;
+
+    fn worker(&self, i: usize, _threads: usize) -> Cpu<'_> {
+        self.frames.cpu(i).unwrap_or_else(|| claimed(i))
+    }
+
+    fn settle(&self) {
+        self.frames.drain_all();
+    }
+}
+
+/// A CPU's name.
+#[derive(Debug)]
+pub struct Hint<'a>(&'a Frames, usize);
+
+impl Worker for Hint<'_> {
+    #[inline(always)]
+    fn get(&mut self, order: u8) -> Option<u32> {
+        let request = Request::new(GFP, Order::new(order)?);
+        self.0.alloc_on(self.1, &request, &NoHost).map(|pfn| pfn.0)
+    }
+
+    #[inline(always)]
+    fn put(&mut self, pfn: u32, order: u8) {
+        let Some(order) = Order::new(order) else { return };
+        if let Err(bad) = self.0.free_on(self.1, Pfn(pfn), order) {
+            refused(&bad);
+        }
+    }
+}
+
+impl Contender for Hinted {
+    type Worker<'a> = Hint<'a>;
+
+    fn worker(&self, i: usize, _threads: usize) -> Hint<'_> {
+        Hint(&self.0.frames, i)
+    }
+
+    fn settle(&self) {
+        self.0.frames.drain_all();
+    }
+}

@@ -1,0 +1,271 @@
+//! The harness: contenders, patterns of use, and the clock.
+
+use std::hint::black_box;
+use std::sync::{Barrier, Mutex};
+
+use ebb_sys::percpu::thread_time_ns;
+
+/// An allocator of frames.
+pub trait Contender: Sync {
+    /// One thread's way in.
+    type Worker<'a>: Worker
+    where
+        Self: 'a;
+
+    /// The way in for thread `i` of `threads`.
+    fn worker(&self, i: usize, threads: usize) -> Self::Worker<'_>;
+
+    /// Back to the state before a round, as far as that takes work.
+    fn settle(&self) {}
+}
+
+/// One thread's way into an allocator.
+pub trait Worker {
+    /// A block; `None` if there is none.
+    fn get(&mut self, order: u8) -> Option<u32>;
+    /// Gives a block back.
+    fn put(&mut self, pfn: u32, order: u8);
+}
+
+/// In which order blocks come and go.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Pattern {
+    /// All taken, then all given back in the order taken.
+    Bulk,
+    /// All taken, then all given back in random order.
+    Random,
+    /// One taken and given back, again and again.
+    Repeat,
+    /// Sixty-four taken and given back, again and again.
+    Burst,
+    /// All taken, then those of the next thread given back.
+    Cross,
+}
+
+impl Pattern {
+    /// All.
+    pub const ALL: [Self; 5] = [Self::Bulk, Self::Random, Self::Repeat, Self::Burst, Self::Cross];
+
+    /// The name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bulk => "bulk",
+            Self::Random => "random",
+            Self::Repeat => "repeat",
+            Self::Burst => "burst64",
+            Self::Cross => "cross",
+        }
+    }
+
+    /// One number per pair of get and put, not one for each.
+    #[must_use]
+    pub const fn is_pair(self) -> bool {
+        matches!(self, Self::Repeat | Self::Burst)
+    }
+}
+
+/// What one cell of a table does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Load {
+    /// Threads.
+    pub threads: usize,
+    /// Order of the blocks.
+    pub order: u8,
+    /// Blocks per thread.
+    pub blocks: usize,
+    /// How they come and go.
+    pub pattern: Pattern,
+    /// Passes over the blocks per sample.
+    pub passes: usize,
+}
+
+/// Nanoseconds of CPU per operation. For pairs both are the pair.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Cell {
+    /// Per block taken.
+    pub get: f64,
+    /// Per block given back.
+    pub put: f64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Spent {
+    get: u64,
+    put: u64,
+}
+
+/// Runs `load` once; CPU time per operation over all threads.
+pub fn measure<C: Contender>(contender: &C, load: &Load) -> Cell {
+    let barrier = Barrier::new(load.threads);
+    let parcels: Vec<Mutex<Vec<u32>>> = (0..load.threads).map(|_| Mutex::default()).collect();
+    let spent: Vec<Spent> = std::thread::scope(|scope| {
+        let run = |i| {
+            let (barrier, parcels) = (&barrier, &parcels);
+            scope.spawn(move || {
+                let mut worker = contender.worker(i, load.threads);
+                one_thread(&mut worker, load, i, barrier, parcels)
+            })
+        };
+        let threads: Vec<_> = (0..load.threads).map(run).collect();
+        threads.into_iter().map(|t| t.join().unwrap_or_default()).collect()
+    });
+    let operations = (load.threads * load.blocks * load.passes) as f64;
+    let total = |part: fn(&Spent) -> u64| spent.iter().map(part).sum::<u64>() as f64 / operations;
+    Cell { get: total(|s| s.get), put: total(|s| s.put) }
+}
+
+fn one_thread<W: Worker>(
+    worker: &mut W,
+    load: &Load,
+    me: usize,
+    barrier: &Barrier,
+    parcels: &[Mutex<Vec<u32>>],
+) -> Spent {
+    let mut held = vec![0u32; load.blocks];
+    let shuffle = shuffled(load.blocks, me as u64);
+    let mut spent = Spent::default();
+    for _ in 0..load.passes {
+        barrier.wait();
+        if load.pattern.is_pair() {
+            let size = if load.pattern == Pattern::Burst { 64 } else { 1 };
+            let from = thread_time_ns();
+            pairs(worker, load, size, &mut held);
+            spent.get += thread_time_ns() - from;
+            continue;
+        }
+        let from = thread_time_ns();
+        take(worker, load.order, &mut held);
+        spent.get += thread_time_ns() - from;
+        match load.pattern {
+            Pattern::Random => held = shuffle.iter().map(|&i| held[i as usize]).collect(),
+            Pattern::Cross => {
+                let next = (me + 1) % parcels.len();
+                swap_in(&parcels[next], &mut held);
+                barrier.wait();
+                swap_in(&parcels[me], &mut held);
+            }
+            _ => {}
+        }
+        barrier.wait();
+        let from = thread_time_ns();
+        for &pfn in &held {
+            black_box(&mut *worker).put(pfn, load.order);
+        }
+        spent.put += thread_time_ns() - from;
+    }
+    if load.pattern.is_pair() {
+        spent.put = spent.get;
+    }
+    spent
+}
+
+fn swap_in(parcel: &Mutex<Vec<u32>>, held: &mut Vec<u32>) {
+    if let Ok(mut parcel) = parcel.lock() {
+        std::mem::swap(&mut *parcel, held);
+    }
+}
+
+#[inline(always)]
+fn take<W: Worker>(worker: &mut W, order: u8, held: &mut [u32]) {
+    for slot in held {
+        match black_box(&mut *worker).get(order) {
+            Some(pfn) => *slot = pfn,
+            None => out_of_frames(order),
+        }
+    }
+}
+
+#[cold]
+fn out_of_frames(order: u8) -> ! {
+    panic!("no block of order {order} left: the load does not fit")
+}
+
+fn pairs<W: Worker>(worker: &mut W, load: &Load, size: usize, held: &mut [u32]) {
+    if size == 1 {
+        for _ in 0..load.blocks {
+            let Some(pfn) = black_box(&mut *worker).get(load.order) else {
+                out_of_frames(load.order)
+            };
+            black_box(&mut *worker).put(pfn, load.order);
+        }
+        return;
+    }
+    for _ in 0..load.blocks / size {
+        take(worker, load.order, &mut held[..size]);
+        for &pfn in &held[..size] {
+            black_box(&mut *worker).put(pfn, load.order);
+        }
+    }
+}
+
+fn shuffled(n: usize, seed: u64) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..n as u32).collect();
+    let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    for i in (1..n).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        order.swap(i, (state % (i as u64 + 1)) as usize);
+    }
+    order
+}
+
+/// Takes one sample.
+pub type Sampler<'a> = Box<dyn FnMut() -> Cell + 'a>;
+
+/// The middle of the samples, by get and put apart.
+#[must_use]
+pub fn median(samples: &[Cell]) -> Cell {
+    let middle = |part: fn(&Cell) -> f64| {
+        let mut values: Vec<f64> = samples.iter().map(part).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    };
+    Cell { get: middle(|c| c.get), put: middle(|c| c.put) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Counter(Mutex<(u64, u64)>);
+    struct Way<'a>(&'a Counter);
+
+    impl Contender for Counter {
+        type Worker<'a> = Way<'a>;
+        fn worker(&self, _: usize, _: usize) -> Way<'_> {
+            Way(self)
+        }
+    }
+
+    impl Worker for Way<'_> {
+        fn get(&mut self, _: u8) -> Option<u32> {
+            let mut state = self.0.0.lock().unwrap();
+            state.0 += 1;
+            Some(state.0 as u32)
+        }
+        fn put(&mut self, pfn: u32, _: u8) {
+            self.0.0.lock().unwrap().1 += u64::from(pfn);
+        }
+    }
+
+    #[test]
+    fn every_block_taken_is_given_back_once_in_every_pattern() {
+        for pattern in Pattern::ALL {
+            let counter = Counter(Mutex::new((0, 0)));
+            let load = Load { threads: 2, order: 0, blocks: 128, pattern, passes: 3 };
+            let cell = measure(&counter, &load);
+            let (gets, sum) = *counter.0.lock().unwrap();
+            assert_eq!(gets, 2 * 128 * 3, "{pattern:?}");
+            assert_eq!(sum, gets * (gets + 1) / 2, "{pattern:?}");
+            assert!(cell.get > 0.0 && cell.put > 0.0);
+        }
+    }
+
+    #[test]
+    fn the_median_is_taken_by_column() {
+        let cells = [(1.0, 9.0), (5.0, 1.0), (3.0, 4.0)].map(|(get, put)| Cell { get, put });
+        assert_eq!(median(&cells), Cell { get: 3.0, put: 4.0 });
+    }
+}

@@ -1,0 +1,3 @@
+//! Benchmarks of Ebb's own parts. Comparisons with other projects live in `ebb-versus`.
+
+pub mod alloc;

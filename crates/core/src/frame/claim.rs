@@ -1,0 +1,133 @@
+//! The claim on one CPU's sets, and the two paths that must cost next to nothing.
+//!
+//! A claim keeps at hand what a hit needs, so that no address on the way depends on anything but
+//! the claim itself: the set and flags of the zone that ordinary requests try first, and the
+//! pageblock map. What a free needs to know of its frame (zone, type) is guessed to be as in the
+//! last refill and checked by one comparison, which the processor predicts; the loads behind it do
+//! not wait for it.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use super::alloc::{Host, Request};
+use super::blocks::BlockMap;
+use super::checks::BadFree;
+use super::frames::{CpuSets, Frames, NO_ROUTE, Who};
+use super::kinds::{Gfp, Order, ZoneKind};
+use super::pcp::{Pcp, list_at, list_of};
+use super::sync::{AtomicU32, Relaxed};
+use crate::types::Pfn;
+
+/// The claim on one CPU's sets. It can move between threads, but only one at a time can use it.
+#[derive(Debug)]
+pub struct Cpu<'a> {
+    frames: &'a Frames,
+    sets: &'a CpuSets,
+    /// The set of the zone that ordinary requests try first, and that zone's flags.
+    main: &'a Pcp,
+    flags: &'a AtomicU32,
+    blocks: &'a BlockMap,
+    cpu: u32,
+    /// A bit per kind of zone: requests for it try the main zone first, and hits are possible.
+    kinds: u8,
+    light: bool,
+    not_sync: PhantomData<Cell<()>>,
+}
+
+impl Frames {
+    /// Claims the sets of `cpu`. `None` if another claim on them is alive.
+    #[must_use]
+    pub fn cpu(&self, cpu: usize) -> Option<Cpu<'_>> {
+        let cpu = cpu % self.cpus.len();
+        let sets = &self.cpus[cpu];
+        if !sets.lock.claim() {
+            return None;
+        }
+        let route = sets.main_route();
+        let main = route.unwrap_or(0);
+        let routed = |&kind: &usize| route == Some(usize::from(sets.routes[kind]));
+        Some(Cpu {
+            frames: self,
+            sets,
+            main: &sets.sets[main],
+            flags: &self.zones[main].state.flags,
+            blocks: &self.blocks,
+            cpu: cpu as u32,
+            kinds: (0..sets.routes.len()).filter(routed).fold(0, |bits, kind| bits | 1 << kind),
+            light: self.light,
+            not_sync: PhantomData,
+        })
+    }
+}
+
+impl Cpu<'_> {
+    /// One block if the sets have it and memory is plentiful.
+    #[inline(always)]
+    #[must_use]
+    pub fn hit(&self, gfp: Gfp, order: Order) -> Option<Pfn> {
+        let list = list_of(order, gfp.migratetype())?;
+        let routed = self.kinds >> (gfp.zone_kind() as u8) & 1 != 0;
+        if !routed
+            || gfp.has(Gfp::WRITE)
+            || self.flags.load(Relaxed) != 0
+            || !self.sets.lock.enter_owner(self.light)
+        {
+            return None;
+        }
+        let pfn = self.main.lists[list].pop();
+        self.sets.lock.leave_owner();
+        pfn.map(Pfn)
+    }
+
+    /// One block for `request`; see [`Frames::alloc_on`].
+    #[inline(always)]
+    pub fn alloc(&self, request: &Request, host: &dyn Host) -> Option<Pfn> {
+        match self.hit(request.gfp, request.order) {
+            Some(pfn) => Some(pfn),
+            None => self.frames.miss(self.who(), *request, host),
+        }
+    }
+
+    /// Gives a block back. On a refusal nothing has changed.
+    #[inline(always)]
+    pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), BadFree> {
+        let usual = &self.sets.usual;
+        if u32::from(self.blocks.get(pfn).word()) == usual[0].get()
+            && let Some(list) = list_at(order, usual[1].get() as usize)
+            && self.flags.load(Relaxed) == 0
+            && self.sets.lock.enter_owner(self.light)
+        {
+            let done = self.main.lists[list].push(pfn.0);
+            self.sets.lock.leave_owner();
+            if done {
+                return Ok(());
+            }
+        }
+        self.frames.free_unusual(self.who(), pfn, order)
+    }
+
+    #[inline(always)]
+    fn who(&self) -> Who {
+        Who { cpu: self.cpu as usize, owner: true }
+    }
+
+    /// The CPU's number.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.cpu as usize
+    }
+}
+
+impl Drop for Cpu<'_> {
+    fn drop(&mut self) {
+        self.sets.lock.unclaim();
+    }
+}
+
+impl CpuSets {
+    /// The zone that ordinary requests of this CPU try first, if hits are possible.
+    pub(super) fn main_route(&self) -> Option<usize> {
+        let route = self.routes[ZoneKind::Movable as usize];
+        (route != NO_ROUTE).then_some(usize::from(route))
+    }
+}

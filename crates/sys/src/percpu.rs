@@ -1,0 +1,143 @@
+//! Per-CPU help from the kernel: which CPU this is, and a fence on behalf of other threads.
+//!
+//! Both are hints and accelerations: where the kernel or the C library lacks them there is a slower
+//! way, chosen at run time.
+
+use std::sync::OnceLock;
+
+use ebb_core::frame::RemoteFence;
+
+/// Offset of the thread's restartable-sequence area from its thread pointer, where glibc registers
+/// one.
+fn rseq_offset() -> Option<isize> {
+    static OFFSET: OnceLock<Option<isize>> = OnceLock::new();
+    *OFFSET.get_or_init(|| {
+        // SAFETY: both names are looked up, not called; if glibc has them they are a ptrdiff_t and
+        // an unsigned int, fixed before main.
+        unsafe {
+            let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr());
+            let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr());
+            if offset.is_null() || size.is_null() || *size.cast::<u32>() == 0 {
+                return None;
+            }
+            Some(*offset.cast::<isize>())
+        }
+    })
+}
+
+/// The CPU this thread runs on, or ran on a moment ago.
+#[must_use]
+pub fn cpu_hint() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(offset) = rseq_offset() {
+        let cpu: u32;
+        // SAFETY: glibc has registered the area at this offset from the thread pointer for every
+        // thread; its field at 4 is the CPU number, kept current by the kernel.
+        unsafe {
+            std::arch::asm!(
+                "mov {cpu:e}, fs:[{offset} + 4]",
+                cpu = out(reg) cpu,
+                offset = in(reg) offset,
+                options(nostack, readonly, preserves_flags)
+            );
+        }
+        if cpu < 1 << 16 {
+            return cpu as usize;
+        }
+    }
+    // SAFETY: no arguments; fails only where the system call is missing.
+    let cpu = unsafe { libc::sched_getcpu() };
+    usize::try_from(cpu).unwrap_or(0)
+}
+
+const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+
+fn membarrier(command: libc::c_int) -> libc::c_long {
+    // SAFETY: membarrier takes three numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }
+}
+
+/// membarrier, registered for this process.
+#[derive(Debug)]
+pub struct Membarrier(());
+
+impl Membarrier {
+    /// Registers the process; `None` where the kernel or a filter refuses.
+    #[must_use]
+    pub fn register() -> Option<Self> {
+        (membarrier(REGISTER_PRIVATE_EXPEDITED) == 0).then_some(Self(()))
+    }
+}
+
+impl RemoteFence for Membarrier {
+    fn heavy(&self) {
+        // Registered, so it cannot fail; if it did, a drain and an owner could meet.
+        let done = membarrier(PRIVATE_EXPEDITED);
+        assert_eq!(done, 0, "membarrier failed after registration");
+    }
+}
+
+/// CPU time of the calling thread in nanoseconds.
+#[must_use]
+pub fn thread_time_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure outlives the call.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(result, 0, "no thread CPU clock");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use ebb_core::frame::{Config, Gfp, NoHost, Order, Request};
+
+    #[test]
+    fn the_hint_is_a_cpu_of_this_machine() {
+        // SAFETY: a number is asked for.
+        let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+        assert!(cpu_hint() < cpus as usize);
+    }
+
+    #[test]
+    fn drains_with_membarrier_lose_and_double_nothing() {
+        let Some(fence) = Membarrier::register() else {
+            eprintln!("membarrier is refused here: nothing to test");
+            return;
+        };
+        let mut config = Config::flat(32 * 1024, 2);
+        config.fence = Some(Arc::new(fence));
+        let frames = config.build().unwrap();
+        let held: Vec<std::sync::atomic::AtomicU32> = (0..32 * 1024).map(|_| 0.into()).collect();
+        std::thread::scope(|scope| {
+            for thread in 1..=2u32 {
+                let (frames, held) = (&frames, &held);
+                scope.spawn(move || owner(frames, held, thread));
+            }
+            (0..400).for_each(|_| frames.drain_all());
+        });
+        frames.drain_all();
+        assert_eq!(frames.check(), Ok(()));
+        assert_eq!(frames.buddyinfo(), Config::flat(32 * 1024, 2).build().unwrap().buddyinfo());
+    }
+
+    fn owner(frames: &ebb_core::frame::Frames, held: &[std::sync::atomic::AtomicU32], thread: u32) {
+        use std::sync::atomic::Ordering::Relaxed;
+        let cpu = frames.cpu(thread as usize - 1).unwrap();
+        let request = Request::new(Gfp::HIGHUSER_MOVABLE, Order::ZERO);
+        for round in 0..300 {
+            let mine: Vec<_> =
+                (0..round % 150).map_while(|_| cpu.alloc(&request, &NoHost)).collect();
+            for pfn in &mine {
+                assert_eq!(held[pfn.0 as usize].swap(thread, Relaxed), 0, "{pfn:?} doubled");
+            }
+            for pfn in mine {
+                held[pfn.0 as usize].store(0, Relaxed);
+                cpu.free(pfn, Order::ZERO).unwrap();
+            }
+        }
+    }
+}
