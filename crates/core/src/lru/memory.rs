@@ -316,6 +316,8 @@ impl Memory {
             if sc.reclaimed > 0 {
                 return;
             }
+            // Counters too old to see that a list ran dry would stall reclaim for good.
+            self.lruvec.fold();
             force = sc.skipped_deactivate;
         }
         panic!("nothing can be reclaimed");
