@@ -25,6 +25,8 @@ pub const MAX_NR_GENS: u64 = 4;
 pub const MIN_NR_GENS: u64 = 2;
 /// Access tiers within a generation.
 pub const MAX_NR_TIERS: usize = 4;
+/// The slot of the probation list, which is no generation.
+pub const FRESH: usize = 4;
 /// Link value of a list end.
 pub const NO_FRAME: u32 = u32::MAX;
 
@@ -109,14 +111,16 @@ impl Word {
     pub const EXEC: Self = Self(1 << 20);
     /// Came in ahead of any access.
     pub const PREFAULT: Self = Self(1 << 21);
-    /// Came back and was placed by its refault distance.
+    /// Came back soon enough to skip probation.
     pub const RETURNED: Self = Self(1 << 22);
 
     /// Not the first frame of its folio.
     pub const TAIL: Self = Self(1 << 23);
 
+    /// Was on a list before: it is being put back, not added.
+    pub const SEEN: Self = Self(1 << 37);
     /// On the unevictable list.
-    pub const CULLED: Self = Self(1 << 34);
+    pub const CULLED: Self = Self(1 << 36);
 
     const REFS_FLAGS: Self = Self(REFS_MASK | Self::REFERENCED.0);
 
@@ -176,14 +180,14 @@ impl Word {
     /// The slot of the list it is linked on, which a walk's promotion does not change.
     #[must_use]
     pub const fn home(self) -> usize {
-        ((self.0 >> HOME_SHIFT) & 3) as usize
+        ((self.0 >> HOME_SHIFT) & 7) as usize
     }
 
     /// With slot and list both set to `slot`.
     #[must_use]
     pub const fn at_home(self, slot: usize) -> Self {
         let w = self.with_slot(Some(slot));
-        Self((w.0 & !(3 << HOME_SHIFT)) | ((slot as u64 & 3) << HOME_SHIFT))
+        Self((w.0 & !(7 << HOME_SHIFT)) | ((slot as u64 & 7) << HOME_SHIFT))
     }
 
     /// The raw access count field (0..=3), meaningful together with `REFERENCED`.

@@ -193,6 +193,13 @@ choices! {
         /// They become its oldest.
         Tail = "tail",
     }
+    /// Whether a new folio is trusted.
+    Admission {
+        /// It goes where the placement says.
+        Open = "open",
+        /// It has to be used again, in memory or soon after, to be among the generations.
+        Probation = "probation",
+    }
     /// How the type to scan is chosen.
     TypeSelect {
         /// Refault rates weighed by swappiness.
@@ -287,6 +294,16 @@ tunables! {
     "gen.loop" gen_loop: Loop = Loop::K618;
     /// Where new and returning folios go.
     "gen.placement" placement: Placement = Placement::K618;
+    /// Whether a new folio is trusted.
+    "gen.admission" admission: Admission = Admission::Probation;
+    /// Share of memory for folios on probation, in percent.
+    "gen.probation" probation: u64 = 10;
+    /// The share refaults may raise it to, in percent.
+    "gen.probation_max" probation_max: u64 = 50;
+    /// A folio accessed since it was last looked at goes round again, its count lowered.
+    "gen.second_chance" second_chance: bool = true;
+    /// Pages one direct reclaim asks for: at most 32, and for small memories this many parts of it.
+    "reclaim.parts" reclaim_parts: u64 = 512;
     /// What the page-table walk does with the first accessed bit.
     "gen.promote" promote: Promote = Promote::Second;
     /// What eviction does with an accessed bit.
@@ -324,11 +341,11 @@ tunables! {
     /// Each type may be aged without the other.
     "gen.per_type_aging" per_type_aging: bool = false;
     /// What a refault's distance decides.
-    "gen.refault_distance" refault_distance: RefaultDistance = RefaultDistance::Off;
+    "gen.refault_distance" refault_distance: RefaultDistance = RefaultDistance::Place;
     /// File pages below this count are spared while anonymous memory can be reclaimed.
     "gen.clean_floor" clean_floor: u64 = 0;
     /// A batch never isolates more than the target still lacks.
-    "gen.exact_target" exact_target: bool = false;
+    "gen.exact_target" exact_target: bool = true;
     /// What becomes of dirty file folios.
     "dirty" dirty: Dirty = Dirty::K72;
     /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).
@@ -345,6 +362,9 @@ impl Tunables {
     /// An unknown name.
     pub fn preset(name: &str) -> Result<Self, SetError> {
         let kernel = Self {
+            admission: Admission::Open,
+            second_chance: false,
+            reclaim_parts: 0,
             keep_slot: false,
             strict_fallback: false,
             gen_loop: Loop::K618,

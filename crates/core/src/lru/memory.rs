@@ -248,7 +248,9 @@ impl Memory {
     fn fault(&mut self, page: u64, access: Access) -> Touch {
         self.counts.misses += 1;
         if self.store.free.is_empty() {
-            self.reclaim(SWAP_CLUSTER_MAX);
+            let parts = self.tun.reclaim_parts;
+            let part = if parts == 0 { SWAP_CLUSTER_MAX } else { u64::from(self.limit) / parts };
+            self.reclaim(part.clamp(1, SWAP_CLUSTER_MAX));
         }
         let pfn = Pfn(self.store.free.pop().expect("reclaim made room"));
         let place = self.space.tree().place(Vpn(page));

@@ -61,7 +61,8 @@ pub struct Ctx<'a> {
 /// Every list of a lruvec; under the lru lock.
 #[derive(Debug, Default)]
 pub struct Lists {
-    pub(crate) r#gen: [[[List; ZONES]; 2]; 4],
+    /// By slot; the last is the probation list.
+    pub(crate) r#gen: [[[List; ZONES]; 2]; 5],
     /// Inactive anonymous, active anonymous, inactive file, active file.
     pub(crate) classic: [List; 4],
     pub(crate) unevictable: List,

@@ -4,6 +4,7 @@
 
 use super::{Add, Ctx, Lruvec};
 use crate::folio::Word;
+use crate::tunables::Admission;
 use crate::types::Pfn;
 
 /// Folios a batch holds at most.
@@ -58,6 +59,13 @@ impl Pagevec {
     fn drain_adds(&mut self, v: &Lruvec, cx: &Ctx) {
         if self.adds == 0 {
             return;
+        }
+        if cx.tun.admission == Admission::Probation {
+            // The touch that brought a folio in says nothing; touches from here on do.
+            let spaces = cx.spaces.read();
+            for &pfn in &self.add[..self.adds] {
+                cx.spaces.forget_touches(cx.folios, pfn, &spaces);
+            }
         }
         let mut lists = v.lock();
         for &pfn in &self.add[..self.adds] {

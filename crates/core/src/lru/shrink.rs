@@ -10,7 +10,7 @@ use super::r#gen::Deltas;
 use super::r#gen::look_around::look_around;
 use super::scan::{Evicted, MIN_LRU_BATCH};
 use super::{Ctx, Lruvec, Pageout, Pagevec, Scan};
-use crate::folio::{LruType, Word};
+use crate::folio::{FRESH, LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::space::{Area, Pte, References, Space};
 use crate::tunables::LruKind;
@@ -171,6 +171,11 @@ fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: boo
     if v.kind() == LruKind::Gen {
         if refs.young == 0 {
             return Fate::Evict;
+        }
+        if cx.folios.word(pfn).home() == FRESH {
+            // Used again while on probation.
+            cx.folios.update(pfn, Word::without_refs);
+            return Fate::Activate;
         }
         let promote = super::r#gen::set_refs(cx, pfn, refs.young, refs.exec);
         return if promote { Fate::Activate } else { Fate::Keep };

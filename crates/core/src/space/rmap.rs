@@ -105,6 +105,18 @@ impl Spaces {
         dirty
     }
 
+    /// Clears the accessed bit of every entry of the folio.
+    pub(crate) fn forget_touches(&self, folios: &Folios, pfn: Pfn, list: &[Arc<Space>]) {
+        let pages = folios.word(pfn).pages();
+        self.each_mapping(folios, pfn, list, |space, vpn| {
+            for i in 0..pages {
+                if let Some(place) = space.tree().find(Vpn(vpn.0 + i)) {
+                    place.table.clear(place.index, Pte::ACCESSED);
+                }
+            }
+        });
+    }
+
     /// Maps `pages` entries from `vpn` to frames from `pfn`, with `bits`.
     pub fn map(&self, space: &Space, vpn: Vpn, pfn: Pfn, pages: u64, bits: u64) {
         for i in 0..pages {

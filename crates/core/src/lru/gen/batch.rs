@@ -115,7 +115,7 @@ pub(super) fn age_list(
 /// Counter changes gathered by a walk, settled under one lock hold.
 #[derive(Debug, Default)]
 pub(crate) struct Deltas {
-    pages: [[[i64; ZONES]; 2]; 4],
+    pages: [[[i64; ZONES]; 2]; 5],
     /// Promotions gathered.
     pub batched: u64,
 }
@@ -134,7 +134,7 @@ impl Deltas {
         if self.batched == 0 {
             return;
         }
-        for slot in 0..4 {
+        for slot in 0..self.pages.len() {
             for ty in LruType::ALL {
                 for zone in 0..ZONES {
                     let d = std::mem::take(&mut self.pages[slot][ty.index()][zone]);

@@ -9,8 +9,8 @@ use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
 use super::aging::try_inc_max_seq;
 use super::window::{count_protected, moved_up, relink, try_inc_min};
-use super::{evictable, inc_gen, insert, pid};
-use crate::folio::{LruType, MIN_NR_GENS, Word};
+use super::{evictable, inc_gen, insert, pid, probation};
+use crate::folio::{FRESH, LruType, MIN_NR_GENS, Word};
 use crate::observe::vmstat::Event;
 use crate::tunables::{Dirty, Loop, Placement, TargetEnd, TypeSelect};
 use crate::types::Pfn;
@@ -51,6 +51,10 @@ fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u
         return None;
     }
     let seq = v.r#gen.max_seq();
+    if probation::due(v, cx, swappiness).is_some() {
+        let size = v.r#gen.evictable_pages(swappiness);
+        return Some(sc.protection.apply(size) >> sc.priority);
+    }
     let (needed, size) = aging_needed(v, swappiness);
     if size > 0 && !v.online() {
         return Some(size);
@@ -87,9 +91,12 @@ fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool
     rotate
 }
 
-fn should_age(v: &Lruvec, sc: &Scan, swappiness: u32) -> bool {
+fn should_age(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
     let g = &v.r#gen;
     let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
+    if probation::due(v, cx, swappiness).is_some() {
+        return false;
+    }
     min + MIN_NR_GENS > max || (sc.priority < DEF_PRIORITY && min + MIN_NR_GENS == max)
 }
 
@@ -102,7 +109,7 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
     let mut left = if v.online() { sc.protection.apply(all) >> sc.priority } else { all };
     let mut rotate = false;
     while left > 0 {
-        let aged = should_age(v, sc, swappiness);
+        let aged = should_age(v, cx, sc, swappiness);
         if aged {
             let seq = v.r#gen.max_seq();
             rotate |= try_inc_max_seq(v, cx, sc, seq, swappiness, false);
@@ -143,7 +150,9 @@ fn evict(
         if !k72 {
             // A window that moved is progress too; one with nothing to evict is none.
             scanned += u64::from(moved);
-            if v.r#gen.evictable_min_seq(swappiness) + MIN_NR_GENS > v.r#gen.max_seq() {
+            let fresh = probation::due(v, cx, swappiness).is_some();
+            let stuck = v.r#gen.evictable_min_seq(swappiness) + MIN_NR_GENS > v.r#gen.max_seq();
+            if stuck && !fresh {
                 scanned = 0;
             }
         }
@@ -231,11 +240,22 @@ fn isolate(
     swappiness: u32,
     batch: &mut Isolated,
 ) -> u64 {
+    if let Some(ty) = probation::due(v, cx, swappiness) {
+        let scanned = scan(v, cx, sc, lists, ty, FRESH, 0, n, batch);
+        if scanned > 0 {
+            return scanned;
+        }
+    }
     let mut ty = first_type(v, cx, swappiness);
     let mut total = 0;
     for _ in evictable(swappiness) {
         let limit = pid::tier_limit(v, cx, ty);
-        let scanned = scan(v, cx, sc, lists, ty, limit, n, batch);
+        let scanned = if v.r#gen.gens(ty) == MIN_NR_GENS {
+            0
+        } else {
+            let slot = (v.r#gen.min_seq(ty) % 4) as usize;
+            scan(v, cx, sc, lists, ty, slot, limit, n, batch)
+        };
         total += scanned;
         if !batch.is_empty() || (scanned > 0 && !cx.tun.strict_fallback) {
             break;
@@ -287,7 +307,7 @@ struct Tally {
     protected: u64,
 }
 
-/// Scans the oldest generation of a type from its tail.
+/// Scans the oldest generation of a type (or its folios on probation) from the tail.
 #[allow(clippy::too_many_arguments)]
 fn scan(
     v: &Lruvec,
@@ -295,15 +315,11 @@ fn scan(
     sc: &mut Scan,
     lists: &mut Lists,
     ty: LruType,
+    slot: usize,
     limit: usize,
     n: u64,
     batch: &mut Isolated,
 ) -> u64 {
-    let g = &v.r#gen;
-    if g.gens(ty) == MIN_NR_GENS {
-        return 0;
-    }
-    let slot = (g.min_seq(ty) % 4) as usize;
     let mut left = n.min(MAX_LRU_BATCH).min(u64::from(cx.tun.lock_hold.max(1)));
     let mut t = Tally::default();
     for i in (1..=ZONES).rev() {
@@ -390,6 +406,14 @@ fn sort(
         }
         relink(cx, lists, pfn, old, slot, end);
     };
+    if old == FRESH {
+        return probation::sort(v, cx, lists, pfn, w);
+    }
+    if cx.tun.second_chance && w.refs() > 0 {
+        go_round(v, cx, lists, pfn, w, old);
+        t.protected += w.pages();
+        return true;
+    }
     if w.tier() > limit || w.lazily_promoted() {
         up(Word::default(), TargetEnd::Head, lists);
         t.protected += w.pages();
@@ -410,6 +434,24 @@ fn sort(
         return true;
     }
     false
+}
+
+/// An accessed folio goes back among the young, its count lowered by one.
+fn go_round(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word, old: usize) {
+    let new = ((v.r#gen.max_seq() - 1) % 4) as usize;
+    if new == old {
+        return;
+    }
+    let (_, after) = cx.folios.update(pfn, |w| match w.slot() {
+        Some(now) if now != old => w,
+        _ if w.refs() > 1 => w.with_refs_field(w.refs_field() - 1).with_slot(Some(new)),
+        _ => w.without_refs().with_slot(Some(new)),
+    });
+    let slot = after.slot().unwrap_or(new);
+    if slot == new {
+        moved_up(v, w, old, new);
+    }
+    relink(cx, lists, pfn, old, slot, TargetEnd::Head);
 }
 
 /// Isolates a candidate. False if somebody else holds it.

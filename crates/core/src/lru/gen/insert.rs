@@ -14,15 +14,18 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::{Add, Ctx, Lists, Lruvec};
-use super::access;
-use crate::folio::Word;
-use crate::tunables::Placement;
+use super::{access, probation};
+use crate::folio::{FRESH, Word};
+use crate::tunables::{Admission, Placement};
 use crate::types::Pfn;
 
 /// The sequence number a folio is added to.
 pub(super) fn target_seq(v: &Lruvec, cx: &Ctx, w: Word, how: Add) -> u64 {
     let max = v.r#gen.max_seq();
     let min = v.r#gen.min_seq(w.ty());
+    if cx.tun.admission == Admission::Probation && !w.has(Word::ACTIVE) && how == Add::Normal {
+        return max - 1;
+    }
     let fresh_anon = w.has(Word::SWAPBACKED) && !w.has(Word::SWAPCACHE);
     let unwritten = w.has(Word::RECLAIM) && w.has(Word::DIRTY.or(Word::WRITEBACK));
     let placement = cx.tun.placement;
@@ -54,8 +57,11 @@ pub(super) fn target_seq(v: &Lruvec, cx: &Ctx, w: Word, how: Add) -> u64 {
 
 pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
     let seq = target_seq(v, cx, cx.folios.word(pfn), how);
-    let slot = (seq % 4) as usize;
-    let (_, w) = cx.folios.update(pfn, |w| w.at_home(slot).with(Word::LRU).without(Word::ACTIVE));
+    let fresh = how == Add::Normal && probation::admits(v, cx, cx.folios.word(pfn));
+    let slot = if fresh { FRESH } else { (seq % 4) as usize };
+    let off = Word::ACTIVE.or(Word::RETURNED);
+    let (_, w) =
+        cx.folios.update(pfn, |w| w.at_home(slot).with(Word::LRU.or(Word::SEEN)).without(off));
     resize(v, slot, w, w.pages() as i64);
     let list = &mut lists.r#gen[slot][w.ty().index()][w.zone()];
     match how {
@@ -86,6 +92,9 @@ pub(super) fn resize(v: &Lruvec, slot: usize, w: Word, pages: i64) {
 
 /// A page fault brought the folio.
 pub(super) fn note_fault(cx: &Ctx, pfn: Pfn) {
+    if cx.tun.admission == Admission::Probation {
+        return;
+    }
     match cx.tun.placement {
         Placement::K612 | Placement::K618 => {
             cx.folios.set(pfn, Word::ACTIVE);

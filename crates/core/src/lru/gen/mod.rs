@@ -23,6 +23,7 @@ mod insert;
 pub(crate) mod look_around;
 pub mod memcg_lru;
 mod pid;
+mod probation;
 mod walk;
 mod window;
 
@@ -37,7 +38,7 @@ pub(crate) use evict::{run_aging, run_eviction};
 pub use pid::Tiers;
 
 use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
-use crate::folio::{LruType, MIN_NR_GENS, Word};
+use crate::folio::{FRESH, LruType, MIN_NR_GENS, Word};
 use crate::types::Pfn;
 
 /// The state beside the lists.
@@ -46,7 +47,7 @@ pub struct GenState {
     max_seq: AtomicU64,
     min_seq: [AtomicU64; 2],
     timestamps: [AtomicU64; 4],
-    nr_pages: [[[AtomicI64; ZONES]; 2]; 4],
+    nr_pages: [[[AtomicI64; ZONES]; 2]; 5],
     /// Refault rates.
     pub(crate) tiers: Tiers,
     /// The address spaces to walk, and how far the current aging has come.
@@ -55,8 +56,10 @@ pub struct GenState {
     pub(crate) bloom: [Bloom; 2],
     /// Pages taken from each type since the ratio was last settled.
     pub(crate) taken: [AtomicU64; 2],
-    /// Pages evicted so far: the clock of refault distance.
-    pub(crate) evictions: AtomicU64,
+    /// Pages evicted so far, all and from probation: the clocks of refault distance.
+    pub(crate) evictions: [AtomicU64; 2],
+    /// Pages that probation should have: what refaults say, beyond the least.
+    pub(crate) fresh_extra: AtomicU64,
 }
 
 impl GenState {
@@ -70,7 +73,8 @@ impl GenState {
             mm: MmList::default(),
             bloom: Default::default(),
             taken: Default::default(),
-            evictions: AtomicU64::new(0),
+            evictions: Default::default(),
+            fresh_extra: AtomicU64::new(0),
         }
     }
 
@@ -120,21 +124,34 @@ impl GenState {
     pub fn evictable_pages(&self, swappiness: u32) -> u64 {
         let max = self.max_seq();
         evictable(swappiness)
-            .map(|ty| (self.min_seq(ty)..=max).map(|s| self.pages(s, ty)).sum::<u64>())
+            .map(|ty| {
+                let gens = (self.min_seq(ty)..=max).map(|s| self.pages(s, ty)).sum::<u64>();
+                gens + self.fresh_pages(ty)
+            })
             .sum()
+    }
+
+    /// Pages of a type on probation.
+    #[must_use]
+    pub fn fresh_pages(&self, ty: LruType) -> u64 {
+        let zones = &self.nr_pages[FRESH][ty.index()];
+        zones.iter().map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
     }
 
     /// Whether a slot is one of the two youngest generations.
     pub(crate) fn is_active(&self, slot: usize) -> bool {
         let max = self.max_seq();
-        slot as u64 == max % 4 || slot as u64 == (max - 1) % 4
+        slot as u64 == max % 4 || (slot as u64) == (max - 1) % 4
     }
 
     pub(crate) fn check(&self, v: &Lruvec, cx: &Ctx, lists: &Lists) {
         let max = self.max_seq();
-        let mut sum = [[[0i64; ZONES]; 2]; 4];
+        let mut sum = [[[0i64; ZONES]; 2]; 5];
         let mut sizes = [0i64; 4];
-        let age = |slot: usize| (max % 4 + 4 - slot as u64) % 4;
+        let age = |slot: usize| match slot {
+            FRESH => 4,
+            _ => (max % 4 + 4 - slot as u64) % 4,
+        };
         for ty in LruType::ALL {
             let gens = self.gens(ty);
             assert!((2..=4).contains(&gens), "{ty:?} has {gens} generations");

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::super::scan::MIN_LRU_BATCH;
 use super::super::{Ctx, Lruvec, Shadow};
-use crate::folio::{LruType, MAX_NR_GENS, MAX_NR_TIERS, Word, tier_of};
+use super::probation;
+use crate::folio::{FRESH, LruType, MAX_NR_GENS, MAX_NR_TIERS, Word, tier_of};
 use crate::observe::vmstat::Event;
-use crate::tunables::{Placement, RefaultDistance};
+use crate::tunables::{Admission, Placement, RefaultDistance};
 use crate::types::Pfn;
 
 type PerTier = [[AtomicU64; MAX_NR_TIERS]; 2];
@@ -123,10 +124,11 @@ pub(super) fn type_to_scan(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
 
 /// What to remember of a folio with word `w`.
 pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
+    let fresh = w.home() == FRESH;
     let token = if cx.tun.refault_distance == RefaultDistance::Off {
         v.r#gen.min_seq(w.ty()) << 2
     } else {
-        v.r#gen.evictions.load(Relaxed) << 2
+        (v.r#gen.evictions[usize::from(fresh)].load(Relaxed) << 3) | (u64::from(fresh) << 2)
     };
     let token = token | w.refs().saturating_sub(1);
     Shadow::pack(token, v.memcg().0, 0, w.has(Word::WORKINGSET))
@@ -137,7 +139,10 @@ pub(super) fn note_evicted(v: &Lruvec, cx: &Ctx, w: Word) {
     let ty = w.ty();
     let h = hist(cx, v.r#gen.min_seq(ty));
     v.r#gen.tiers.evicted[h][ty.index()][w.tier()].fetch_add(w.pages(), Relaxed);
-    v.r#gen.evictions.fetch_add(w.pages(), Relaxed);
+    v.r#gen.evictions[0].fetch_add(w.pages(), Relaxed);
+    if w.home() == FRESH {
+        v.r#gen.evictions[1].fetch_add(w.pages(), Relaxed);
+    }
     v.r#gen.taken[ty.index()].fetch_add(w.pages(), Relaxed);
 }
 
@@ -148,10 +153,15 @@ pub(super) fn recent(v: &Lruvec, cx: &Ctx, token: u64) -> bool {
         let now = v.r#gen.max_seq() & mask;
         return now.abs_diff(token >> 2) < MAX_NR_GENS;
     }
-    let mask = (1 << (Shadow::TOKEN_BITS - 2)) - 1;
-    let now = v.r#gen.evictions.load(Relaxed) & mask;
-    let distance = now.wrapping_sub(token >> 2) & mask;
-    distance <= LruType::ALL.iter().map(|&ty| v.total(ty)).sum()
+    let mask = (1 << (Shadow::TOKEN_BITS - 3)) - 1;
+    let fresh = token & 4 != 0;
+    let now = v.r#gen.evictions[usize::from(fresh)].load(Relaxed) & mask;
+    let distance = now.wrapping_sub(token >> 3) & mask;
+    let near = distance <= LruType::ALL.iter().map(|&ty| v.total(ty)).sum();
+    if near {
+        probation::learn(v, cx, fresh);
+    }
+    near
 }
 
 /// A folio came back: counts it, and restores what its shadow remembers. True if it is recent.
@@ -165,6 +175,9 @@ pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: 
     cx.stat.add(by(Event::WorkingsetRefaultAnon, Event::WorkingsetRefaultFile), n);
     if !recent(v, cx, shadow.token()) {
         return false;
+    }
+    if cx.tun.admission == Admission::Probation {
+        cx.folios.set(pfn, Word::RETURNED);
     }
     let refs = (shadow.token() & 3) + 1;
     let h = hist(cx, v.r#gen.min_seq(ty));
