@@ -299,7 +299,7 @@ tunables! {
     /// Share of memory for folios on probation, in percent.
     "gen.probation" probation: u64 = 10;
     /// The share refaults may raise it to, in percent.
-    "gen.probation_max" probation_max: u64 = 50;
+    "gen.probation_max" probation_max: u64 = 80;
     /// A folio accessed since it was last looked at goes round again, its count lowered.
     "gen.second_chance" second_chance: bool = true;
     /// Pages one direct reclaim asks for: at most 32, and for small memories this many parts of it.
@@ -321,7 +321,7 @@ tunables! {
     /// Aging skips page tables whose own accessed bit is clear.
     "gen.non_leaf" non_leaf: bool = true;
     /// Eviction looks at the neighbours of an accessed entry.
-    "gen.look_around" look_around: bool = true;
+    "gen.look_around" look_around: bool = false;
     /// Aged folios that share a target are moved as one segment.
     "gen.bulk_move" bulk_move: bool = true;
     /// Size counters are settled once a batch.
@@ -363,6 +363,7 @@ impl Tunables {
     pub fn preset(name: &str) -> Result<Self, SetError> {
         let kernel = Self {
             admission: Admission::Open,
+            look_around: true,
             second_chance: false,
             reclaim_parts: 0,
             keep_slot: false,

@@ -409,7 +409,7 @@ fn sort(
     if old == FRESH {
         return probation::sort(v, cx, lists, pfn, w);
     }
-    if cx.tun.second_chance && w.refs() > 0 {
+    if cx.tun.second_chance && !w.has(Word::MAPPED) && w.refs() > 0 {
         go_round(v, cx, lists, pfn, w, old);
         t.protected += w.pages();
         return true;

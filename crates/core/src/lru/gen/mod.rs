@@ -24,6 +24,8 @@ pub(crate) mod look_around;
 pub mod memcg_lru;
 mod pid;
 mod probation;
+#[cfg(test)]
+mod tests;
 mod walk;
 mod window;
 

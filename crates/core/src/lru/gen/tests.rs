@@ -1,0 +1,405 @@
+//! The ordering vectors, the race in the middle of a batch, and random interleavings.
+
+use proptest::prelude::*;
+
+use super::access::race;
+use super::window;
+use super::*;
+use crate::folio::{Folios, MemcgId};
+use crate::lru::{Evicted, Who};
+use crate::observe::vmstat::VmStat;
+use crate::space::{Area, Backing, Pte, Spaces};
+use crate::tunables::{LruKind, TargetEnd, Tunables};
+use crate::types::Vpn;
+
+/// The tables an operation needs.
+pub(crate) struct Rig {
+    pub folios: Folios,
+    pub spaces: Spaces,
+    pub tun: Tunables,
+    pub stat: VmStat,
+    pub v: Lruvec,
+    free: Vec<u32>,
+}
+
+impl Rig {
+    pub fn new(frames: u32, tun: Tunables) -> Self {
+        let spaces = Spaces::new();
+        let space = spaces.create(MemcgId(1));
+        space.add_area(Area::new(Vpn(0), Vpn(u64::from(frames)), Backing::Anon));
+        let v = Lruvec::new(MemcgId(1), LruKind::Gen, 0);
+        v.r#gen.mm.join(space.id());
+        let free = (0..frames).rev().collect();
+        Self { folios: Folios::new(frames), spaces, tun, stat: VmStat::default(), v, free }
+    }
+
+    pub fn cx(&self) -> Ctx<'_> {
+        Ctx {
+            folios: &self.folios,
+            spaces: &self.spaces,
+            tun: &self.tun,
+            stat: &self.stat,
+            now_ms: 0,
+        }
+    }
+
+    fn mm(&self) -> crate::types::MmId {
+        crate::types::MmId(0)
+    }
+
+    /// Maps a new anonymous or file folio of one page at its own number.
+    fn fill(&mut self, ty: LruType) -> Option<Pfn> {
+        let pfn = Pfn(self.free.pop()?);
+        let word = Word::new(ty, 0, 0).with(Word::MAPPED);
+        self.folios.init(pfn, word, MemcgId(1), self.mm(), Vpn(u64::from(pfn.0)));
+        let space = self.spaces.get(self.mm())?;
+        self.spaces.map(&space, Vpn(u64::from(pfn.0)), pfn, 1, Pte::MAPPED | Pte::ACCESSED);
+        self.v.add(&self.cx(), pfn);
+        Some(pfn)
+    }
+
+    /// Puts folios on the list of a slot, newest first.
+    fn list(&self, slot: usize, ids: &[u32]) {
+        let mut lists = self.v.lock();
+        for &id in ids {
+            let word = Word::new(LruType::Anon, 0, 0).at_home(slot).with(Word::LRU);
+            self.folios.init(Pfn(id), word, MemcgId(1), self.mm(), Vpn(u64::from(id)));
+            lists.r#gen[slot][0][0].push_tail(&self.folios, Pfn(id));
+            insert::resize(&self.v, slot, word, 1);
+        }
+    }
+
+    fn order(&self, slot: usize) -> Vec<u32> {
+        let lists = self.v.lock();
+        lists.r#gen[slot][0][0].check(&self.folios);
+        lists.r#gen[slot][0][0].order(&self.folios).iter().map(|p| p.0).collect()
+    }
+}
+
+struct Free<'a>(&'a mut Vec<u32>);
+
+impl Pageout for Free<'_> {
+    fn evict(&mut self, cx: &Ctx, pfn: Pfn, _: LruType, shadow: Shadow) -> Evicted {
+        cx.spaces.unmap(cx.folios, pfn, shadow.0);
+        cx.folios.unpin(pfn);
+        cx.folios.unpin(pfn);
+        self.0.push(pfn.0);
+        Evicted::Freed
+    }
+}
+
+fn batching(bulk: bool, end: TargetEnd) -> Tunables {
+    let mut t = Tunables::preset("k618").unwrap();
+    t.bulk_move = bulk;
+    t.counter_batch = bulk;
+    t.prefetch = bulk;
+    t.target_end = end;
+    t
+}
+
+/// Old generation a..f (newest first) over x y; returns the next generation after aging.
+fn age(tun: Tunables, victims: &[(Pfn, usize)]) -> (Rig, Vec<u32>) {
+    let rig = Rig::new(16, tun);
+    rig.list(0, &[0, 1, 2, 3, 4, 5]);
+    rig.list(1, &[10, 11]);
+    race::VICTIMS.set(victims.to_vec());
+    assert!(window::inc_max_seq(&rig.v, &rig.cx(), 3, 100));
+    assert_eq!(rig.v.r#gen.min_seq(LruType::Anon), 1);
+    // The walk that promoted them settles its counters when its slice ends.
+    let mut walked = Deltas::default();
+    for &(pfn, slot) in victims {
+        walked.moved(rig.folios.word(pfn), 0, slot);
+    }
+    walked.flush(&rig.v, &rig.v.lock());
+    rig.v.check_invariants(&rig.cx());
+    let order = rig.order(1);
+    (rig, order)
+}
+
+#[test]
+fn the_four_target_ends_order_as_specified() {
+    for (bulk, end, expect) in [
+        (false, TargetEnd::Tail, [10, 11, 5, 4, 3, 2, 1, 0]),
+        (true, TargetEnd::Tail, [10, 11, 0, 1, 2, 3, 4, 5]),
+        (false, TargetEnd::Head, [0, 1, 2, 3, 4, 5, 10, 11]),
+        (true, TargetEnd::Head, [0, 1, 2, 3, 4, 5, 10, 11]),
+    ] {
+        assert_eq!(age(batching(bulk, end), &[]).1, expect, "bulk={bulk} {end:?}");
+    }
+}
+
+#[test]
+fn a_budget_of_three_moves_two_segments() {
+    let tun = Tunables { lock_hold: 3, ..batching(true, TargetEnd::Tail) };
+    assert_eq!(age(tun, &[]).1, [10, 11, 3, 4, 5, 0, 1, 2]);
+}
+
+#[test]
+fn a_folio_promoted_between_read_and_exchange_is_no_end_of_a_segment() {
+    // The walk goes from the tail (5) to the head (0): first, middle, last, and all at once.
+    for victims in [vec![5], vec![3], vec![0], vec![5, 3, 0], vec![5, 4, 3, 2, 1, 0]] {
+        for bulk in [false, true] {
+            let raced: Vec<(Pfn, usize)> = victims.iter().map(|&v| (Pfn(v), 3)).collect();
+            let (rig, next) = age(batching(bulk, TargetEnd::Tail), &raced);
+            let mut expect: Vec<u32> = (0..6).filter(|v| !victims.contains(v)).collect();
+            if !bulk {
+                expect.reverse();
+            }
+            assert_eq!(next, [vec![10, 11], expect].concat(), "{victims:?} bulk={bulk}");
+            let mut promoted = rig.order(3);
+            promoted.sort_unstable();
+            let mut all = victims.clone();
+            all.sort_unstable();
+            assert_eq!(promoted, all);
+            assert!(rig.order(0).is_empty());
+        }
+    }
+}
+
+#[test]
+fn batching_changes_the_order_and_nothing_else() {
+    let counts = |bulk| {
+        let (rig, mut order) = age(batching(bulk, TargetEnd::Tail), &[(Pfn(2), 3)]);
+        order.sort_unstable();
+        let g = &rig.v.r#gen;
+        let pages: Vec<u64> = (1..=4).map(|s| g.pages(s, LruType::Anon)).collect();
+        let sizes: Vec<u64> = [false, true].map(|a| rig.v.size(LruType::Anon, a)).to_vec();
+        (order, pages, sizes)
+    };
+    assert_eq!(counts(false), counts(true));
+}
+
+#[test]
+fn refaults_are_recent_for_three_window_moves_and_not_for_four() {
+    let rig = Rig::new(4, Tunables::preset("k618").unwrap());
+    let token = pid::shadow(&rig.v, &rig.cx(), Word::new(LruType::File, 0, 0)).token();
+    // Evicted in generation 0 while 3 was the youngest: 3 - 0 < 4.
+    assert!(pid::recent(&rig.v, &rig.cx(), token));
+    assert!(window::inc_max_seq(&rig.v, &rig.cx(), 3, 60));
+    assert!(!pid::recent(&rig.v, &rig.cx(), token), "the distance is four");
+    let later = pid::shadow(&rig.v, &rig.cx(), Word::new(LruType::File, 0, 0)).token();
+    assert!(pid::recent(&rig.v, &rig.cx(), later));
+}
+
+#[test]
+fn the_walk_fills_the_filter_that_the_next_walk_tests() {
+    let mut rig = Rig::new(4096, Tunables::preset("k618").unwrap());
+    for _ in 0..4096 {
+        rig.fill(LruType::Anon);
+    }
+    let key = |table: u64| walk::table_key(&rig.spaces.get(rig.mm()).unwrap(), Vpn(table << 9));
+    assert!(rig.v.age(&rig.cx(), 3, 60, false).is_ok());
+    let filled = &rig.v.r#gen.bloom[0];
+    assert!((0..8).all(|t| filled.may_hold(key(t))), "every table was young");
+    assert!(!filled.may_hold(key(9)));
+    // Nothing is touched now: the walk of 4 tests filter 0 and leaves filter 1 empty.
+    assert!(rig.v.age(&rig.cx(), 4, 60, false).is_ok());
+    assert!((0..8).all(|t| !rig.v.r#gen.bloom[1].may_hold(key(t))));
+    rig.v.check_invariants(&rig.cx());
+}
+
+#[test]
+fn only_one_of_many_walkers_opens_the_generation() {
+    let mut rig = Rig::new(512, Tunables::preset("k618").unwrap());
+    for _ in 0..512 {
+        rig.fill(LruType::Anon);
+    }
+    let rig = &rig;
+    let won: usize = std::thread::scope(|s| {
+        let walkers: Vec<_> =
+            (0..4).map(|_| s.spawn(|| rig.v.age(&rig.cx(), 3, 60, false).is_ok())).collect();
+        walkers.into_iter().map(|w| usize::from(w.join().unwrap())).sum()
+    });
+    assert!(won >= 1, "somebody ages");
+    assert_eq!(rig.v.r#gen.max_seq(), 3 + won as u64);
+    rig.v.check_invariants(&rig.cx());
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Fill(bool),
+    Touch(u32),
+    MarkAccessed(u32),
+    Age,
+    Evict(u8),
+    Remove(u32),
+    Isolate(u32),
+    Deactivate(u32),
+    LazyFree(u32),
+    Unevictable(u32),
+    Switch,
+    Slice,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let id = 0u32..48;
+    prop_oneof![
+        6 => any::<bool>().prop_map(Op::Fill),
+        6 => id.clone().prop_map(Op::Touch),
+        3 => id.clone().prop_map(Op::MarkAccessed),
+        3 => Just(Op::Age),
+        4 => (0u8..13).prop_map(Op::Evict),
+        1 => id.clone().prop_map(Op::Remove),
+        1 => id.clone().prop_map(Op::Isolate),
+        1 => id.clone().prop_map(Op::Deactivate),
+        1 => id.clone().prop_map(Op::LazyFree),
+        1 => id.prop_map(Op::Unevictable),
+        1 => Just(Op::Switch),
+        2 => Just(Op::Slice),
+    ]
+}
+
+fn apply(rig: &mut Rig, op: Op) {
+    let on_list = |rig: &Rig, id: u32| rig.folios.word(Pfn(id)).has(Word::LRU);
+    match op {
+        Op::Fill(anon) => {
+            rig.fill(if anon { LruType::Anon } else { LruType::File });
+        }
+        Op::Touch(id) => {
+            if let Some(place) = rig.spaces.get(rig.mm()).unwrap().tree().find(Vpn(id.into())) {
+                if place.get().present() {
+                    place.touch(place.get(), Pte::ACCESSED);
+                }
+            }
+        }
+        Op::MarkAccessed(id) if on_list(rig, id) => rig.v.mark_accessed(&rig.cx(), Pfn(id)),
+        Op::Age => {
+            let seq = rig.v.r#gen.max_seq();
+            let _ = rig.v.age(&rig.cx(), seq, 60, false);
+        }
+        Op::Evict(priority) => {
+            let mut sc = Scan::new(Who::Direct, false, 4, 60);
+            sc.priority = priority;
+            let mut free = std::mem::take(&mut rig.free);
+            rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
+            rig.free = free;
+        }
+        Op::Remove(id) if on_list(rig, id) => {
+            assert!(rig.v.remove(&rig.cx(), Pfn(id)));
+            rig.spaces.unmap(&rig.folios, Pfn(id), 0);
+            rig.free.push(id);
+        }
+        Op::Isolate(id) if on_list(rig, id) => {
+            assert!(rig.v.isolate(&rig.cx(), Pfn(id)));
+            assert!(!rig.v.isolate(&rig.cx(), Pfn(id)), "it is off the lists");
+            rig.v.add(&rig.cx(), Pfn(id));
+        }
+        Op::Deactivate(id) if on_list(rig, id) => rig.v.deactivate(&rig.cx(), Pfn(id)),
+        Op::LazyFree(id) if on_list(rig, id) => rig.v.lazyfree(&rig.cx(), Pfn(id)),
+        Op::Unevictable(id) if on_list(rig, id) => {
+            rig.folios.set(Pfn(id), Word::UNEVICTABLE);
+        }
+        Op::Switch => {
+            let to = match rig.v.kind() {
+                LruKind::Gen => LruKind::Classic,
+                LruKind::Classic => LruKind::Gen,
+            };
+            rig.v.begin_switch(to);
+        }
+        Op::Slice => {
+            rig.v.switch_slice(&rig.cx());
+        }
+        _ => {}
+    }
+}
+
+const CASES: u32 = if cfg!(miri) { 2 } else { 128 };
+const OPS: usize = if cfg!(miri) { 20 } else { 300 };
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: CASES,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_interleaving_keeps_the_lists_and_their_counters(
+        preset in prop::sample::select(vec!["ebb", "k612", "k618", "k72"]),
+        bulk in any::<bool>(),
+        ops in prop::collection::vec(op(), 1..OPS),
+    ) {
+        let mut tun = Tunables::preset(preset).unwrap();
+        tun.bulk_move = bulk;
+        tun.counter_batch = bulk;
+        let mut rig = Rig::new(48, tun);
+        for op in ops {
+            apply(&mut rig, op);
+            rig.v.check_invariants(&rig.cx());
+        }
+        let lists = rig.v.lock();
+        let gens = lists.r#gen.iter().flatten().flatten().map(|l| l.len()).sum::<u32>();
+        let rest = lists.classic.iter().map(|l| l.len()).sum::<u32>() + lists.unevictable.len();
+        prop_assert_eq!(gens + rest + rig.free.len() as u32, 48, "every frame is somewhere once");
+    }
+}
+
+/// Promotion, aging, eviction and switching at once; then everything must add up.
+#[test]
+fn threads_that_promote_age_evict_and_switch_leave_sound_lists() {
+    let frames = if cfg!(miri) { 64 } else { 8192 };
+    let rounds = if cfg!(miri) { 3 } else { 300 };
+    for preset in ["ebb", "k618", "k72"] {
+        let mut rig = Rig::new(frames, Tunables::preset(preset).unwrap());
+        for i in 0..frames {
+            rig.fill(if i % 3 == 0 { LruType::File } else { LruType::Anon });
+        }
+        let freed = {
+            let rig = &rig;
+            std::thread::scope(|s| {
+                s.spawn(|| touch_all(rig, rounds));
+                s.spawn(|| age_often(rig, rounds));
+                s.spawn(|| switch_often(rig, rounds / 20));
+                let evictors: Vec<_> =
+                    (0..2).map(|_| s.spawn(|| evict_some(rig, rounds))).collect();
+                evictors.into_iter().map(|e| e.join().unwrap()).sum::<usize>()
+            })
+        };
+        while rig.v.is_switching() {
+            rig.v.switch_slice(&rig.cx());
+        }
+        rig.v.check_invariants(&rig.cx());
+        let left: u64 = LruType::ALL.iter().map(|&ty| rig.v.total(ty)).sum();
+        assert_eq!(left as usize + freed, frames as usize, "{preset}");
+    }
+}
+
+fn touch_all(rig: &Rig, rounds: u32) {
+    let space = rig.spaces.get(rig.mm()).unwrap();
+    for round in 0..rounds {
+        let step = u64::from(round % 7 + 1);
+        for vpn in (0..u64::from(rig.folios.frames())).step_by(step as usize) {
+            if let Some(place) = space.tree().find(Vpn(vpn)) {
+                let pte = place.get();
+                if pte.present() {
+                    place.touch(pte, Pte::ACCESSED);
+                }
+            }
+        }
+        space.note_scheduled();
+    }
+}
+
+fn age_often(rig: &Rig, rounds: u32) {
+    for _ in 0..rounds {
+        let seq = rig.v.r#gen.max_seq();
+        let _ = rig.v.age(&rig.cx(), seq, 60, false);
+    }
+}
+
+fn switch_often(rig: &Rig, rounds: u32) {
+    for i in 0..rounds {
+        let to = if i % 2 == 0 { LruKind::Classic } else { LruKind::Gen };
+        rig.v.switch(&rig.cx(), to);
+    }
+}
+
+fn evict_some(rig: &Rig, rounds: u32) -> usize {
+    let mut freed = Vec::new();
+    for i in 0..rounds {
+        let mut sc = Scan::new(Who::Direct, false, 4, 60);
+        sc.priority = (i % 13) as u8;
+        rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut freed));
+    }
+    freed.len()
+}
