@@ -24,6 +24,7 @@ use std::sync::Arc;
 use super::scan::{DEF_PRIORITY, SWAP_CLUSTER_MAX};
 use super::{Ctx, Evicted, Lruvec, Pageout, Pagevec, Scan, Shadow, Who};
 use crate::folio::{Folios, LruType, MemcgId, Word};
+use crate::observe::lru_gen::{self, Action, CommandError};
 use crate::observe::vmstat::{Event, VmStat};
 use crate::space::{Area, Backing, Place, Pte, Space, Spaces};
 use crate::tunables::Tunables;
@@ -249,7 +250,7 @@ impl Memory {
         self.counts.misses += 1;
         if self.store.free.is_empty() {
             let parts = self.tun.reclaim_parts;
-            let part = if parts == 0 { SWAP_CLUSTER_MAX } else { u64::from(self.limit) / parts };
+            let part = u64::from(self.limit).checked_div(parts).unwrap_or(SWAP_CLUSTER_MAX);
             self.reclaim(part.clamp(1, SWAP_CLUSTER_MAX));
         }
         let pfn = Pfn(self.store.free.pop().expect("reclaim made room"));
@@ -350,6 +351,36 @@ impl Memory {
     #[must_use]
     pub fn resident(&self) -> u32 {
         self.limit - self.store.free.len() as u32
+    }
+
+    /// The text of `lru_gen` (or `lru_gen_full`).
+    #[must_use]
+    pub fn lru_gen(&self, path: &str, full: bool) -> String {
+        let cx = cx(&self.folios, &self.spaces, &self.tun, &self.stat, self.now_ms);
+        lru_gen::text(&cx, &self.lruvec, Some(path), 0, full)
+    }
+
+    /// Commands as written to `lru_gen`.
+    ///
+    /// # Errors
+    /// That of the first command that fails.
+    pub fn command(&mut self, text: &str) -> Result<(), CommandError> {
+        let cx = cx(&self.folios, &self.spaces, &self.tun, &self.stat, self.now_ms);
+        self.pagevec.drain(&self.lruvec, &cx);
+        lru_gen::run_all(text, |c| {
+            if c.memcg != u64::from(self.lruvec.memcg().0) || c.node != 0 {
+                return Err(CommandError::Invalid);
+            }
+            let swappiness = c.swappiness.unwrap_or(self.tun.swappiness.0);
+            match c.action {
+                Action::Age { force } => self.lruvec.age(&cx, c.seq, swappiness, force)?,
+                Action::Evict { pages } => {
+                    let mut sc = Scan::new(Who::Proactive, false, pages, swappiness);
+                    self.lruvec.evict_gens(&cx, &mut sc, &mut self.store, c.seq)?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// The counters under their vmstat names.

@@ -192,6 +192,12 @@ impl Lruvec {
         self.size(ty, false) + self.size(ty, true)
     }
 
+    /// The generations.
+    #[must_use]
+    pub fn generations(&self) -> &GenState {
+        &self.r#gen
+    }
+
     /// Puts a folio on the lists.
     pub fn add(&self, cx: &Ctx, pfn: Pfn) {
         let mut lists = self.lock();

@@ -1,3 +1,4 @@
 //! What can be seen from outside: counters under vmstat's names and the text interfaces.
 
+pub mod lru_gen;
 pub mod vmstat;

@@ -133,6 +133,12 @@ impl GenState {
             .sum()
     }
 
+    /// What left and what came back, by tier.
+    #[must_use]
+    pub fn tiers(&self) -> &Tiers {
+        &self.tiers
+    }
+
     /// Pages of a type on probation.
     #[must_use]
     pub fn fresh_pages(&self, ty: LruType) -> u64 {

@@ -256,10 +256,10 @@ fn apply(rig: &mut Rig, op: Op) {
             rig.fill(if anon { LruType::Anon } else { LruType::File });
         }
         Op::Touch(id) => {
-            if let Some(place) = rig.spaces.get(rig.mm()).unwrap().tree().find(Vpn(id.into())) {
-                if place.get().present() {
-                    place.touch(place.get(), Pte::ACCESSED);
-                }
+            let space = rig.spaces.get(rig.mm()).unwrap();
+            let place = space.tree().find(Vpn(id.into()));
+            if let Some(place) = place.filter(|p| p.get().present()) {
+                place.touch(place.get(), Pte::ACCESSED);
             }
         }
         Op::MarkAccessed(id) if on_list(rig, id) => rig.v.mark_accessed(&rig.cx(), Pfn(id)),
