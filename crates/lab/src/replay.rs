@@ -1,5 +1,6 @@
 //! Runs caches over a trace, several in one pass: each chunk of the trace is read once and fed to
-//! every cache while it is in the processor's cache.
+//! every cache while it is in the processor's cache. How many run in one pass depends on their
+//! memory, so that a hundred of them need no more than a few.
 
 use std::io;
 use std::sync::Arc;
@@ -103,7 +104,7 @@ pub fn run(
         for thread in 0..threads {
             // Striped, so that the costly policies and sizes are spread over the threads.
             let share: Vec<Job> = jobs.iter().skip(thread).step_by(threads).cloned().collect();
-            let work = move || run_share(spool, future, &share, progress);
+            let work = move || run_share(spool, future, &share, threads, progress);
             handles.push(scope.spawn(work));
         }
         let joined = handles
@@ -115,38 +116,67 @@ pub fn run(
     Ok((0..jobs.len()).filter_map(|i| queues[i % threads].next()).collect())
 }
 
+/// Memory that the caches of one pass may take together, whatever the footprint.
+const PASS_BYTES_MIN: usize = 32 << 20;
+/// Memory that they may take for each page of the footprint.
+const PASS_BYTES_PER_PAGE: usize = 48;
+
+/// Runs one thread's jobs, as many in each pass over the trace as its share of the memory allows.
 fn run_share(
     spool: &Spool,
     future: Option<&Future>,
     jobs: &[Job],
+    threads: usize,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<Outcome>, ReplayError> {
-    let mut running = Vec::with_capacity(jobs.len());
-    for job in jobs {
-        let replay = job.policy.build(spool.footprint(), job.memory_pages, &job.settings)?;
-        running.push(Running { replay, job: job.clone(), misses: 0, time: Duration::ZERO });
+    let bytes_max = PASS_BYTES_MIN.max(spool.pages() as usize * PASS_BYTES_PER_PAGE) / threads;
+    let mut outcomes = Vec::with_capacity(jobs.len());
+    let mut jobs = jobs.iter().peekable();
+    while jobs.peek().is_some() {
+        let mut running: Vec<Running> = Vec::new();
+        let mut bytes = 0;
+        while let Some(&job) = jobs.peek() {
+            let replay = job.policy.build(spool.footprint(), job.memory_pages, &job.settings)?;
+            bytes += replay.heap_bytes();
+            if bytes > bytes_max && !running.is_empty() {
+                break;
+            }
+            jobs.next();
+            running.push(Running { replay, job: job.clone(), misses: 0, time: Duration::ZERO });
+        }
+        run_pass(spool, future, &mut running, progress)?;
+        outcomes.extend(running.iter().map(|cache| outcome(cache, spool)));
     }
-    let future = future.filter(|_| jobs.iter().any(|job| job.policy.needs_future));
+    Ok(outcomes)
+}
+
+/// Feeds the whole trace to some caches, chunk by chunk.
+fn run_pass(
+    spool: &Spool,
+    future: Option<&Future>,
+    running: &mut [Running],
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<(), ReplayError> {
+    let future = future.filter(|_| running.iter().any(|cache| cache.job.policy.needs_future));
     let mut cursor = spool.cursor();
     let mut next = Vec::new();
     let mut start = 0;
     loop {
         let chunk = cursor.next_chunk()?;
         if chunk.is_empty() {
-            break;
+            return Ok(());
         }
         if let Some(future) = future {
             future.read(start, chunk.len(), &mut next)?;
         }
         start += chunk.len() as u64;
-        for cache in &mut running {
+        for cache in &mut *running {
             let begin = Instant::now();
             cache.misses += cache.replay.feed(chunk, &next);
             cache.time += begin.elapsed();
         }
         progress(chunk.len() as u64 * running.len() as u64);
     }
-    Ok(running.iter().map(|cache| outcome(cache, spool)).collect())
 }
 
 fn outcome(cache: &Running, spool: &Spool) -> Outcome {
@@ -161,5 +191,40 @@ fn outcome(cache: &Running, spool: &Spool) -> Outcome {
         protected: tally.protected,
         nanoseconds: cache.time.as_nanos() as u64,
         heap_bytes: cache.replay.heap_bytes() as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::parse_list;
+    use crate::trace::synth::Synth;
+
+    /// Memory for all pages of all jobs at once was once taken at the start.
+    #[test]
+    fn many_caches_run_in_several_passes_with_the_same_outcome() {
+        let synth = Synth::parse("uniform,pages=200000,accesses=400000").unwrap();
+        let spool = synth.spool().unwrap();
+        let settings = Arc::new(Settings::default());
+        let jobs: Vec<Job> = parse_list("fifo,lru,arc,lirs,lecar,w-tinylfu,belady,clock,sieve")
+            .unwrap()
+            .into_iter()
+            .flat_map(|policy| [150_000, 100_000].map(|memory_pages| (policy, memory_pages)))
+            .map(|(policy, memory_pages)| Job {
+                policy,
+                memory_pages,
+                settings: Arc::clone(&settings),
+            })
+            .collect();
+        let counts = |outcomes: Vec<Outcome>| -> Vec<(&str, u32, u64)> {
+            outcomes.iter().map(|o| (o.policy, o.memory_pages, o.misses)).collect()
+        };
+        let together = counts(run(&spool, &jobs, 1, &|_| ()).unwrap());
+        let bytes: u64 = run(&spool, &jobs, 2, &|_| ()).unwrap().iter().map(|o| o.heap_bytes).sum();
+        assert!(bytes > PASS_BYTES_MIN as u64, "one pass would do: {bytes} bytes");
+        for (i, job) in jobs.iter().enumerate() {
+            let alone = counts(run(&spool, std::slice::from_ref(job), 1, &|_| ()).unwrap());
+            assert_eq!(alone[0], together[i]);
+        }
     }
 }

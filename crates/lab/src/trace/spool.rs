@@ -12,8 +12,8 @@ use crate::policy::{Footprint, NEVER};
 
 /// Accesses read at a time.
 pub const CHUNK: usize = 64 * 1024;
-/// Accesses that are kept in memory before a file is used: 16 MiB.
-const RESIDENT_MAX: usize = 4 << 20;
+/// Accesses that are kept in memory before a file is used: 4 MiB.
+const RESIDENT_MAX: usize = 1 << 20;
 /// The most accesses of which the next accesses can be computed.
 pub const ACCESSES_MAX: u64 = NEVER as u64 - 1;
 

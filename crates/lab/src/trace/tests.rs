@@ -149,7 +149,7 @@ fn a_long_trace_moves_to_a_file_and_keeps_its_accesses() {
     let synth = Synth {
         pattern: Pattern::Uniform,
         pages: 5000,
-        accesses: (4 << 20) + 100_000,
+        accesses: (1 << 20) + 100_000,
         seed: 3,
         theta: 0.0,
     };
