@@ -53,11 +53,6 @@ impl CsvDecoder {
 
     /// Parses one line, without its end.
     fn record(&self, line: &[u8]) -> Result<Record, &'static str> {
-        if self.columns == USUAL
-            && let Some(record) = usual(line)
-        {
-            return Ok(record);
-        }
         let mut record = Record { dt: 1, ..Record::default() };
         let mut fields = line.split(|&byte| byte == b',');
         for column in &self.columns {
@@ -87,8 +82,15 @@ impl Decode for CsvDecoder {
         out: &mut Vec<Record>,
     ) -> Result<usize, Malformed> {
         let mut taken = 0;
+        let is_usual = self.columns == USUAL;
         while taken < bytes.len() {
             let rest = &bytes[taken..];
+            if is_usual && let Some((record, after)) = usual(rest) {
+                out.push(record);
+                taken = bytes.len() - after.len();
+                self.line += 1;
+                continue;
+            }
             let end = match rest.iter().position(|&byte| byte == b'\n') {
                 Some(end) => end,
                 None if last => rest.len(),
@@ -108,16 +110,16 @@ impl Decode for CsvDecoder {
     }
 }
 
-/// A line of exactly `dt,page,op,kind` without spaces; `None` sends it the slow way.
+/// A line of exactly `dt,page,op,kind` without spaces, and what follows it; `None` sends it the
+/// slow way.
 #[inline]
-fn usual(line: &[u8]) -> Option<Record> {
-    let (dt, rest) = leading(line)?;
+fn usual(bytes: &[u8]) -> Option<(Record, &[u8])> {
+    let (dt, rest) = leading(bytes)?;
     let (page, rest) = leading(rest.strip_prefix(b",")?)?;
-    match *rest {
-        [b',', code, b',', kind_code] => {
-            let op = op(&[code])?;
-            let kind = kind(&[kind_code])?;
-            Some(Record { dt, page, op, kind })
+    match rest {
+        [b',', code, b',', kind_code, b'\n', after @ ..] => {
+            let (op, kind) = (op(&[*code])?, kind(&[*kind_code])?);
+            Some((Record { dt, page, op, kind }, after))
         }
         _ => None,
     }
