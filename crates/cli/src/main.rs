@@ -1,5 +1,7 @@
 //! The `ebb` command: arguments in, library call, report out.
 
+mod doctor;
+mod probes;
 mod program;
 mod run;
 mod size;
@@ -16,7 +18,8 @@ use std::process::ExitCode;
     after_help = "\
 Examples:
   ebb run --memory-max 256M -- python3 job.py
-  ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server"
+  ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
+  ebb doctor"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -27,6 +30,8 @@ struct Arguments {
 enum Command {
     /// Run an unmodified program in less memory than it wants
     Run(run::Arguments),
+    /// Say what this machine offers, what is missing, and how to get it
+    Doctor(doctor::Arguments),
     /// Measure reclaim: replay page traces, draw miss-ratio curves
     #[command(subcommand)]
     Lab(ebb_lab::cli::LabCommand),
@@ -42,6 +47,7 @@ fn main() -> ExitCode {
     };
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
             eprintln!("ebb: {error:#}");
             ExitCode::from(2)

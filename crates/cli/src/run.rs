@@ -5,7 +5,7 @@
 //! and the terminal treat both as one job. The pager is a process of its own outside that group: a
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
-use crate::{program, size};
+use crate::{doctor, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::{Config, FrontMessage, ReportFormat};
 use ebb_sys::signals::{self, Change, Signals};
@@ -85,6 +85,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         Ok(path) => path,
         Err(refusal) => return fail(refusal.status, refusal),
     };
+    if let Some(reason) = doctor::why_not() {
+        return fail(FAILED, reason);
+    }
     let folder = match Folder::create() {
         Ok(folder) => folder,
         Err(error) => return fail(FAILED, format!("no folder for the agent can be made: {error}")),
@@ -177,12 +180,13 @@ fn preload(agent: &Path) -> OsString {
 }
 
 /// The folder that holds the agent and the socket of one run; removed at its end.
-struct Folder {
+pub struct Folder {
     path: PathBuf,
 }
 
 impl Folder {
-    fn create() -> std::io::Result<Self> {
+    /// Makes it, where programs may be loaded from.
+    pub fn create() -> std::io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         let parents =
             [std::env::var_os("XDG_RUNTIME_DIR"), Some("/tmp".into()), Some("/dev/shm".into())];
@@ -206,7 +210,8 @@ impl Folder {
         Err(last)
     }
 
-    fn agent(&self) -> PathBuf {
+    /// The agent, ready to be loaded.
+    pub fn agent(&self) -> PathBuf {
         self.path.join("agent.so")
     }
 

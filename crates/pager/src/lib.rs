@@ -32,4 +32,5 @@ mod server;
 mod signal;
 
 pub use config::{Config, ReportFormat};
+pub use door::FEATURES;
 pub use server::{FrontMessage, serve};

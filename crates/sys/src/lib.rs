@@ -6,6 +6,7 @@ pub mod anon;
 pub mod futex;
 pub mod pagemap;
 pub mod percpu;
+pub mod probe;
 pub mod proc;
 pub mod process;
 pub mod shared;

@@ -175,13 +175,34 @@ pub fn prefer_latency(real_time: bool) {
 /// Capability bits this process may use.
 #[must_use]
 pub fn effective_capabilities() -> u64 {
+    capabilities("CapEff")
+}
+
+/// A capability set of this process, by its name in /proc/PID/status (`CapEff`, `CapBnd`, ...).
+#[must_use]
+pub fn capabilities(set: &str) -> u64 {
     std::fs::read_to_string("/proc/self/status")
         .ok()
         .and_then(|text| {
-            let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+            let line = text.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':'))?;
             u64::from_str_radix(line.trim(), 16).ok()
         })
         .unwrap_or(0)
+}
+
+/// Gives up every capability of the calling thread, and of no other.
+pub fn drop_capabilities_of_thread() -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    let mut header = Header { version: 0x2008_0522, pid: 0 };
+    let none = [0u32; 6];
+    // SAFETY: the header asks for the third layout, whose data are two triples of words.
+    let result =
+        unsafe { libc::syscall(libc::SYS_capset, std::ptr::from_mut(&mut header), none.as_ptr()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Number of CAP_SYS_PTRACE.

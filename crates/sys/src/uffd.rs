@@ -57,6 +57,15 @@ struct PoisonArg {
     updated: i64,
 }
 
+#[repr(C)]
+struct MoveArg {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    moved: i64,
+}
+
 /// Features of the API, as bits.
 pub mod feature {
     /// Fork hands the new address space's descriptor to the reader (needs CAP_SYS_PTRACE).
@@ -236,6 +245,15 @@ impl Uffd {
         let mut arg = PoisonArg { range: Range { start: address, len }, mode: 0, updated: 0 };
         self.ioctl(iowr(TYPE, 0x08, size_of::<PoisonArg>()), &mut arg)
             .map_err(|error| PlaceError::from_errno(error.raw_os_error().unwrap_or(0)))
+    }
+
+    /// Moves pages of this very process (the kernel refuses it for another one's).
+    ///
+    /// # Safety
+    /// Nothing may rely on what is at `from`, which is zero afterwards, nor on what is at `to`.
+    pub unsafe fn move_here(&self, to: u64, from: u64, len: u64) -> io::Result<()> {
+        let mut arg = MoveArg { dst: to, src: from, len, mode: 0, moved: 0 };
+        self.ioctl(iowr(TYPE, 0x05, size_of::<MoveArg>()), &mut arg)
     }
 
     /// Wakes those who wait in the range, so that they touch again.

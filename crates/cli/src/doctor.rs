@@ -1,0 +1,200 @@
+//! `ebb doctor`: what Ebb needs and can use, whether it is there, and how to get it.
+//!
+//! Every line comes from trying (see `probes`), none from a version number. `why_not` is the short
+//! form that `ebb run` asks before it starts anything.
+
+use crate::probes;
+use ebb_pager::FEATURES;
+use ebb_sys::probe;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// Version of the JSON form.
+const SCHEMA: u32 = 1;
+/// Results begin in this column.
+const NAME_WIDTH: usize = 30;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Exit status: 0 if `ebb run` can work here, 1 if something it requires is missing.
+
+Examples:
+  ebb doctor
+  ebb doctor --format json | python3 -m json.tool")]
+pub struct Arguments {
+    /// Form of the answer
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// One thing looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: &'static str,
+    pub found: bool,
+    /// `ebb run` cannot work without it.
+    pub required: bool,
+    /// What was seen.
+    pub detail: String,
+    /// What follows from that; empty if nothing does.
+    pub consequence: String,
+    /// The command that gets it; empty if nothing is to be done.
+    pub fix: String,
+}
+
+impl Check {
+    /// Something that is there.
+    pub fn found(name: &'static str, required: bool, detail: impl Into<String>) -> Self {
+        let (consequence, fix) = (String::new(), String::new());
+        Self { name, found: true, required, detail: detail.into(), consequence, fix }
+    }
+
+    /// Something that is not, with what follows and what gets it.
+    pub fn missing(
+        name: &'static str,
+        required: bool,
+        detail: impl Into<String>,
+        consequence: &str,
+        fix: impl Into<String>,
+    ) -> Self {
+        Self {
+            name,
+            found: false,
+            required,
+            detail: detail.into(),
+            consequence: consequence.into(),
+            fix: fix.into(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    schema: u32,
+    can_run: bool,
+    checks: &'a [Check],
+}
+
+fn can_run(checks: &[Check]) -> bool {
+    checks.iter().all(|check| check.found || !check.required)
+}
+
+/// Looks at everything and says what it saw.
+pub fn doctor(arguments: &Arguments) -> ExitCode {
+    let checks = probes::all();
+    let can_run = can_run(&checks);
+    let text = match arguments.format {
+        Format::Text => text(&checks),
+        Format::Json => {
+            let answer = Answer { schema: SCHEMA, can_run, checks: &checks };
+            serde_json::to_string_pretty(&answer).expect("plain data") + "\n"
+        }
+    };
+    // A reader that has gone away has read enough.
+    let _ = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+    ExitCode::from(u8::from(!can_run))
+}
+
+fn text(checks: &[Check]) -> String {
+    let mut out = String::new();
+    for check in checks {
+        let mark = match (check.found, check.required) {
+            (true, _) => "ok      ",
+            (false, true) => "MISSING ",
+            (false, false) => "absent  ",
+        };
+        let name = check.name;
+        let _ = write!(out, "{mark}{name:<NAME_WIDTH$}  {}", check.detail);
+        for (before, part) in [("; ", &check.consequence), ("; get it: ", &check.fix)] {
+            if !part.is_empty() {
+                let _ = write!(out, "{before}{part}");
+            }
+        }
+        out.push('\n');
+    }
+    let missing = checks.iter().filter(|check| check.required && !check.found).count();
+    out += &match missing {
+        0 => "ebb run can work here\n".to_owned(),
+        1 => "ebb run cannot work here: 1 required thing is missing\n".to_owned(),
+        n => format!("ebb run cannot work here: {n} required things are missing\n"),
+    };
+    out
+}
+
+/// Why `ebb run` cannot work here, in one line; None if it can. Cheap: a few system calls.
+pub fn why_not() -> Option<String> {
+    let what = if let Err(error) = probe::userfaultfd_of_program() {
+        format!("a program may not make a userfaultfd here ({error})")
+    } else if let Err(error) = probe::features_granted(FEATURES) {
+        match error.raw_os_error() {
+            Some(1) => "ebb may not follow forks (it needs CAP_SYS_PTRACE, or root)".to_owned(),
+            _ => format!("the kernel lacks a feature of userfaultfd ({error}); Linux 6.8 has all"),
+        }
+    } else if let Err(error) = probe::scan_pages() {
+        format!("the kernel cannot scan page maps ({error}); Linux 6.7 can")
+    } else {
+        return None;
+    };
+    Some(format!("{what}; nothing was started; `ebb doctor` shows the command that gets it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    fn sample() -> [Check; 3] {
+        [
+            Check::found("one", true, "seen"),
+            Check::missing("two", false, "no ring", "slower reads", "sysctl -w a=0"),
+            Check::found("three", false, "on"),
+        ]
+    }
+
+    #[test]
+    fn one_line_for_each_check_with_what_follows_and_the_fix() {
+        let mut checks = sample();
+        let lines = text(&checks);
+        let lines: Vec<&str> = lines.lines().collect();
+        assert_eq!(lines.len(), 4);
+        assert!(lines[0].starts_with("ok      one ") && lines[0].ends_with("  seen"));
+        assert!(lines[1].starts_with("absent  two "));
+        assert!(lines[1].ends_with("no ring; slower reads; get it: sysctl -w a=0"));
+        assert_eq!(lines[3], "ebb run can work here");
+        checks[1].required = true;
+        assert!(text(&checks).contains("MISSING two "));
+        assert!(text(&checks).ends_with("1 required thing is missing\n"));
+    }
+
+    #[test]
+    fn only_what_is_required_stops_a_run() {
+        let mut checks = sample();
+        assert!(can_run(&checks));
+        checks[1].required = true;
+        assert!(!can_run(&checks));
+    }
+
+    #[test]
+    fn the_short_form_agrees_with_the_long_one_and_is_quick() {
+        // The first call pays for page faults of the test itself.
+        let reason = why_not();
+        let fastest = (0..5)
+            .map(|_| {
+                let began = Instant::now();
+                assert_eq!(why_not(), reason);
+                began.elapsed()
+            })
+            .min();
+        assert!(fastest < Some(Duration::from_millis(3)), "{fastest:?}");
+        if reason.is_some() {
+            assert!(!can_run(&probes::all()), "{reason:?}");
+        }
+    }
+}

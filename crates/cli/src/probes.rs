@@ -1,0 +1,304 @@
+//! The checks of `ebb doctor`, each with what follows from it and the command that gets it.
+
+use crate::doctor::Check;
+use crate::run::Folder;
+use ebb_pager::FEATURES;
+use ebb_sys::uffd::feature;
+use ebb_sys::{probe, proc, process};
+use rustix::process::Resource;
+use std::io;
+use std::process::Command;
+
+const DOCKER: &str = "docker run --cap-add SYS_PTRACE --device /dev/userfaultfd ...";
+
+/// All of them.
+pub fn all() -> Vec<Check> {
+    let mut checks = vec![architecture(), glibc(), agent()];
+    checks.extend([userfaultfd(), kernel_faults(), capability(), granted()]);
+    checks.extend(features());
+    checks.extend([page_scan(), yama(), ring()]);
+    checks.extend([descriptors(), address_space(), mappings(), overcommit()]);
+    checks.extend([kernel_swap(), huge_pages()]);
+    checks
+}
+
+fn read(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// This program's own path, for commands that name it.
+fn own_path() -> String {
+    std::env::current_exe()
+        .map_or_else(|_| "$(which ebb)".into(), |path| path.display().to_string())
+}
+
+fn architecture() -> Check {
+    let machine = std::env::consts::ARCH;
+    if machine == "x86_64" {
+        return Check::found("architecture", true, machine);
+    }
+    let consequence = "the agent speaks x86-64 only";
+    Check::missing("architecture", true, machine, consequence, "use an x86-64 machine")
+}
+
+fn glibc() -> Check {
+    const LOADER: &str = "/lib64/ld-linux-x86-64.so.2";
+    let name = "glibc";
+    if std::path::Path::new(LOADER).exists() {
+        return Check::found(name, true, LOADER);
+    }
+    let consequence = "only programs linked against glibc take the agent";
+    let fix = "use a glibc distribution (Debian, Fedora, ...), or docker run debian:stable ...";
+    Check::missing(name, true, format!("no {LOADER}"), consequence, fix)
+}
+
+/// Loads the agent into a program, as a run does, and listens for the loader's complaints.
+fn agent() -> Check {
+    let name = "agent can be loaded";
+    let consequence = "no program can be given its agent";
+    let fix = "XDG_RUNTIME_DIR=/a/folder/mounted/without/noexec ebb run ...";
+    let folder = match Folder::create() {
+        Ok(folder) => folder,
+        Err(error) => {
+            return Check::missing(name, true, format!("no folder: {error}"), consequence, fix);
+        }
+    };
+    let mut command = Command::new("/bin/true");
+    command.env("LD_PRELOAD", folder.agent());
+    command.env_remove(ebb_agent::protocol::ENV_SOCKET);
+    match command.output() {
+        Ok(output) if output.status.success() && output.stderr.is_empty() => {
+            let agent = folder.agent();
+            let place = agent.parent().and_then(|path| path.parent()).unwrap_or(&agent);
+            Check::found(name, true, format!("from {}", place.display()))
+        }
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Check::missing(name, true, said, consequence, fix)
+        }
+        Err(error) => Check::missing(name, true, format!("/bin/true: {error}"), consequence, fix),
+    }
+}
+
+fn userfaultfd() -> Check {
+    let name = "userfaultfd for programs";
+    let sysctl = read("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_else(|| "absent".into());
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+    let device = match &device {
+        Ok(_) => "may be opened".to_owned(),
+        Err(error) => error.kind().to_string(),
+    };
+    let ways = format!(
+        "CAP_SYS_PTRACE in programs: {}; vm.unprivileged_userfaultfd={sysctl}; \
+         /dev/userfaultfd: {device}",
+        if probe::program_may_trace() { "yes" } else { "no" },
+    );
+    match probe::userfaultfd_of_program() {
+        Ok(_) => Check::found(name, true, ways),
+        Err(error) => Check::missing(
+            name,
+            true,
+            format!("{error} ({ways})"),
+            "missing pages cannot be served",
+            format!(
+                "sudo sysctl -w vm.unprivileged_userfaultfd=1, or: sudo setfacl -m u:$USER:rw \
+                 /dev/userfaultfd, or run as root; in a container: {DOCKER}"
+            ),
+        ),
+    }
+}
+
+fn kernel_faults() -> Check {
+    let consequence = "system calls on missing pages would fail in the program";
+    let fix = format!("sudo sysctl -w vm.unprivileged_userfaultfd=1; in a container: {DOCKER}");
+    tried("faults inside system calls", probe::serve_the_kernel(), consequence, &fix, true)
+}
+
+fn tried(
+    name: &'static str,
+    result: io::Result<()>,
+    consequence: &str,
+    fix: &str,
+    required: bool,
+) -> Check {
+    match result {
+        Ok(()) => Check::found(name, required, "tried: works"),
+        Err(error) => Check::missing(name, required, error.to_string(), consequence, fix),
+    }
+}
+
+fn capability() -> Check {
+    let name = "CAP_SYS_PTRACE";
+    if process::effective_capabilities() & (1 << process::CAP_SYS_PTRACE) != 0 {
+        return Check::found(name, true, "held");
+    }
+    Check::missing(
+        name,
+        true,
+        "not held",
+        "forks cannot be followed: a child would read zeros",
+        format!(
+            "sudo setcap cap_sys_ptrace+ep {}, or run as root; in a container: {DOCKER}",
+            own_path()
+        ),
+    )
+}
+
+/// All features of a run in one handshake, as the pager asks for them.
+fn granted() -> Check {
+    let consequence = "the pager cannot take a program on";
+    let fix = "get what the lines on CAP_SYS_PTRACE and the features below say";
+    tried("handshake of a run", probe::features_granted(FEATURES), consequence, fix, true)
+}
+
+fn features() -> Vec<Check> {
+    const KERNEL: &str =
+        "boot a newer kernel (apt-get install -t bookworm-backports linux-image-amd64)";
+    let known = probe::features_known().unwrap_or(0);
+    let offered = |name, bit: u64, required, since: &str, consequence: &str| {
+        if known & bit != 0 {
+            Check::found(name, required, "offered")
+        } else {
+            let detail = format!("not offered (Linux {since} has it)");
+            Check::missing(name, required, detail, consequence, KERNEL)
+        }
+    };
+    let move_pages = tried(
+        "UFFDIO_MOVE",
+        probe::move_a_page(feature::MOVE),
+        "pages cannot leave a program (Linux 6.8 has it)",
+        KERNEL,
+        true,
+    );
+    let poison = tried(
+        "UFFDIO_POISON",
+        probe::poison_a_page(feature::POISON),
+        "a page the store lost could not be made deadly to touch (Linux 6.6 has it)",
+        KERNEL,
+        true,
+    );
+    let blind = "write-hot pages cannot be told from others";
+    vec![
+        move_pages,
+        poison,
+        offered("EVENT_FORK", feature::EVENT_FORK, true, "4.11", "forks cannot be followed"),
+        offered("EVENT_REMAP", feature::EVENT_REMAP, true, "4.11", "mremap cannot be followed"),
+        offered("EVENT_REMOVE", feature::EVENT_REMOVE, true, "4.11", "discards go unseen"),
+        offered("EVENT_UNMAP", feature::EVENT_UNMAP, true, "4.11", "munmap cannot be followed"),
+        offered("THREAD_ID", feature::THREAD_ID, true, "4.14", "who touched cannot be told"),
+        offered("WP_ASYNC", feature::WP_ASYNC, false, "6.7", blind),
+    ]
+}
+
+fn page_scan() -> Check {
+    let fix = "boot Linux 6.7 or later";
+    tried("PAGEMAP_SCAN", probe::scan_pages(), "pages in memory cannot be found", fix, true)
+}
+
+/// The pager reads cool pages of programs that are not its children.
+fn yama() -> Check {
+    let name = "reading other processes";
+    let scope = read("/proc/sys/kernel/yama/ptrace_scope");
+    let scope_text = match &scope {
+        Some(scope) => format!("kernel.yama.ptrace_scope={scope}"),
+        None => "no Yama".to_owned(),
+    };
+    let traces = process::effective_capabilities() & (1 << process::CAP_SYS_PTRACE) != 0;
+    let allowed = match scope.as_deref() {
+        None | Some("0") => true,
+        Some("1" | "2") => traces,
+        Some(_) => false,
+    };
+    let fix = if scope.as_deref() == Some("3") {
+        "boot with kernel.yama.ptrace_scope below 3 (3 cannot be lowered): edit /etc/sysctl.d/*"
+            .to_owned()
+    } else {
+        format!("sudo setcap cap_sys_ptrace+ep {}; in a container: {DOCKER}", own_path())
+    };
+    let consequence = "pages on their way to the store cannot be read";
+    match probe::read_a_child() {
+        Ok(()) if allowed => Check::found(name, true, format!("tried: works ({scope_text})")),
+        Ok(()) => Check::missing(name, true, scope_text, consequence, fix),
+        Err(error) => {
+            Check::missing(name, true, format!("{error} ({scope_text})"), consequence, fix)
+        }
+    }
+}
+
+fn ring() -> Check {
+    let fix = "sudo sysctl -w kernel.io_uring_disabled=0; in a container: docker run --security-opt \
+               seccomp=unconfined ...";
+    let consequence = "the file tier reads with threads instead";
+    tried("io_uring", probe::set_up_ring(), consequence, fix, false)
+}
+
+fn shown(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".into(), |limit| limit.to_string())
+}
+
+fn descriptors() -> Check {
+    // Each process of a tree costs the pager about four.
+    const ENOUGH: u64 = 4096;
+    let (soft, hard) = probe::limit(Resource::Nofile);
+    let detail = format!("soft {}, hard {}", shown(soft), shown(hard));
+    if hard.is_none_or(|hard| hard >= ENOUGH) {
+        return Check::found("limit of descriptors", false, detail);
+    }
+    let consequence = "trees of many processes (four descriptors each) cannot be served";
+    let fix = "sudo prlimit --pid $$ --nofile=65536:65536";
+    Check::missing("limit of descriptors", false, detail, consequence, fix)
+}
+
+fn address_space() -> Check {
+    let name = "no limit of address space";
+    let (soft, hard) = probe::limit(Resource::As);
+    if soft.is_none() {
+        return Check::found(name, false, "ulimit -v: unlimited");
+    }
+    let detail = format!("ulimit -v: soft {}, hard {} bytes", shown(soft), shown(hard));
+    let consequence = "the pool (address space as large as --memory-max) counts in it";
+    Check::missing(name, false, detail, consequence, "ulimit -v unlimited")
+}
+
+fn mappings() -> Check {
+    let name = "number of mappings";
+    let count = read("/proc/sys/vm/max_map_count").and_then(|text| text.parse::<u64>().ok());
+    match count {
+        Some(count) if count < 65530 => Check::missing(
+            name,
+            false,
+            format!("vm.max_map_count={count}"),
+            "areas under management join less and count more",
+            "sudo sysctl -w vm.max_map_count=262144",
+        ),
+        Some(count) => Check::found(name, false, format!("vm.max_map_count={count}")),
+        None => Check::found(name, false, "vm.max_map_count cannot be read"),
+    }
+}
+
+fn overcommit() -> Check {
+    let name = "overcommit";
+    let mode = read("/proc/sys/vm/overcommit_memory").unwrap_or_else(|| "?".into());
+    if mode == "2" {
+        let consequence = "the pool of each process counts as committed memory";
+        let fix = "sudo sysctl -w vm.overcommit_memory=0";
+        return Check::missing(name, false, "vm.overcommit_memory=2", consequence, fix);
+    }
+    Check::found(name, false, format!("vm.overcommit_memory={mode}"))
+}
+
+fn kernel_swap() -> Check {
+    let bytes = proc::meminfo_kb("SwapTotal").unwrap_or(0) * 1024;
+    if bytes == 0 {
+        return Check::found("no kernel swap", false, "none: Ebb alone decides what is stored");
+    }
+    let detail = format!("{} MiB of swap are on", bytes >> 20);
+    let consequence = "harmless, but the kernel may store pages too, beside the report's figures";
+    Check::missing("no kernel swap", false, detail, consequence, "sudo swapoff -a")
+}
+
+fn huge_pages() -> Check {
+    let text = read("/sys/kernel/mm/transparent_hugepage/enabled");
+    let mode = text.as_deref().and_then(|text| text.split(['[', ']']).nth(1)).unwrap_or("absent");
+    Check::found("transparent huge pages", false, format!("{mode}; off for programs under Ebb"))
+}

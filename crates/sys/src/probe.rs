@@ -1,0 +1,197 @@
+//! Trying out what the kernel permits: each function does the real thing once, in scratch memory.
+//!
+//! Nothing is concluded from version numbers: containers, sandboxes and backports make them lie.
+
+use crate::anon::AnonBuffer;
+use crate::pagemap::Pagemap;
+use crate::process::{self, CAP_SYS_PTRACE};
+use crate::uffd::{Event, Mode, Uffd};
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PAGE: usize = 4096;
+
+/// Whether a program that this process starts will have CAP_SYS_PTRACE. A capability of this
+/// executable's file is not passed on; root's are.
+#[must_use]
+pub fn program_may_trace() -> bool {
+    let bit = 1 << CAP_SYS_PTRACE;
+    let root = rustix::process::geteuid().is_root();
+    process::capabilities("CapAmb") & bit != 0
+        || (root && process::capabilities("CapBnd") & bit != 0)
+}
+
+/// Makes a userfaultfd as the program will: for faults in the kernel too, by the system call or by
+/// /dev/userfaultfd, without capabilities that only this executable has.
+pub fn userfaultfd_of_program() -> io::Result<Uffd> {
+    if program_may_trace() {
+        return Uffd::create(false);
+    }
+    // Capabilities belong to threads: this one gives its own up and ends.
+    let attempt = std::thread::spawn(|| {
+        process::drop_capabilities_of_thread()?;
+        Uffd::create(false)
+    });
+    attempt.join().unwrap_or_else(|_| Err(io::Error::other("the attempt panicked")))
+}
+
+/// The features the kernel has, permitted or not.
+pub fn features_known() -> io::Result<u64> {
+    Uffd::create(false).or_else(|_| Uffd::create(true))?.handshake(0)
+}
+
+/// Agrees with the kernel on `features` all together.
+pub fn features_granted(features: u64) -> io::Result<()> {
+    Uffd::create(false).or_else(|_| Uffd::create(true))?.handshake(features).map(|_| ())
+}
+
+/// Moves a page from one place to another and looks at what arrived.
+pub fn move_a_page(feature: u64) -> io::Result<()> {
+    let uffd = Uffd::create(false).or_else(|_| Uffd::create(true))?;
+    uffd.handshake(feature)?;
+    let (mut from, to) = (AnonBuffer::new(PAGE)?, AnonBuffer::new(PAGE)?);
+    from.fill(0x5A);
+    uffd.register(to.as_ptr() as u64, PAGE as u64, Mode::Quiet)?;
+    // SAFETY: both buffers are ours alone and dropped below.
+    unsafe { uffd.move_here(to.as_ptr() as u64, from.as_ptr() as u64, PAGE as u64) }?;
+    // Read through the kernel: the compiler knows nothing of the move.
+    let mut seen = [[0; PAGE]];
+    process::read_pages(std::process::id(), &[to.as_ptr() as u64], &mut seen)?;
+    if seen[0].iter().all(|&byte| byte == 0x5A) {
+        Ok(())
+    } else {
+        Err(io::Error::other("the page arrived with other content"))
+    }
+}
+
+/// Has the kernel itself touch a missing page and serves it.
+pub fn serve_the_kernel() -> io::Result<()> {
+    let uffd = Uffd::create(false)?;
+    uffd.handshake(0)?;
+    let buffer = AnonBuffer::new(PAGE)?;
+    let address = buffer.as_ptr() as u64;
+    uffd.register(address, PAGE as u64, Mode::Missing)?;
+    let toucher = std::thread::spawn(move || {
+        let mut pages = [[1; PAGE]];
+        process::read_pages(std::process::id(), &[address], &mut pages).map(|_| pages[0])
+    });
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut events = Vec::new();
+    while events.is_empty() && !toucher.is_finished() && Instant::now() < deadline {
+        uffd.read(&mut events)?;
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let served = events.iter().any(|event| matches!(event, Event::Fault { .. }));
+    if served {
+        uffd.copy(address, &[7; PAGE]).map_err(|(_, error)| io::Error::other(error))?;
+    } else {
+        // Lets the toucher go whatever it waits for.
+        uffd.unregister(address, PAGE as u64)?;
+    }
+    let seen = toucher.join().map_err(|_| io::Error::other("the touch panicked"))??;
+    if served && seen == [7; PAGE] {
+        Ok(())
+    } else {
+        Err(io::Error::other("the kernel's own touch raised no message"))
+    }
+}
+
+/// Makes a page deadly in scratch memory; nobody touches it.
+pub fn poison_a_page(feature: u64) -> io::Result<()> {
+    let uffd = Uffd::create(false).or_else(|_| Uffd::create(true))?;
+    uffd.handshake(feature)?;
+    let buffer = AnonBuffer::new(PAGE)?;
+    uffd.register(buffer.as_ptr() as u64, PAGE as u64, Mode::Missing)?;
+    uffd.poison(buffer.as_ptr() as u64, PAGE as u64).map_err(io::Error::other)
+}
+
+/// Finds a page that was just touched through PAGEMAP_SCAN.
+pub fn scan_pages() -> io::Result<()> {
+    let mut buffer = AnonBuffer::new(2 * PAGE)?;
+    buffer[0] = 1;
+    let (start, mut found) = (buffer.as_ptr() as u64, 0);
+    Pagemap::open(std::process::id())?.scan_present(
+        start,
+        start + 2 * PAGE as u64,
+        |from, to| found += to - from,
+    )?;
+    if found == PAGE as u64 { Ok(()) } else { Err(io::Error::other("it misses present pages")) }
+}
+
+/// Sets a ring up.
+pub fn set_up_ring() -> io::Result<()> {
+    io_uring::IoUring::new(4).map(|_| ())
+}
+
+/// Reads memory of a child.
+pub fn read_a_child() -> io::Result<()> {
+    struct Killed(Child);
+    impl Drop for Killed {
+        fn drop(&mut self) {
+            // It may have ended by itself.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+    let child = Command::new("/bin/cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let child = Killed(child);
+    let areas = crate::proc::areas(child.0.id())?;
+    let first = areas.first().ok_or_else(|| io::Error::other("it has no memory"))?;
+    match process::read_pages(child.0.id(), &[first.start], &mut [[0; PAGE]])? {
+        1 => Ok(()),
+        _ => Err(io::Error::other("nothing was read")),
+    }
+}
+
+/// A limit of this process: `(soft, hard)`, None for "no limit".
+#[must_use]
+pub fn limit(which: rustix::process::Resource) -> (Option<u64>, Option<u64>) {
+    let limit = rustix::process::getrlimit(which);
+    (limit.current, limit.maximum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uffd::feature;
+
+    #[test]
+    fn a_thread_without_capabilities_leaves_the_others_theirs() {
+        let before = process::effective_capabilities();
+        std::thread::spawn(|| {
+            process::drop_capabilities_of_thread().expect("giving up is always permitted");
+            let text = std::fs::read_to_string("/proc/thread-self/status").expect("status");
+            assert!(text.contains("CapEff:\t0000000000000000"), "{text}");
+        })
+        .join()
+        .expect("the thread ends well");
+        assert_eq!(process::effective_capabilities(), before);
+    }
+
+    #[test]
+    fn what_the_kernel_grants_works() {
+        let Ok(known) = features_known() else { return };
+        if known & feature::MOVE != 0 {
+            move_a_page(feature::MOVE).expect("MOVE is granted and works");
+        }
+        if known & feature::POISON != 0 {
+            poison_a_page(feature::POISON).expect("POISON is granted and works");
+        }
+        if Uffd::create(false).is_ok() {
+            serve_the_kernel().expect("faults of the kernel are served");
+        }
+    }
+
+    #[test]
+    fn an_unknown_feature_is_refused() {
+        assert!(features_known().is_err() || features_granted(1 << 62).is_err());
+    }
+
+    #[test]
+    fn a_child_can_be_read_or_the_error_says_why() {
+        if let Err(error) = read_a_child() {
+            assert!(error.raw_os_error().is_some(), "{error}");
+        }
+    }
+}
