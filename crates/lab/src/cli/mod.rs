@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 pub use mrc::MrcArgs;
 
 use crate::baseline;
-use crate::policy::{Nature, POLICIES, PolicyInfo, Settings, parse_list};
+use crate::policy::{Layout, Nature, POLICIES, PolicyInfo, Settings, parse_list};
 use crate::replay::{self, Job};
 use crate::report::{self, OutputFormat, TraceInfo};
 use crate::trace::synth::{self, Synth};
@@ -66,6 +66,9 @@ pub struct ReplayArgs {
     /// What gen and classic take the pages for
     #[arg(long = "as", value_name = "NATURE", value_enum, default_value_t)]
     pub nature: Nature,
+    /// Where gen and classic put the pages in their address space
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    pub layout: Layout,
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
@@ -223,6 +226,7 @@ fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let policies = parse_policies(&args.policy)?;
     let mut settings = Settings::parse(&args.set)?;
     settings.engine.nature = args.nature;
+    settings.engine.layout = args.layout;
     let settings = Arc::new(settings);
     parse_memory(&args.memory, 1)?;
     let (info, spool) = load(&args.trace)?;

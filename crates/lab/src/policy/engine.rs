@@ -2,7 +2,8 @@
 //! through `ebb_core`'s replay machine, which is the code that `ebb run` uses.
 //!
 //! The machine's address space holds the anonymous pages first and the file pages after them, each
-//! in order of appearance: the layout under which real kernels were measured.
+//! in order of appearance (the layout under which real kernels were measured) or of the trace's own
+//! page numbers, which decides what shares a page table and who is whose neighbour.
 
 use ebb_core::folio::Folio;
 use ebb_core::lru::memory::{Access as Touch, Memory, Region};
@@ -35,6 +36,16 @@ pub enum Nature {
     MixedMmap,
 }
 
+/// The order of the pages in the machine's address space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum Layout {
+    /// Of their first accesses.
+    #[default]
+    Appearance,
+    /// Of the trace's page numbers, without the gaps.
+    Address,
+}
+
 /// The switches of one run.
 #[derive(Clone, Debug)]
 pub struct EngineSettings {
@@ -42,12 +53,15 @@ pub struct EngineSettings {
     classic: Tunables,
     /// What the pages are taken for.
     pub nature: Nature,
+    /// Where they are put.
+    pub layout: Layout,
 }
 
 impl Default for EngineSettings {
     fn default() -> Self {
         let classic = Tunables::preset("classic").expect("the classic preset");
-        Self { r#gen: Tunables::default(), classic, nature: Nature::Trace }
+        let r#gen = Tunables::default();
+        Self { r#gen, classic, nature: Nature::Trace, layout: Layout::Appearance }
     }
 }
 
@@ -122,7 +136,10 @@ impl Engine {
             *next += 1;
             (*next - 1) | UNTOUCHED
         };
-        let places = (0..footprint.pages).map(place).collect();
+        let places = match settings.layout {
+            Layout::Appearance => (0..footprint.pages).map(place).collect(),
+            Layout::Address => by_address(footprint, place),
+        };
         let region = |start: u32, end: u32, backing, recency| Region {
             start: u64::from(start),
             end: u64::from(end),
@@ -140,6 +157,12 @@ impl Engine {
         };
         let memory = Memory::new(tunables, &regions, capacity);
         Self { memory, places, anon, capacity, nature }
+    }
+
+    /// Where each page is in the address space.
+    #[cfg(test)]
+    pub fn places(&self) -> Vec<u32> {
+        self.places.iter().map(|place| place & !UNTOUCHED).collect()
     }
 
     #[inline]
@@ -162,6 +185,18 @@ impl Engine {
         };
         self.memory.touch(u64::from(place), touch);
     }
+}
+
+/// The places of pages that are placed in the order of their names.
+fn by_address(footprint: Footprint<'_>, place: impl FnMut(u32) -> u32) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..footprint.pages).collect();
+    // Without names the numbers are the names, and in order.
+    order.sort_by_key(|&page| footprint.names.get(page as usize).copied().unwrap_or(0));
+    let mut places = vec![0; order.len()];
+    for (&page, place) in order.iter().zip(order.iter().copied().map(place)) {
+        places[page as usize] = place;
+    }
+    places
 }
 
 impl Replay for Engine {

@@ -25,7 +25,7 @@ mod two_q;
 mod w_tiny_lfu;
 
 pub use belady::NEVER;
-pub use engine::{EngineSettings, Nature};
+pub use engine::{EngineSettings, Layout, Nature};
 pub use registry::{POLICIES, PolicyError, PolicyInfo, Settings, nearest, parse_list};
 
 use crate::trace::{Access, Kind};
@@ -37,6 +37,8 @@ pub struct Footprint<'a> {
     pub pages: u32,
     /// What kind of page each is at its first access; anonymous, where nothing is said.
     pub kinds: &'a [Kind],
+    /// The pages as the trace names them; empty, where the numbers are the names.
+    pub names: &'a [u64],
 }
 
 /// What a policy did apart from hits and misses.

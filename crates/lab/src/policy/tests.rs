@@ -23,7 +23,7 @@ fn footprint(pages: &[u32]) -> u32 {
 
 /// A footprint of anonymous pages.
 fn all(pages: u32) -> Footprint<'static> {
-    Footprint { pages, kinds: &[] }
+    Footprint { pages, kinds: &[], names: &[] }
 }
 
 /// The policies that work with a few pages.
@@ -276,6 +276,14 @@ fn the_engine_replays_and_obeys_its_switches() {
         assert!(misses > u64::from(pages) && tally.scanned > 0, "{name}: {misses} {tally:?}");
         assert_eq!((misses, tally), run(name, &[], 1000), "{name} is not deterministic");
     }
+    let (kinds, names) = (spool.footprint().kinds, [30, 20, 10]);
+    let places = |names| {
+        let footprint = Footprint { pages: 3, kinds, names };
+        let mut settings = EngineSettings::default();
+        settings.layout = Layout::Address;
+        engine::Engine::new(footprint, 64, &settings, ebb_core::tunables::LruKind::Gen).places()
+    };
+    assert_eq!((places(&names), places(&[])), (vec![2, 1, 0], vec![0, 1, 2]));
     assert_ne!(run("gen", &["preset=k72"], 1000).0, run("gen", &[], 1000).0);
     assert_eq!(run("gen", &["preset=classic"], 1000).0, run("gen", &[], 1000).0);
     let error = Settings::parse(&["gen.blom=off"]).unwrap_err().to_string();

@@ -143,7 +143,7 @@ impl Spool {
     /// The pages as a policy is told about them.
     #[must_use]
     pub fn footprint(&self) -> Footprint<'_> {
-        Footprint { pages: self.pages(), kinds: &self.kinds }
+        Footprint { pages: self.pages(), kinds: &self.kinds, names: &self.names }
     }
 
     /// The pages as the trace's file names them, by number; empty for a synthetic trace, whose
