@@ -21,6 +21,8 @@ mod frames;
 mod kinds;
 mod layout;
 mod lists;
+#[cfg(all(test, loom))]
+mod models;
 mod pcp;
 mod slow;
 mod state;
