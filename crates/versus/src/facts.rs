@@ -26,19 +26,24 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
     let modes = [Checks::UnderLock, Checks::AfterLock, Checks::OnPop, Checks::Off];
     let build = |&checks: &Checks| {
         let how = Mechanisms { checks, ..Mechanisms::faithful() };
-        Ebb::new(4 * GIB, 2, &how, None).map_err(|error| error.to_string())
+        Ebb::new(8 * GIB, 2, &how, None).map_err(|error| error.to_string())
     };
     let machines: Vec<Ebb> = modes.iter().map(build).collect::<Result<_, _>>()?;
     let mut medians = [[Cell::default(); 4]; 2];
     for threads in [1, 2] {
-        let load = Load { threads, order: 9, blocks: 128, pattern: Pattern::Bulk, passes: 4 };
+        let blocks = 2048 / threads;
+        let load = Load { threads, order: 9, blocks, pattern: Pattern::Bulk, passes: 2 };
         let mut samples = [const { Vec::new() }; 4];
         for _ in 0..=rounds {
             for (machine, samples) in machines.iter().zip(&mut samples) {
                 samples.push(measure(machine, &load));
             }
         }
-        medians[threads - 1] = samples.map(|s: Vec<Cell>| median(&s[1..]));
+        medians[threads - 1] = samples.map(|s: Vec<Cell>| {
+            // A shared machine only ever adds to the time on the wall.
+            let least = s[1..].iter().map(|c| c.get_wall).fold(f64::INFINITY, f64::min);
+            Cell { get_wall: least, ..median(&s[1..]) }
+        });
     }
     let [one, two] = medians;
     let mut lines: Vec<String> = [(1, one), (2, two)]
@@ -47,9 +52,14 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
             let shown: Vec<String> = modes
                 .iter()
                 .zip(cells)
-                .map(|(m, c)| format!("{} {:.0} / {:.0}", m.name(), c.get, c.put))
+                .map(|(m, c)| {
+                    format!("{} {:.0} / {:.0} (wall {:.0})", m.name(), c.get, c.put, c.get_wall)
+                })
                 .collect();
-            format!("lists, order 9, {n} thread(s), get / put ns of CPU: {}", shown.join(", "))
+            format!(
+                "lists, order 9, {n} thread(s), get / put ns of CPU (get by the wall): {}",
+                shown.join(", ")
+            )
         })
         .collect();
     let gain = one[0].get / one[3].get;
@@ -58,9 +68,12 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
          goal 15x",
         verdict(gain >= 15.0)
     ));
-    let moved = two[0].get / two[1].get;
-    lines
-        .push(format!("lists, order 9, two threads: after the lock {moved:.2}x cheaper get (CPU)"));
+    let moved = two[0].get_wall / two[1].get_wall;
+    lines.push(format!(
+        "{}: lists, order 9, two threads: checks after the lock {moved:.2}x cheaper get by the \
+         wall than under it (least of the rounds), goal 2x",
+        verdict(moved >= 2.0)
+    ));
     Ok(lines)
 }
 

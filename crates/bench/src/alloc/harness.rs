@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::sync::{Barrier, Mutex};
+use std::time::Instant;
 
 use ebb_sys::percpu::thread_time_ns;
 
@@ -87,12 +88,15 @@ pub struct Cell {
     pub get: f64,
     /// Per block given back.
     pub put: f64,
+    /// Per block taken, by the clock on the wall: what waiting for a lock costs shows only here.
+    pub get_wall: f64,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Spent {
     get: u64,
     put: u64,
+    get_wall: u64,
 }
 
 /// Runs `load` once; CPU time per operation over all threads.
@@ -112,7 +116,7 @@ pub fn measure<C: Contender>(contender: &C, load: &Load) -> Cell {
     });
     let operations = (load.threads * load.blocks * load.passes) as f64;
     let total = |part: fn(&Spent) -> u64| spent.iter().map(part).sum::<u64>() as f64 / operations;
-    Cell { get: total(|s| s.get), put: total(|s| s.put) }
+    Cell { get: total(|s| s.get), put: total(|s| s.put), get_wall: total(|s| s.get_wall) }
 }
 
 fn one_thread<W: Worker>(
@@ -134,9 +138,11 @@ fn one_thread<W: Worker>(
             spent.get += thread_time_ns() - from;
             continue;
         }
+        let wall = Instant::now();
         let from = thread_time_ns();
         take(worker, load.order, &mut held);
         spent.get += thread_time_ns() - from;
+        spent.get_wall += wall.elapsed().as_nanos() as u64;
         match load.pattern {
             Pattern::Random => held = shuffle.iter().map(|&i| held[i as usize]).collect(),
             Pattern::Cross => {
@@ -222,7 +228,7 @@ pub fn median(samples: &[Cell]) -> Cell {
         values.sort_by(f64::total_cmp);
         values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
     };
-    Cell { get: middle(|c| c.get), put: middle(|c| c.put) }
+    Cell { get: middle(|c| c.get), put: middle(|c| c.put), get_wall: middle(|c| c.get_wall) }
 }
 
 #[cfg(test)]
@@ -265,7 +271,8 @@ mod tests {
 
     #[test]
     fn the_median_is_taken_by_column() {
-        let cells = [(1.0, 9.0), (5.0, 1.0), (3.0, 4.0)].map(|(get, put)| Cell { get, put });
-        assert_eq!(median(&cells), Cell { get: 3.0, put: 4.0 });
+        let cells = [(1.0, 9.0), (5.0, 1.0), (3.0, 4.0)];
+        let cells = cells.map(|(get, put)| Cell { get, put, get_wall: 2.0 * get });
+        assert_eq!(median(&cells), Cell { get: 3.0, put: 4.0, get_wall: 6.0 });
     }
 }

@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_table_reads_the_same_as_text_and_as_json() {
         let load = Load { threads: 2, order: 9, blocks: 128, pattern: Pattern::Bulk, passes: 1 };
-        let cells = vec![Cell { get: 3148.4, put: 29.04 }];
+        let cells = vec![Cell { get: 3148.4, put: 29.04, ..Cell::default() }];
         let table = Table {
             title: "order 9".into(),
             columns: vec!["off".into()],
