@@ -115,6 +115,14 @@ impl List {
         &self.slots[index as usize & (self.slots.len() - 1)]
     }
 
+    /// `n` slots from `index` on: up to the ring's end, and from its start.
+    #[inline]
+    fn halves(&self, index: u32, n: usize) -> (&[Owned32], &[Owned32]) {
+        let start = index as usize & (self.slots.len() - 1);
+        let front = n.min(self.slots.len() - start);
+        (&self.slots[start..start + front], &self.slots[..n - front])
+    }
+
     #[inline(always)]
     pub(super) fn len(&self) -> u32 {
         self.tail.get().wrapping_sub(self.head.get())
@@ -161,9 +169,10 @@ impl List {
     pub(super) fn append(&self, frames: &[u32]) {
         debug_assert!(frames.len() as u32 <= self.room());
         let tail = self.tail.get();
-        for (i, &pfn) in frames.iter().enumerate() {
-            self.at(tail.wrapping_add(i as u32)).set(pfn);
-        }
+        let (front, back) = self.halves(tail, frames.len());
+        let (to_front, to_back) = frames.split_at(front.len());
+        front.iter().zip(to_front).for_each(|(slot, &pfn)| slot.set(pfn));
+        back.iter().zip(to_back).for_each(|(slot, &pfn)| slot.set(pfn));
         self.tail.set(tail.wrapping_add(frames.len() as u32));
         self.moved_in.set(self.moved_in.get().wrapping_add(frames.len() as u32));
         self.fold_pops();
@@ -173,9 +182,10 @@ impl List {
     fn take_cold(&self, out: &mut [u32]) -> usize {
         let n = (self.len() as usize).min(out.len());
         let tail = self.tail.get().wrapping_sub(n as u32);
-        for (i, slot) in out[..n].iter_mut().enumerate() {
-            *slot = self.at(tail.wrapping_add(i as u32)).get();
-        }
+        let (front, back) = self.halves(tail, n);
+        let (from_front, from_back) = out[..n].split_at_mut(front.len());
+        from_front.iter_mut().zip(front).for_each(|(out, slot)| *out = slot.get());
+        from_back.iter_mut().zip(back).for_each(|(out, slot)| *out = slot.get());
         self.tail.set(tail);
         self.moved_out.set(self.moved_out.get().wrapping_add(n as u32));
         self.fold_pops();
