@@ -1,1 +1,399 @@
 //! Which memcg root reclaim visits next.
+//!
+//! Owns, for a node, three slots of generations with eight bins each. Root reclaim takes memcgs from
+//! the old generation, starting at a random bin; a memcg that gave what it could goes to the young
+//! one. When the old generation is empty the generations turn. The third slot keeps a look at a
+//! generation that has just turned harmless.
+//!
+//! Lock order: its lock is taken before any lru lock and never across a shrink.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::super::scan::{DEF_PRIORITY, MIN_LRU_BATCH};
+use super::super::{Ctx, Lruvec, Pageout, Protection, Scan, Who};
+use crate::folio::{LruType, MemcgId};
+
+const GENS: u64 = 3;
+const BINS: usize = 8;
+
+/// Where in its generation a memcg was last put on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seg {
+    /// Nowhere special.
+    Default,
+    /// In front.
+    Head,
+    /// At the back: it was given a second chance.
+    Tail,
+}
+
+/// What happens to a memcg.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    /// Over its soft limit: in front of its generation.
+    Head,
+    /// A first try failed: at the back of its generation.
+    Tail,
+    /// Removed: into the old generation.
+    Old,
+    /// It gave what it could, or may not be touched: into the young generation.
+    Young,
+}
+
+#[derive(Debug)]
+struct Member {
+    lruvec: Arc<Lruvec>,
+    r#gen: usize,
+    bin: usize,
+    seg: Seg,
+    protection: Protection,
+}
+
+#[derive(Debug)]
+struct State {
+    seq: u64,
+    members: Vec<Member>,
+    fifo: [[VecDeque<usize>; BINS]; GENS as usize],
+    random: u64,
+}
+
+/// The memcgs of a node.
+#[derive(Debug)]
+pub struct MemcgLru {
+    state: Mutex<State>,
+}
+
+impl State {
+    /// xorshift: any spread will do, but the same seed must give the same run.
+    fn random_bin(&mut self) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random % BINS as u64) as usize
+    }
+
+    fn unlink(&mut self, i: usize) {
+        let (g, b) = (self.members[i].r#gen, self.members[i].bin);
+        self.fifo[g][b].retain(|&m| m != i);
+    }
+
+    fn link(&mut self, i: usize, r#gen: u64, front: bool, seg: Seg) {
+        let (slot, bin) = ((r#gen % GENS) as usize, self.random_bin());
+        let m = &mut self.members[i];
+        (m.r#gen, m.bin, m.seg) = (slot, bin, seg);
+        if front {
+            self.fifo[slot][bin].push_front(i);
+        } else {
+            self.fifo[slot][bin].push_back(i);
+        }
+    }
+
+    fn rotate(&mut self, i: usize, op: Op) {
+        let old_slot = (self.seq % GENS) as usize;
+        let here = if self.members[i].r#gen == old_slot { self.seq } else { self.seq + 1 };
+        self.unlink(i);
+        match op {
+            Op::Head => self.link(i, here, true, Seg::Head),
+            Op::Tail => self.link(i, here, false, Seg::Tail),
+            Op::Old => self.link(i, self.seq, false, Seg::Default),
+            Op::Young => self.link(i, self.seq + 1, false, Seg::Default),
+        }
+        if self.fifo[old_slot].iter().all(VecDeque::is_empty) {
+            self.seq += 1;
+        }
+    }
+}
+
+impl MemcgLru {
+    /// Empty; `seed` decides the bins.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let state =
+            State { seq: 0, members: Vec::new(), fifo: Default::default(), random: seed | 1 };
+        Self { state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A memcg comes: at the back of a bin of the old generation.
+    pub fn online(&self, lruvec: Arc<Lruvec>) {
+        let mut s = self.lock();
+        let i = s.members.len();
+        let protection = Protection::default();
+        s.members.push(Member { lruvec, r#gen: 0, bin: 0, seg: Seg::Default, protection });
+        let seq = s.seq;
+        s.link(i, seq, false, Seg::Default);
+    }
+
+    /// A memcg is removed; what it holds is reclaimed whole.
+    pub fn offline(&self, memcg: MemcgId) {
+        self.apply(memcg, Op::Old);
+        for m in &self.lock().members {
+            if m.lruvec.memcg() == memcg {
+                m.lruvec.set_offline();
+            }
+        }
+    }
+
+    /// Moves a memcg.
+    pub fn apply(&self, memcg: MemcgId, op: Op) {
+        let mut s = self.lock();
+        if let Some(i) = s.members.iter().position(|m| m.lruvec.memcg() == memcg) {
+            s.rotate(i, op);
+        }
+    }
+
+    /// Sets how much of a memcg is spared.
+    pub fn protect(&self, memcg: MemcgId, protection: Protection) {
+        for m in &mut self.lock().members {
+            if m.lruvec.memcg() == memcg {
+                m.protection = protection;
+            }
+        }
+    }
+
+    /// How often the generations have turned.
+    #[must_use]
+    pub fn seq(&self) -> u64 {
+        self.lock().seq
+    }
+
+    /// The memcg's generation (true: old) and segment.
+    #[must_use]
+    pub fn place(&self, memcg: MemcgId) -> Option<(bool, Seg)> {
+        let s = self.lock();
+        let old = (s.seq % GENS) as usize;
+        let m = s.members.iter().find(|m| m.lruvec.memcg() == memcg)?;
+        Some((m.r#gen == old, m.seg))
+    }
+
+    /// Root reclaim: visits memcgs until the target is met.
+    pub fn shrink(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
+        sc.root = true;
+        self.set_initial_priority(sc);
+        let before = sc.reclaimed;
+        if sc.who == Who::Kswapd {
+            sc.reclaimed = 0;
+        }
+        if cx.tun.memcg_lru {
+            self.shrink_by_generation(cx, sc, out);
+        } else {
+            self.shrink_in_turn(cx, sc, out);
+        }
+        if sc.who == Who::Kswapd {
+            sc.reclaimed += before;
+        }
+    }
+
+    fn shrink_by_generation(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
+        let (slot, first) = {
+            let mut s = self.lock();
+            ((s.seq % GENS) as usize, s.random_bin())
+        };
+        for turn in 0..BINS {
+            let bin = (first + turn) % BINS;
+            let waiting: Vec<usize> = self.lock().fifo[slot][bin].iter().copied().collect();
+            for i in waiting {
+                // It may have been moved while another was being shrunk.
+                if self.lock().members[i].r#gen != slot {
+                    continue;
+                }
+                if let Some(op) = self.shrink_one(cx, sc, out, i) {
+                    self.lock().rotate(i, op);
+                }
+                if sc.reclaimed >= sc.target.max(2 << sc.order) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Plain iteration, for comparison: every memcg, oldest first, no matter who gave last.
+    fn shrink_in_turn(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
+        let all = self.lock().members.len();
+        for i in 0..all {
+            self.shrink_one(cx, sc, out, i);
+            if sc.reclaimed >= sc.target.max(2 << sc.order) {
+                return;
+            }
+        }
+    }
+
+    fn shrink_one(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout, i: usize) -> Option<Op> {
+        let (v, seg, protection) = {
+            let s = self.lock();
+            let m = &s.members[i];
+            (Arc::clone(&m.lruvec), m.seg, m.protection)
+        };
+        if protection.below_min {
+            return Some(Op::Young);
+        }
+        if protection.below_low && seg != Seg::Tail {
+            return Some(Op::Tail);
+        }
+        sc.protection = protection;
+        let rotate = v.shrink(cx, sc, out);
+        if rotate && v.online() {
+            return Some(Op::Young);
+        }
+        if !rotate && sizable(&v, sc) {
+            return None;
+        }
+        Some(if seg == Seg::Tail { Op::Young } else { Op::Tail })
+    }
+
+    fn set_initial_priority(&self, sc: &mut Scan) {
+        if sc.priority == DEF_PRIORITY && sc.target >= MIN_LRU_BATCH {
+            let s = self.lock();
+            let inactive = |ty: LruType| s.members.iter().map(|m| m.lruvec.size(ty, false)).sum();
+            let file: u64 = inactive(LruType::File);
+            let anon: u64 = if sc.swappiness_now() > 0 { inactive(LruType::Anon) } else { 0 };
+            sc.priority = initial_priority(file + anon, sc.target);
+        }
+    }
+
+    /// Whether nothing may be reclaimed without touching somebody's working set of the last
+    /// `min_ttl_ms`. Background reclaim asks this; a true answer is a reason to kill.
+    #[must_use]
+    pub fn all_within_ttl(&self, cx: &Ctx, sc: &Scan) -> bool {
+        let ttl = cx.tun.min_ttl_ms;
+        ttl > 0
+            && self.lock().members.iter().all(|m| {
+                let g = &m.lruvec.r#gen;
+                let born = g.born_ms(g.evictable_min_seq(sc.swappiness_now()));
+                m.protection.below_min
+                    || !sizable(&m.lruvec, sc)
+                    || cx.now_ms <= born.saturating_add(ttl)
+            })
+    }
+}
+
+fn sizable(v: &Lruvec, sc: &Scan) -> bool {
+    v.r#gen.evictable_pages(sc.swappiness_now()) >> sc.priority > 0
+}
+
+/// The priority at which one pass over `reclaimable` pages is about `target`.
+#[must_use]
+pub fn initial_priority(reclaimable: u64, target: u64) -> u8 {
+    let floor = u64::from(reclaimable.max(1).ilog2());
+    let ceil = u64::from(target.max(1).next_power_of_two().ilog2());
+    floor.saturating_sub(ceil).clamp(6, u64::from(DEF_PRIORITY)) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folio::{Folios, Word};
+    use crate::lru::{Evicted, Shadow};
+    use crate::observe::vmstat::VmStat;
+    use crate::space::Spaces;
+    use crate::tunables::{LruKind, Tunables};
+    use crate::types::{MmId, Pfn, Vpn};
+
+    struct Drop(Vec<u32>);
+
+    impl Pageout for Drop {
+        fn evict(&mut self, cx: &Ctx, pfn: Pfn, _: LruType, _: Shadow) -> Evicted {
+            self.0[usize::from(cx.folios.memcg(pfn).0)] += 1;
+            cx.folios.unpin(pfn);
+            cx.folios.unpin(pfn);
+            Evicted::Freed
+        }
+    }
+
+    const EACH: u32 = 4096;
+
+    fn node(memcgs: u16, tun: &Tunables) -> (MemcgLru, Folios) {
+        let folios = Folios::new(u32::from(memcgs) * EACH);
+        let (spaces, stat) = (Spaces::new(), VmStat::default());
+        let cx = Ctx { folios: &folios, spaces: &spaces, tun, stat: &stat, now_ms: 0 };
+        let lru = MemcgLru::new(7);
+        for m in 0..memcgs {
+            let v = Arc::new(Lruvec::new(MemcgId(m), LruKind::Gen, 0));
+            for i in 0..EACH {
+                let pfn = Pfn(u32::from(m) * EACH + i);
+                let word = Word::new(LruType::File, 0, 0);
+                folios.init(pfn, word, MemcgId(m), MmId(0), Vpn(u64::from(pfn.0)));
+                v.add(&cx, pfn);
+            }
+            lru.online(v);
+        }
+        (lru, folios)
+    }
+
+    fn reclaim(lru: &MemcgLru, folios: &Folios, tun: &Tunables, target: u64, rounds: u32) -> Drop {
+        let (spaces, stat) = (Spaces::new(), VmStat::default());
+        let cx = Ctx { folios, spaces: &spaces, tun, stat: &stat, now_ms: 0 };
+        let mut out = Drop(vec![0; 64]);
+        for _ in 0..rounds {
+            let mut sc = Scan::new(Who::Kswapd, true, target, 60);
+            lru.shrink(&cx, &mut sc, &mut out);
+        }
+        out
+    }
+
+    #[test]
+    fn the_initial_priority_fits_one_pass_to_the_target() {
+        assert_eq!(initial_priority(1 << 20, 64), 12);
+        assert_eq!(initial_priority(1 << 20, 1024), 10);
+        assert_eq!(initial_priority(1 << 16, 1 << 12), 6);
+        assert_eq!(initial_priority(0, 4096), 6);
+        assert_eq!(initial_priority((1 << 19) + 5, 1000), 9);
+    }
+
+    #[test]
+    fn operations_move_memcgs_and_generations_turn() {
+        let tun = Tunables::preset("k618").unwrap();
+        let (lru, _) = node(3, &tun);
+        assert_eq!(lru.place(MemcgId(0)), Some((true, Seg::Default)));
+        lru.apply(MemcgId(0), Op::Tail);
+        assert_eq!(lru.place(MemcgId(0)), Some((true, Seg::Tail)));
+        lru.apply(MemcgId(0), Op::Young);
+        lru.apply(MemcgId(1), Op::Young);
+        assert_eq!((lru.place(MemcgId(1)), lru.seq()), (Some((false, Seg::Default)), 0));
+        lru.apply(MemcgId(2), Op::Young);
+        assert_eq!((lru.place(MemcgId(1)), lru.seq()), (Some((true, Seg::Default)), 1));
+        lru.apply(MemcgId(1), Op::Head);
+        assert_eq!(lru.place(MemcgId(1)), Some((true, Seg::Head)));
+    }
+
+    #[test]
+    fn protected_memcgs_are_spared() {
+        let tun = Tunables::preset("k618").unwrap();
+        let (lru, folios) = node(2, &tun);
+        lru.protect(MemcgId(0), Protection { below_min: true, ..Protection::default() });
+        let out = reclaim(&lru, &folios, &tun, 256, 8);
+        assert_eq!(out.0[0], 0);
+        assert!(out.0[1] > 0);
+        assert_eq!(lru.place(MemcgId(0)).map(|p| p.1), Some(Seg::Default));
+    }
+
+    #[test]
+    fn every_memcg_gives_its_share() {
+        let tun = Tunables::preset("k618").unwrap();
+        let (lru, folios) = node(16, &tun);
+        let out = reclaim(&lru, &folios, &tun, 2048, 40);
+        let given = &out.0[..16];
+        let mean = given.iter().sum::<u32>() as f64 / 16.0;
+        let var = given.iter().map(|&g| (f64::from(g) - mean).powi(2)).sum::<f64>() / 16.0;
+        assert!(mean > 500.0, "{given:?}");
+        assert!(var.sqrt() / mean < 0.5, "{given:?}");
+    }
+
+    #[test]
+    fn a_young_working_set_is_within_its_ttl() {
+        let tun = Tunables { min_ttl_ms: 1000, ..Tunables::preset("k618").unwrap() };
+        let (lru, folios) = node(2, &tun);
+        let (spaces, stat) = (Spaces::new(), VmStat::default());
+        let at = |now_ms| Ctx { folios: &folios, spaces: &spaces, tun: &tun, stat: &stat, now_ms };
+        let sc = Scan::new(Who::Kswapd, true, 32, 60);
+        assert!(lru.all_within_ttl(&at(1000), &sc));
+        assert!(!lru.all_within_ttl(&at(1001), &sc));
+        let off = Tunables { min_ttl_ms: 0, ..tun.clone() };
+        let cx = Ctx { tun: &off, ..at(0) };
+        assert!(!lru.all_within_ttl(&cx, &sc), "zero is off");
+    }
+}
