@@ -133,6 +133,12 @@ impl GenState {
             .sum()
     }
 
+    /// The address spaces that aging walks.
+    #[must_use]
+    pub fn spaces(&self) -> &MmList {
+        &self.mm
+    }
+
     /// What left and what came back, by tier.
     #[must_use]
     pub fn tiers(&self) -> &Tiers {
