@@ -298,6 +298,10 @@ tunables! {
     "gen.admission" admission: Admission = Admission::Probation;
     /// Share of memory for folios on probation, in percent.
     "gen.probation" probation: u64 = 10;
+    /// The share refaults may lower it to, in percent.
+    "gen.probation_min" probation_min: u64 = 2;
+    /// Pages the share loses for each page that came back to its generation soon.
+    "gen.probation_down" probation_down: u64 = 8;
     /// The share refaults may raise it to, in percent.
     "gen.probation_max" probation_max: u64 = 80;
     /// A folio accessed since it was last looked at goes round again, its count lowered.

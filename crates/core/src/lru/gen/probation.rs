@@ -6,7 +6,7 @@
 //! a small part of memory and leaves the rest alone.
 //!
 //! How large that part is adapts: each folio that comes back soon after it failed probation enlarges
-//! it by one page, each that comes back soon after it left a generation shrinks it by eight.
+//! it by one page, each that comes back soon after it left a generation shrinks it by several.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -17,11 +17,6 @@ use crate::folio::{FRESH, LruType, Word};
 use crate::tunables::{Admission, TargetEnd};
 use crate::types::Pfn;
 
-/// What a folio that left a generation and came back soon takes from probation.
-const DOWN: u64 = 8;
-/// The least share, in percent.
-const SHARE_MIN: u64 = 2;
-
 fn resident(v: &Lruvec) -> u64 {
     LruType::ALL.iter().map(|&ty| v.total(ty)).sum()
 }
@@ -29,7 +24,7 @@ fn resident(v: &Lruvec) -> u64 {
 /// Pages beyond the least share. Before anything was learned the share is the configured one.
 fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
     match v.r#gen.fresh_extra.load(Relaxed) {
-        0 => all * cx.tun.probation.saturating_sub(SHARE_MIN) / 100,
+        0 => all * cx.tun.probation.saturating_sub(cx.tun.probation_min) / 100,
         n => n - 1,
     }
 }
@@ -37,7 +32,7 @@ fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
 /// Pages the probation lists should have.
 fn target(v: &Lruvec, cx: &Ctx) -> u64 {
     let all = resident(v);
-    let wanted = all * SHARE_MIN / 100 + extra(v, cx, all);
+    let wanted = all * cx.tun.probation_min / 100 + extra(v, cx, all);
     wanted.min(all * cx.tun.probation_max / 100).max(1)
 }
 
@@ -77,7 +72,7 @@ pub(super) fn learn(v: &Lruvec, cx: &Ctx, failed_probation: bool) {
     let next = if failed_probation {
         (now + 1).min(all * cx.tun.probation_max / 100)
     } else {
-        now.saturating_sub(DOWN)
+        now.saturating_sub(cx.tun.probation_down)
     };
     v.r#gen.fresh_extra.store(next + 1, Relaxed);
 }
