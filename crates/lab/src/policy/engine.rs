@@ -176,10 +176,10 @@ impl Engine {
             // The first touch of anonymous memory fills it.
             if writes || is_first { Touch::AnonWrite } else { Touch::AnonRead }
         } else {
-            match (self.nature, access.kind(), writes) {
-                (Nature::FileRead, ..) | (Nature::Trace, Kind::Buffered, false) => Touch::FdRead,
-                (Nature::Trace, Kind::Buffered, true) => Touch::FdWrite,
-                (Nature::Trace, _, true) => Touch::MmapWrite,
+            // A file page that is written counts as read: storage is immediate here, so a flusher
+            // would have cleaned it before reclaim meets it, and the machine has no flusher.
+            match (self.nature, access.kind()) {
+                (Nature::FileRead, _) | (Nature::Trace, Kind::Buffered) => Touch::FdRead,
                 _ => Touch::MmapRead,
             }
         };

@@ -291,3 +291,21 @@ fn the_engine_replays_and_obeys_its_switches() {
     let error = Settings::parse(&["gen.bloom=maybe"]).unwrap_err().to_string();
     assert_eq!(error, "setting gen.bloom: 'maybe' is not one of on|off");
 }
+
+/// Dirty file pages piled up until reclaim found nothing else and gave up: nobody cleans them in
+/// the replay machine.
+#[test]
+fn written_file_pages_can_be_reclaimed() {
+    let pages = 2000;
+    for kind in [Kind::Buffered, Kind::Mapped] {
+        let kinds = vec![kind; pages as usize];
+        let footprint = Footprint { pages, kinds: &kinds, names: &[] };
+        let accesses: Vec<Access> =
+            (0..6000).map(|i| Access::new(i % pages, Op::Write, kind)).collect();
+        for name in ["gen", "classic"] {
+            let info = PolicyInfo::find(name).unwrap();
+            let mut replay = info.build(footprint, 400, &Settings::default()).unwrap();
+            assert!(replay.feed(&accesses, &[]) > u64::from(pages), "{name}");
+        }
+    }
+}
