@@ -41,6 +41,7 @@ impl Frames {
         for (cpu, sets) in self.cpus.iter().enumerate() {
             for (index, zone) in self.zones.iter().enumerate() {
                 zone.state.counters.fold(cpu);
+                zone.state.judge();
                 let set = &sets.sets[index];
                 sets.lock.enter_remote(self.fence.as_deref());
                 let mut pages = set.decay();
