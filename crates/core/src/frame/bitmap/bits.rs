@@ -3,7 +3,7 @@
 //! A free block of order k is an aligned run of 2^k set bits. Runs are never stored: merging and
 //! splitting are what setting and clearing bits look like from outside.
 
-use crate::frame::kinds::{MAX_ORDER, PAGEBLOCK_ORDER};
+use crate::frame::kinds::MAX_ORDER;
 
 /// No bit is set.
 pub(super) const EMPTY: u8 = u8::MAX;
@@ -162,25 +162,6 @@ impl Bits {
         n
     }
 
-    /// The largest order that the free run around bit `at` merges to.
-    #[inline]
-    pub(super) fn merged(&self, at: u32, at_least: u8) -> u8 {
-        let mut order = at_least;
-        while order < PAGEBLOCK_ORDER {
-            let start = at & !((2 << order) - 1);
-            if !self.all_set_any(start, order + 1) {
-                break;
-            }
-            order += 1;
-        }
-        order
-    }
-
-    #[inline]
-    fn all_set_any(&self, at: u32, order: u8) -> bool {
-        self.all_set(at, order)
-    }
-
     /// Calls `visit(offset, order)` for every maximal free block.
     pub(super) fn for_each(&self, mut visit: impl FnMut(u32, u8)) {
         let mut at = 0u32;
@@ -239,15 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn find_and_merged_agree_with_the_decomposition() {
+    fn find_agrees_with_the_decomposition() {
         for bits in samples() {
             let mut blocks = Vec::new();
             bits.for_each(|at, order| blocks.push((at, order)));
             let pages: u32 = blocks.iter().map(|&(_, o)| 1u32 << o).sum();
             assert_eq!(pages, bits.count());
-            for &(at, order) in &blocks {
-                assert_eq!(bits.merged(at, 0), order);
-            }
+            let largest = blocks.iter().map(|&(_, order)| order).max();
+            assert_eq!(bits.max_order(), largest.unwrap_or(EMPTY));
             for order in 0..9 {
                 let found = bits.find(order);
                 assert_eq!(found.is_some(), blocks.iter().any(|&(_, o)| o >= order));

@@ -300,15 +300,12 @@ impl Shard {
         refused
     }
 
-    /// The class after bit `at` was set: only the run around it can have outgrown the old one.
+    /// The class after bit `at` was set. Only the run around it can have outgrown the old one, and by
+    /// one order at most: its other half was free before.
     #[inline]
     fn risen(&self, block: usize, at: u32, class: u8) -> u8 {
         let start = at & !((2 << class) - 1);
-        if self.bits[block].all_set(start, class + 1) {
-            self.bits[block].merged(at, class + 1)
-        } else {
-            class
-        }
+        if self.bits[block].all_set(start, class + 1) { class + 1 } else { class }
     }
 
     #[inline]
