@@ -16,11 +16,36 @@ const CPUS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Alloc { cpu: usize, order: u8, kind: u8, atomic: bool },
-    Free { cpu: usize, pick: usize },
-    Drain { cpu: usize },
+    Alloc {
+        cpu: usize,
+        order: u8,
+        kind: u8,
+        atomic: bool,
+    },
+    Free {
+        cpu: usize,
+        pick: usize,
+    },
+    /// Many single frames, so that pageblocks run empty ...
+    Many {
+        cpu: usize,
+        kind: u8,
+        count: usize,
+    },
+    /// ... and fill again in any order.
+    FreeMany {
+        cpu: usize,
+        pick: usize,
+        count: usize,
+    },
+    Drain {
+        cpu: usize,
+    },
     Tick,
-    Retype { block: u32, kind: u8 },
+    Retype {
+        block: u32,
+        kind: u8,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -30,6 +55,10 @@ fn op() -> impl Strategy<Value = Op> {
         12 => (0..CPUS, order, 0..3u8, any::<bool>())
             .prop_map(|(cpu, order, kind, atomic)| Op::Alloc { cpu, order, kind, atomic }),
         9 => (0..CPUS, any::<usize>()).prop_map(|(cpu, pick)| Op::Free { cpu, pick }),
+        2 => (0..CPUS, 0..3u8, 1..900usize)
+            .prop_map(|(cpu, kind, count)| Op::Many { cpu, kind, count }),
+        2 => (0..CPUS, any::<usize>(), 1..900usize)
+            .prop_map(|(cpu, pick, count)| Op::FreeMany { cpu, pick, count }),
         1 => (0..CPUS).prop_map(|cpu| Op::Drain { cpu }),
         1 => Just(Op::Tick),
         1 => (0..FRAMES / PAGEBLOCK_PAGES, 0..3u8)
@@ -166,6 +195,17 @@ fn step(frames: &Frames, model: &mut Model, op: Op) {
         Op::Free { cpu, pick } => {
             if let Some((pfn, order)) = model.release(pick) {
                 frames.free_on(cpu, pfn, order).unwrap();
+            }
+        }
+        Op::Many { cpu, kind, count } => {
+            for _ in 0..count {
+                step(frames, model, Op::Alloc { cpu, order: 0, kind, atomic: false });
+            }
+        }
+        Op::FreeMany { cpu, pick, count } => {
+            for i in 0..count {
+                let pick = pick.wrapping_add(i.wrapping_mul(0x9e37_79b9));
+                step(frames, model, Op::Free { cpu, pick });
             }
         }
         Op::Drain { cpu } => frames.drain_cpu(cpu),
