@@ -300,8 +300,8 @@ impl Shard {
         refused
     }
 
-    /// The class after bit `at` was set. Only the run around it can have outgrown the old one, and by
-    /// one order at most: its other half was free before.
+    /// The class after bit `at` was set. Only the run around it can have outgrown the old one, and
+    /// by one order at most: its other half was free before.
     #[inline]
     fn risen(&self, block: usize, at: u32, class: u8) -> u8 {
         let start = at & !((2 << class) - 1);
