@@ -60,3 +60,45 @@ fn switch_sets_differ_where_the_kernels_do() {
     assert!(k618 < k72, "the newer loop costs misses: {k618} {k72}");
     assert!(ebb < k618 && ebb < classic, "{ebb} {k618} {classic}");
 }
+
+/// Both types streamed through memory at the same rate: what is reclaimed follows swappiness.
+#[test]
+fn swappiness_is_a_ratio_that_holds_when_asked_to() {
+    for swappiness in [40u64, 100, 160] {
+        let mut tun = Tunables::default();
+        tun.set("gen.type_select=ratio").expect("a switch");
+        tun.set(&format!("swappiness={swappiness}")).expect("a switch");
+        let half = 1 << 20;
+        let region = |start, end, backing| Region { start, end, backing, recency: true };
+        let regions = [region(0, half, Backing::Anon), region(half, 2 * half, Backing::File)];
+        let mut m = Memory::new(tun, &regions, 8192);
+        // Each type arrives at the rate it is to be reclaimed at, so that neither runs dry.
+        let (mut anon, mut file) = (0, half);
+        for i in 0..60_000u64 {
+            if i % 200 < swappiness {
+                m.touch(anon, Access::AnonWrite);
+                anon += 1;
+            } else {
+                m.touch(file, Access::FdRead);
+                file += 1;
+            }
+        }
+        // From here on as many of one as of the other: a ratio that held by supply alone breaks.
+        let stolen = |m: &Memory| {
+            use ebb_core::observe::vmstat::Event;
+            [Event::PgStealAnon, Event::PgStealFile].map(|e| m.vmstat().get(e))
+        };
+        let before = stolen(&m);
+        for _ in 0..1_000 {
+            m.touch(anon, Access::AnonWrite);
+            m.touch(file, Access::FdRead);
+            anon += 1;
+            file += 1;
+        }
+        let after = stolen(&m);
+        let [a, f] = [after[0] - before[0], after[1] - before[1]].map(|n| n as f64);
+        let (got, want) = (a / f, swappiness as f64 / (200 - swappiness) as f64);
+        assert!((got / want - 1.0).abs() < 0.2, "swappiness {swappiness}: {got:.3}, {want:.3}");
+        m.check_invariants();
+    }
+}

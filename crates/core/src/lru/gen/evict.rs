@@ -285,7 +285,7 @@ fn floor_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
 }
 
 /// The type that is behind the share swappiness gives it.
-fn ratio_type(v: &Lruvec, swappiness: u32) -> LruType {
+pub(super) fn ratio_type(v: &Lruvec, swappiness: u32) -> LruType {
     use std::sync::atomic::Ordering::Relaxed;
     let [a, f] = [0, 1].map(|i| v.r#gen.taken[i].load(Relaxed));
     if a + f > 1 << 16 {

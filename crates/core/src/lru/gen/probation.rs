@@ -14,7 +14,7 @@ use super::super::{Ctx, Lists, Lruvec};
 use super::evictable;
 use super::window::{moved_up, relink};
 use crate::folio::{FRESH, LruType, Word};
-use crate::tunables::{Admission, TargetEnd};
+use crate::tunables::{Admission, TargetEnd, TypeSelect};
 use crate::types::Pfn;
 
 fn resident(v: &Lruvec) -> u64 {
@@ -59,6 +59,9 @@ pub(super) fn due(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
         return None;
     }
     let pages = |ty: &LruType| v.r#gen.fresh_pages(*ty);
+    if cx.tun.type_select == TypeSelect::Ratio && (2..200).contains(&swappiness) {
+        return Some(super::evict::ratio_type(v, swappiness)).filter(|ty| pages(ty) > 0);
+    }
     evictable(swappiness).max_by_key(pages).filter(|ty| pages(ty) > 0)
 }
 
