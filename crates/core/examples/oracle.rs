@@ -1,7 +1,8 @@
 //! Replays what real kernels were measured on, and compares misses.
 //!
 //! `cargo run --release -p ebb-core --example oracle -- DIR [FILTER] [--set KEY=VALUE]...` reads
-//! `DIR/baselines/kernel-oracle.csv` and `DIR/traces/*.csv.zst` (through `zstdcat`). A row is replayed
+//! `DIR/baselines/kernel-oracle.csv` and `DIR/traces/*.csv.zst` (through `zstdcat`). A row is
+//! replayed
 //! with the switch set of its kernel unless `--set preset=ebb` or another setting says otherwise.
 
 use std::collections::HashMap;
@@ -163,7 +164,8 @@ fn main() {
         let c = m.counts();
         let ratio = c.refaults as f64 / row.misses as f64;
         println!(
-            "{label:55} kernel {:7} here {:7} ratio {ratio:.4}  scanned {:9} protected {:8} {ns:.0} ns",
+            "{label:55} kernel {:7} here {:7} ratio {ratio:.4} \
+             scanned {:9} protected {:8} {ns:.0} ns",
             row.misses, c.refaults, c.scanned, c.protected
         );
         log_sum += ratio.ln();

@@ -1,7 +1,8 @@
 //! The frame descriptor table: one 32-byte record for every page frame.
 //!
 //! Owns what the memory manager remembers about a resident folio: its flags, generation, access
-//! count, order and zone in one atomic word, two intrusive list links, the address space and virtual
+//! count, order and zone in one atomic word, two intrusive list links, the address space and
+//! virtual
 //! page that map it first, its memcg, its pins and a slot number for the store.
 //!
 //! A folio is `1 << order` frames; only the record of its first frame is used.
@@ -10,7 +11,8 @@
 //! * I1: the generation field is non-zero exactly while the folio is on a multi-gen list.
 //! * I2: `ACTIVE` is never set on a folio on a multi-gen list.
 //! * I3: links are read and written only under the lru lock of the folio's lruvec (or by the only
-//!   owner of an isolated folio). They are atomics because the crate has no unsafe code, not because
+//!   owner of an isolated folio). They are atomics because the crate has no unsafe code, not
+//!   because
 //!   they are shared.
 //! * I4: the word changes by compare-exchange or single-bit atomics only: a page-table walk may
 //!   promote a folio while the eviction path holds the lru lock.
@@ -214,7 +216,8 @@ impl Word {
         tier_of(self.refs(), self.has(Self::WORKINGSET))
     }
 
-    /// Whether the count is full and one more access came: promoted at eviction, whatever the tiers.
+    /// Whether the count is full and one more access came: promoted at eviction, whatever the
+    /// tiers.
     #[must_use]
     pub const fn lazily_promoted(self) -> bool {
         self.refs() + self.has(Self::WORKINGSET) as u64 == 5

@@ -121,7 +121,9 @@ impl Value for Swappiness {
 }
 
 macro_rules! choices {
-    ($($(#[doc = $doc:literal])* $name:ident { $($(#[doc = $d:literal])* $v:ident = $t:literal),+ $(,)? })*) => {$(
+    ($($(#[doc = $doc:literal])* $name:ident {
+        $($(#[doc = $d:literal])* $v:ident = $t:literal),+ $(,)?
+    })*) => {$(
         $(#[doc = $doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum $name { $($(#[doc = $d])* $v),+ }
@@ -240,11 +242,12 @@ macro_rules! tunables {
             pub fn set_pair(&mut self, key: &str, value: &str) -> Result<(), SetError> {
                 match key {
                     $($key => {
-                        self.$field = <$ty as Value>::parse(value).ok_or_else(|| SetError::BadValue {
+                        let bad = || SetError::BadValue {
                             key: $key,
                             value: value.to_owned(),
                             expected: <$ty as Value>::expected(),
-                        })?;
+                        };
+                        self.$field = <$ty as Value>::parse(value).ok_or_else(bad)?;
                         Ok(())
                     })+
                     _ => Err(SetError::UnknownKey {

@@ -1,4 +1,5 @@
-//! Folios gathered per CPU before they go on the lists, so that the lru lock is taken once for many.
+//! Folios gathered per CPU before they go on the lists, so that the lru lock is taken once for
+//! many.
 //!
 //! A gathered folio is on no list: its generation is unset and walks pass it over.
 

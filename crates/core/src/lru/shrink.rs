@@ -1,7 +1,8 @@
 //! Taking isolated folios out of memory, for both LRUs.
 //!
 //! Owns the order of questions asked about a folio: can it go at all, is it dirty or being written,
-//! was it touched, can it be stored. What is asked and in which order is the same for both LRUs; only
+//! was it touched, can it be stored. What is asked and in which order is the same for both LRUs;
+//! only
 //! what a touch means differs.
 
 use std::sync::Arc;

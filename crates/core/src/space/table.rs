@@ -4,7 +4,8 @@
 //! long as their address space, so readers take no lock.
 //!
 //! Invariants
-//! * I1: an entry is either present (bit 0, a frame number), or empty (zero), or holds the shadow of
+//! * I1: an entry is either present (bit 0, a frame number), or empty (zero), or holds the shadow
+//!   of
 //!   the folio that was here, shifted left by one.
 //! * I2: whoever sets an entry's accessed bit also sees to it that the table's own bit is set, so a
 //!   clear table bit means no entry was touched since the bit was cleared.

@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn the_larger_type_goes_on_to_the_share_the_smaller_reached() {
-        // Anonymous: 40 of 100 left, so 59 % was left of its target plus one; file: 300 of 400 left.
+        // Anonymous: 40 of 100 left, so 59 % was left of its target plus one; file: 300 of 400
+        // left.
         let mut left = [40, 0, 300, 0];
         rescale(&mut left, &[100, 0, 400, 0], 40, 300);
         assert_eq!(left, [0, 0, 400 * 61 / 100 - 100, 0]);

@@ -1,6 +1,7 @@
 //! Who ages, and which address spaces are walked.
 //!
-//! Owns the list of address spaces of a lruvec's memcg and the cursor that cooperating walkers share.
+//! Owns the list of address spaces of a lruvec's memcg and the cursor that cooperating walkers
+//! share.
 //! One iteration of the list belongs to one generation: whoever exhausts it opens the next one, and
 //! exactly one caller does.
 

@@ -1,7 +1,8 @@
 //! Aging a list in batches: one counter update and one splice for a whole segment.
 //!
 //! Folios that go to the expected next generation stay linked where they are; only the ends of the
-//! segment are remembered, and a flush moves it in constant time. Anything else that leaves the list
+//! segment are remembered, and a flush moves it in constant time. Anything else that leaves the
+//! list
 //! is unlinked at once.
 //!
 //! Invariants

@@ -5,7 +5,7 @@
 //! | active and working set | youngest | head |
 //! | active | youngest but one | head |
 //! | written out for reclaim | oldest of four | tail |
-//! | anonymous and not in swap, or marked for reclaim while dirty or being written | youngest but one | head |
+//! | anonymous and not in swap; to be reclaimed and not written yet | youngest but one | head |
 //! | else, working set (K72: or referenced) | oldest but one of four | head |
 //! | else | oldest of four | head |
 //!

@@ -1,6 +1,7 @@
 //! Which memcg root reclaim visits next.
 //!
-//! Owns, for a node, three slots of generations with eight bins each. Root reclaim takes memcgs from
+//! Owns, for a node, three slots of generations with eight bins each. Root reclaim takes memcgs
+//! from
 //! the old generation, starting at a random bin; a memcg that gave what it could goes to the young
 //! one. When the old generation is empty the generations turn. The third slot keeps a look at a
 //! generation that has just turned harmless.

@@ -1,7 +1,8 @@
 //! Refault feedback: which tiers to protect and which type to scan.
 //!
 //! Owns, for each type and tier, how many pages left and how many of them came back, for the oldest
-//! generation now and as a halving average of the past. There is a proportional and an integral term
+//! generation now and as a halving average of the past. There is a proportional and an integral
+//! term
 //! and no derivative one.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -2,10 +2,12 @@
 //!
 //! Owns the probation list of each type: a first-in first-out list of folios that were never used
 //! again since they came in. One that is used again on its way through joins the generations; one
-//! that is not is evicted, and if it comes back soon it joins them directly. So a scan passes through
+//! that is not is evicted, and if it comes back soon it joins them directly. So a scan passes
+//! through
 //! a small part of memory and leaves the rest alone.
 //!
-//! How large that part is adapts: each folio that comes back soon after it failed probation enlarges
+//! How large that part is adapts: each folio that comes back soon after it failed probation
+//! enlarges
 //! it by one page, each that comes back soon after it left a generation shrinks it by several.
 
 use std::sync::atomic::Ordering::Relaxed;
