@@ -21,6 +21,7 @@ unsafe extern "C" {
         child: extern "C" fn(),
         object: *const c_void,
     ) -> c_int;
+    fn __errno_location() -> *mut c_int;
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
@@ -509,4 +510,33 @@ pub unsafe extern "C" fn pthread_create(
         pin_thread(unsafe { *thread });
     }
     result
+}
+
+const MADV_DONTNEED: c_int = 4;
+const MADV_FREE: c_int = 8;
+
+/// Stands before glibc's `madvise`: pages the program frees lazily are dropped at once, as the call
+/// allows. Left in place they would be memory that nobody can account for.
+///
+/// # Safety
+/// As `madvise`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: the caller vouches for the arguments; DONTNEED follows only where FREE was accepted,
+    // that is on private anonymous memory whose content the program has given up.
+    let result = unsafe {
+        let ask = |advice: c_int| {
+            call(syscall::MADVISE, [address as usize, len, advice as usize, 0, 0, 0])
+        };
+        match ask(advice) {
+            0 if advice == MADV_FREE && AGENT.present.load(Acquire) => ask(MADV_DONTNEED),
+            result => result,
+        }
+    };
+    if result < 0 {
+        // SAFETY: glibc's errno of the calling thread.
+        unsafe { *__errno_location() = -result as c_int };
+        return -1;
+    }
+    0
 }

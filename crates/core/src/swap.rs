@@ -1,11 +1,17 @@
 //! Swap slots: which are in use and by how many page-table entries each is shared.
 //!
 //! A slot names one stored page. It is shared when a fork copies entries that point at it; the page it
-//! names may be dropped from the store only when the last share is gone.
+//! names may be dropped from the store only when the last share is gone. Life of a slot:
+//!
+//! ```text
+//!   free --allocate--> used --release (last share)--> dying --recycle--> free
+//! ```
+//! Dying is the time in which the store drops the page. A slot handed out again before that would lose
+//! its new page to the dropping of the old one.
 //!
 //! Invariants:
-//! * I1: a slot is on the free list if and only if its share count is 0.
-//! * I2: `used` is the number of slots with a share count above 0.
+//! * I1: a slot is on the free list if and only if it is free.
+//! * I2: `used` is the number of slots that are used or dying.
 
 use crate::types::SlotId;
 
@@ -30,6 +36,7 @@ pub struct SlotTable {
 enum Entry {
     Free { next: u32 },
     Used { shares: u32 },
+    Dying,
 }
 
 impl SlotTable {
@@ -65,27 +72,35 @@ impl SlotTable {
     pub fn share(&mut self, slot: SlotId) {
         match &mut self.entries[slot.0 as usize] {
             Entry::Used { shares } => *shares += 1,
-            Entry::Free { .. } => panic!("slot {} shared while free", slot.0),
+            Entry::Free { .. } | Entry::Dying => panic!("slot {} shared while free", slot.0),
         }
     }
 
-    /// One entry fewer points at `slot`. True if it was the last: the stored page may go.
+    /// One entry fewer points at `slot`. True if it was the last: the stored page is to be dropped,
+    /// and then the slot recycled.
     #[must_use]
     pub fn release(&mut self, slot: SlotId) -> bool {
         let entry = &mut self.entries[slot.0 as usize];
         match entry {
             Entry::Used { shares: 1 } => {
-                *entry = Entry::Free { next: self.free_head };
-                self.free_head = slot.0;
-                self.used -= 1;
+                *entry = Entry::Dying;
                 true
             }
             Entry::Used { shares } => {
                 *shares -= 1;
                 false
             }
-            Entry::Free { .. } => panic!("slot {} released while free", slot.0),
+            Entry::Free { .. } | Entry::Dying => panic!("slot {} released while free", slot.0),
         }
+    }
+
+    /// The store holds nothing under `slot` any more: it may be handed out again.
+    pub fn recycle(&mut self, slot: SlotId) {
+        let entry = &mut self.entries[slot.0 as usize];
+        assert!(matches!(entry, Entry::Dying), "slot {} recycled while not dying", slot.0);
+        *entry = Entry::Free { next: self.free_head };
+        self.free_head = slot.0;
+        self.used -= 1;
     }
 
     /// How many entries point at `slot`.
@@ -93,11 +108,11 @@ impl SlotTable {
     pub fn shares(&self, slot: SlotId) -> u32 {
         match self.entries[slot.0 as usize] {
             Entry::Used { shares } => shares,
-            Entry::Free { .. } => 0,
+            Entry::Free { .. } | Entry::Dying => 0,
         }
     }
 
-    /// Slots in use.
+    /// Slots in use or dying.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.used
@@ -116,6 +131,7 @@ mod tests {
         assert!(!slots.release(a));
         assert_eq!(slots.used(), 1);
         assert!(slots.release(a));
+        slots.recycle(a);
         assert_eq!((slots.used(), slots.shares(a)), (0, 0));
     }
 
@@ -126,6 +142,19 @@ mod tests {
         let _b = slots.allocate().unwrap();
         assert_eq!(slots.allocate(), Err(NoSlot));
         assert!(slots.release(a));
+        slots.recycle(a);
+        assert_eq!(slots.allocate(), Ok(a));
+    }
+
+    /// The store dropped the new page of a slot that was handed out between its release and the
+    /// dropping of its old page: a forked program found its data gone.
+    #[test]
+    fn a_slot_is_not_handed_out_while_its_old_page_is_being_dropped() {
+        let mut slots = SlotTable::new(1);
+        let a = slots.allocate().unwrap();
+        assert!(slots.release(a));
+        assert_eq!(slots.allocate(), Err(NoSlot));
+        slots.recycle(a);
         assert_eq!(slots.allocate(), Ok(a));
     }
 

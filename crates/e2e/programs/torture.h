@@ -27,6 +27,7 @@ struct region {
     uint32_t *version, *head;
     uint8_t *maybe;
     uint8_t readonly[CHUNKS];
+    int patched; /* a part was unmapped and mapped anew */
     size_t pinned_from[CHUNKS], pinned_pages[CHUNKS]; /* mlocked pages */
 };
 

@@ -36,6 +36,7 @@ static void region_map(struct region *r, uint64_t *random) {
     forget_pages(r, 0, pages_max);
     memset(r->readonly, 0, sizeof r->readonly);
     memset(r->pinned_pages, 0, sizeof r->pinned_pages);
+    r->patched = 0;
     for (size_t page = 0; page < r->pages; page += 1 + below(random, 3)) write_page(r, page);
 }
 
@@ -67,7 +68,9 @@ static void region_resize(struct region *r, uint64_t *random) {
 }
 
 static void region_move(struct region *r, uint64_t *random) {
-    if (!r->base) return;
+    /* A region with a part mapped anew may be several areas for the kernel, and a move of several
+     * areas can fail after moving some of them: nothing to build upon. */
+    if (!r->base || r->patched) return;
     region_make_uniform(r);
     size_t bytes = r->pages * PAGE;
     void *there = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -123,6 +126,7 @@ static void part_free(struct part *p) {
 static void part_replace(struct part *p) {
     if (p->region->pinned_pages[p->chunk]) return;
     MUST(munmap(p->start, p->bytes) == 0);
+    p->region->patched = 1;
     int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
     void *again = mmap(p->start, p->bytes, PROT_READ | PROT_WRITE, kind, -1, 0);
     if (again != p->start) die("nothing replaces an unmapped part: %s", strerror(errno));

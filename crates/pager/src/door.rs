@@ -19,7 +19,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// The features every run relies on.
-pub const FEATURES: u64 = feature::EVENT_FORK
+pub const FEATURES: u64 = feature::FLAG_WP
+    | feature::EVENT_FORK
     | feature::EVENT_REMAP
     | feature::EVENT_REMOVE
     | feature::EVENT_UNMAP

@@ -26,6 +26,8 @@ const RETRY: Duration = Duration::from_millis(1);
 struct Touch {
     mm: Arc<Mm>,
     address: u64,
+    /// A write to a protected page, which is there.
+    protected: bool,
     thread: u32,
     since: Instant,
 }
@@ -151,9 +153,9 @@ impl Server<'_> {
 
     fn handle(&mut self, mm: &Arc<Mm>, state: &mut State, event: Event, now: Instant) {
         match event {
-            Event::Fault { address, thread, .. } => {
+            Event::Fault { address, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
-                let touch = Touch { mm: mm.clone(), address, thread, since: now };
+                let touch = Touch { mm: mm.clone(), address, protected, thread, since: now };
                 if let Answer::Later = self.answer(mm, state, &touch) {
                     self.set_aside(touch);
                 }
@@ -193,6 +195,7 @@ impl Server<'_> {
     fn answer(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
         let vpn = Vpn::of_address(touch.address);
         match state.space.get(vpn) {
+            _ if touch.protected => self.unprotect(mm, state, touch, vpn),
             Entry::None => self.fresh(mm, state, touch, vpn),
             Entry::Resident(_) => self.stale(mm, touch),
             Entry::Cool(pfn) => {
@@ -234,6 +237,30 @@ impl Server<'_> {
                 Answer::Given
             }
             Err((_, error)) => {
+                self.uncharge();
+                self.not_placed(mm, touch, error)
+            }
+        }
+    }
+
+    /// The first write to a page that was only read before its area was registered.
+    fn unprotect(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
+        if !self.charge() {
+            return Answer::Later;
+        }
+        match mm.uffd.unprotect(touch.address, PAGE_SIZE as u64) {
+            Ok(()) => {
+                if state.space.get(vpn) == Entry::None {
+                    self.pager.resident().map(&mut state.space, vpn, Arrival::Fresh, None);
+                    mm.known.fetch_add(1, Relaxed);
+                } else {
+                    self.uncharge();
+                }
+                counters::count(&self.pager.counters.faults_fresh);
+                self.answered(touch);
+                Answer::Given
+            }
+            Err(error) => {
                 self.uncharge();
                 self.not_placed(mm, touch, error)
             }

@@ -95,7 +95,7 @@ pub struct Areas {
 }
 
 impl Areas {
-    /// Adds `[start, end)`, which must not overlap what is there.
+    /// Adds `[start, end)`, which must not overlap what is there; joins neighbours.
     pub fn add(&mut self, start: u64, end: u64) {
         let (mut start, mut end) = (start, end);
         if let Some((&before, &stop)) = self.ranges.range(..=start).next_back()

@@ -162,10 +162,12 @@ impl Monitor<'_> {
     }
 
     /// Counts the pages that relatives share: each is resident twice and there once. Costs time in
-    /// proportion to the memory, so it is done at most a tenth of the time.
+    /// proportion to the memory, so it is done at most a quarter of the time.
     fn count_sharing(&mut self, mms: &[Arc<Mm>]) {
         let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
-        if related.is_empty() || self.sharing_counted.elapsed() < self.sharing_pause {
+        let due = self.sharing_counted.elapsed() >= self.sharing_pause
+            || self.pager.sharing_changed.swap(false, Relaxed);
+        if related.is_empty() || !due {
             return;
         }
         let began = Instant::now();
@@ -201,7 +203,7 @@ impl Monitor<'_> {
             mm.shared.store(shared, Relaxed);
         }
         self.sharing_counted = Instant::now();
-        self.sharing_pause = (began.elapsed() * 10).max(Duration::from_millis(2));
+        self.sharing_pause = began.elapsed() * 3;
     }
 
     /// Registers the areas that appeared since the last look, if memory says that there are any.
@@ -227,8 +229,15 @@ impl Monitor<'_> {
             if area.start < pool.1 && area.end > pool.0 {
                 continue;
             }
-            for (start, end) in state.areas.missing(area.start, area.end) {
-                self.adopt(mm, &mut state, &pagemap, start, end);
+            let missing = state.areas.missing(area.start, area.end);
+            if missing == [(area.start, area.end)] {
+                self.adopt(mm, &mut state, &pagemap, area.start, area.end);
+                continue;
+            }
+            // Areas join only if they are registered alike: what an mremap has added to a registered
+            // one is registered too, and every page of it came by a fault.
+            for (start, end) in missing {
+                state.areas.add(start, end);
             }
         }
         drop(state);
@@ -245,27 +254,40 @@ impl Monitor<'_> {
         end: u64,
     ) {
         // It may have been unmapped, or belong to another userfaultfd: then it is not ours to manage.
-        if mm.uffd.register(start, end - start, Mode::Missing).is_err() {
+        if mm.uffd.register(start, end - start, Mode::Managed).is_err() {
             return;
         }
         state.areas.add(start, end);
+        // Pages only read so far are the kernel's zero page and cost nothing; a write would make pages
+        // of them behind our back, so it is made to ask.
+        let uffd = &mm.uffd;
+        let protect = |from: u64, to: u64| {
+            // An area that is going away needs no protection.
+            let _ = uffd.protect(from, to - from);
+        };
+        if pagemap.scan_zero(start, end, protect).is_err() {
+            return;
+        }
         let mut adopted = 0;
         let mut resident = self.pager.resident();
-        let scanned = pagemap.scan_present(start, end, |from, to| {
+        let space = &mut state.space;
+        // A process that is ending has nothing to scan; what was missed stays where it is.
+        let _ = pagemap.scan_present(start, end, |from, to| {
             for vpn in Vpn::of_address(from).0..Vpn::of_address(to).0 {
-                if state.space.get(Vpn(vpn)) == ebb_core::resident::Entry::None {
-                    resident.map(&mut state.space, Vpn(vpn), Arrival::Adopted, None);
+                if space.get(Vpn(vpn)) == ebb_core::resident::Entry::None {
+                    resident.map(space, Vpn(vpn), Arrival::Adopted, None);
                     adopted += 1;
                 }
             }
         });
-        if scanned.is_err() {
-            self.pager.monitor.raise();
-        }
         mm.known.fetch_add(adopted, Relaxed);
     }
 }
 
+/// As the kernel counts; of a forked child that has not greeted yet, as we do.
 fn resident_pages(mm: &Mm) -> u64 {
-    mm.statm.get().and_then(|statm| statm.anonymous_pages().ok()).unwrap_or(0)
+    match mm.statm.get() {
+        Some(statm) => statm.anonymous_pages().unwrap_or(0),
+        None => u64::try_from(mm.known.load(Relaxed)).unwrap_or(0),
+    }
 }

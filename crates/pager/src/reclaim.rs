@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
 const EAGAIN: i32 = 11;
+const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
 
 /// How long nothing may be reclaimed, with threads waiting for memory, before the run is given up.
 const HOPELESS: Duration = Duration::from_secs(2);
@@ -48,6 +50,11 @@ struct Reclaim<'a> {
     unparked: Instant,
     hopeless_since: Option<Instant>,
     store_error: Option<String>,
+    /// Pages looked at.
+    scanned: u64,
+    /// Pages that could not be moved since something last could: locked or not writable, and busy.
+    fixed: u64,
+    busy: u64,
 }
 
 /// The thread.
@@ -60,6 +67,9 @@ pub fn run(pager: &Arc<Pager>) {
         unparked: Instant::now(),
         hopeless_since: None,
         store_error: None,
+        scanned: 0,
+        fixed: 0,
+        busy: 0,
     };
     loop {
         pager.kswapd.wait(Duration::from_millis(100));
@@ -76,13 +86,17 @@ impl Reclaim<'_> {
             if self.pager.ending.load(Relaxed) {
                 return;
             }
+            let before = self.scanned;
             if self.pass() > 0 {
                 self.hopeless_since = None;
                 self.pager.wake_if_starving();
                 continue;
             }
+            if self.scanned > before {
+                // Nothing of this batch could leave; there are others.
+                continue;
+            }
             self.finish_stalled();
-            self.unpark();
             if self.pager.starving.load(Relaxed) == 0 {
                 self.hopeless_since = None;
                 return;
@@ -92,6 +106,7 @@ impl Reclaim<'_> {
                 self.give_up();
                 return;
             }
+            self.unpark();
             std::thread::sleep(Duration::from_millis(1));
         }
         self.hopeless_since = None;
@@ -121,6 +136,7 @@ impl Reclaim<'_> {
 
     fn unpark(&mut self) {
         self.unparked = Instant::now();
+        (self.fixed, self.busy) = (0, 0);
         let mut resident = self.pager.resident();
         let parked = resident.count(Place::Parked) as usize;
         resident.unpark(parked);
@@ -136,6 +152,7 @@ impl Reclaim<'_> {
         let groups = {
             let mut resident = self.pager.resident();
             resident.isolate(max, &mut victims);
+            self.scanned += victims.len() as u64;
             group_by_mm(&victims, |pfn| resident.frame(pfn).mm)
         };
         groups.into_iter().map(|(id, frames)| self.cool_of(id, frames)).sum()
@@ -217,9 +234,17 @@ impl Reclaim<'_> {
                     cooled += 1;
                     continue;
                 }
+                if result == EEXIST {
+                    // Something filled the hole (mlockall does): it holds nothing and is dropped.
+                    state.pool.retire(place);
+                    resident.zone.charge(1);
+                    mm.known.fetch_add(1, Relaxed);
+                    resident.put_back(pfn);
+                    continue;
+                }
                 state.pool.give_back(place);
                 match result {
-                    EBUSY if mm.related.load(Relaxed) && self.unshared.insert(pfn.0) => {
+                    EBUSY if self.unshared.insert(pfn.0) => {
                         shared.push(pfn);
                     }
                     EAGAIN => resident.put_back(pfn),
@@ -228,7 +253,11 @@ impl Reclaim<'_> {
                         resident.zone.uncharge(1);
                         mm.known.fetch_sub(1, Relaxed);
                     }
-                    _ => {
+                    errno => {
+                        match errno {
+                            EINVAL => self.fixed += 1,
+                            _ => self.busy += 1,
+                        }
                         self.unshared.remove(&pfn.0);
                         counters::count(&self.pager.counters.unmovable);
                         resident.park(pfn);
@@ -302,6 +331,11 @@ impl Reclaim<'_> {
 
     fn evict_of(&mut self, id: MmId, frames: &[Pfn]) -> usize {
         let Some(mm) = self.pager.mm(id) else { return 0 };
+        if mm.link.get().is_none() || mm.closing.load(Relaxed) {
+            // Without an agent the page could not be dropped: others first.
+            self.pass_over(&mm, frames);
+            return 0;
+        }
         let mut victims = Vec::with_capacity(frames.len());
         {
             let state = mm.lock();
@@ -325,9 +359,23 @@ impl Reclaim<'_> {
                 0
             }
         };
+        if got == 0 {
+            self.pass_over(&mm, frames);
+        }
         victims.truncate(got);
         self.store(&mut victims);
         self.commit_evict(&mm, &victims)
+    }
+
+    /// Cool frames that cannot be stored now make way for others.
+    fn pass_over(&self, mm: &Arc<Mm>, frames: &[Pfn]) {
+        let state = mm.lock();
+        let mut resident = self.pager.resident();
+        for &pfn in frames {
+            if still_cool(&resident, &state, mm.id, pfn).is_some() {
+                resident.pass_over(pfn);
+            }
+        }
     }
 
     /// Finds or makes a stored copy of each victim.
@@ -478,23 +526,26 @@ impl Reclaim<'_> {
 
     /// Nothing can be reclaimed and threads wait: the run ends as by the OOM killer.
     fn give_up(&mut self) {
-        let (limit, parked, managed) = {
+        let (limit, used) = {
             let resident = self.pager.resident();
-            let kinds = [Place::Cool, Place::Parked, Place::Isolated];
-            let managed: u64 = kinds.iter().map(|&place| resident.count(place)).sum();
-            (resident.zone.limit(), resident.count(Place::Parked), managed + resident.evictable())
+            (resident.zone.limit(), resident.zone.used())
         };
         let mib = |pages: u64| pages as f64 / 256.0;
-        let store = self.store_error.take().unwrap_or_else(|| "no tier has room".to_owned());
+        let why = match self.store_error.take() {
+            Some(error) => format!("the store takes no more: {error}"),
+            None => format!(
+                "{:.1} MiB are in areas that are locked or not writable, {:.1} MiB are pinned or \
+                 shared, the rest is not under management",
+                mib(self.fixed),
+                mib(self.busy)
+            ),
+        };
         eprintln!(
-            "ebb: out of memory: the limit is {:.1} MiB, {} more threads wait for pages, {:.1} MiB of \
-             what is resident cannot be stored ({store}; {:.1} MiB are locked, pinned or shared). \
-             Raise --memory-max, or give --swap more room (for example --swap ram,file:4G). \
-             The program is killed.",
+            "ebb: out of memory: the limit is {:.1} MiB, the demand {:.1} MiB, and nothing more can be \
+             stored ({why}). Raise --memory-max, or give --swap more room (for example --swap \
+             ram,file:4G). The program is killed.",
             mib(limit),
-            self.pager.starving.load(Relaxed),
-            mib(managed),
-            mib(parked),
+            mib(used + u64::from(self.pager.starving.load(Relaxed))),
         );
         self.pager.kill_tree();
     }

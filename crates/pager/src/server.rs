@@ -95,6 +95,8 @@ pub struct Pager {
     pub front: u32,
     pub ending: AtomicBool,
     pub resident_history: Mutex<report::History>,
+    /// A process that shared pages has ended: what the others share must be counted again.
+    pub sharing_changed: AtomicBool,
     /// Pages charged for loads that are under way.
     pub loading: AtomicU64,
     complained: AtomicU32,
@@ -124,6 +126,7 @@ impl Pager {
             front,
             ending: AtomicBool::new(false),
             resident_history: Mutex::default(),
+            sharing_changed: AtomicBool::new(false),
             loading: AtomicU64::new(0),
             complained: AtomicU32::new(0),
             config,
@@ -216,6 +219,9 @@ impl Pager {
             }
         }
         self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
+        if mm.related.load(Relaxed) {
+            self.sharing_changed.store(true, SeqCst);
+        }
         self.forked
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -227,9 +233,14 @@ impl Pager {
 
     /// Lets go in the store what nobody holds any more.
     pub fn discard(&self, dropped: &Dropped) {
+        if dropped.slots.is_empty() {
+            return;
+        }
         for &slot in &dropped.slots {
             self.store.remove(slot);
         }
+        let mut resident = self.resident();
+        dropped.slots.iter().for_each(|&slot| resident.slots.recycle(slot));
     }
 
     /// Tells the user something, on standard error; a flood is cut short.

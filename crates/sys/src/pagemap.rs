@@ -54,6 +54,21 @@ impl Pagemap {
         &self,
         start: u64,
         end: u64,
+        found: impl FnMut(u64, u64),
+    ) -> io::Result<()> {
+        self.scan(start, end, ZERO_PAGE, found)
+    }
+
+    /// Calls `found(start, end)` for each run of pages that are the kernel's shared zero page.
+    pub fn scan_zero(&self, start: u64, end: u64, found: impl FnMut(u64, u64)) -> io::Result<()> {
+        self.scan(start, end, 0, found)
+    }
+
+    fn scan(
+        &self,
+        start: u64,
+        end: u64,
+        inverted: u64,
         mut found: impl FnMut(u64, u64),
     ) -> io::Result<()> {
         let mut regions = [Region::default(); REGIONS_MAX];
@@ -68,7 +83,7 @@ impl Pagemap {
                 vec: regions.as_mut_ptr() as u64,
                 vec_len: REGIONS_MAX as u64,
                 max_pages: 0,
-                category_inverted: ZERO_PAGE,
+                category_inverted: inverted,
                 category_mask: PRESENT | ZERO_PAGE,
                 category_anyof_mask: 0,
                 return_mask: PRESENT,

@@ -51,6 +51,12 @@ struct CopyArg {
 }
 
 #[repr(C)]
+struct ProtectArg {
+    range: Range,
+    mode: u64,
+}
+
+#[repr(C)]
 struct PoisonArg {
     range: Range,
     mode: u64,
@@ -68,6 +74,8 @@ struct MoveArg {
 
 /// Features of the API, as bits.
 pub mod feature {
+    /// Write-protect faults are told from others.
+    pub const FLAG_WP: u64 = 1 << 0;
     /// Fork hands the new address space's descriptor to the reader (needs CAP_SYS_PTRACE).
     pub const EVENT_FORK: u64 = 1 << 1;
     /// `mremap` is reported.
@@ -91,8 +99,8 @@ pub mod feature {
 /// What to be told of in a registered range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// Touches of pages that are not there.
-    Missing,
+    /// Touches of pages that are not there, and writes to pages that are protected.
+    Managed,
     /// Nothing (write protection is available but never switched on): makes the range a legal
     /// destination of MOVE.
     Quiet,
@@ -141,8 +149,8 @@ pub enum Event {
     Fault {
         /// The address touched.
         address: u64,
-        /// The touch was a write.
-        write: bool,
+        /// The page is there, but protected from writing.
+        protected: bool,
         /// The thread that waits (as it sees itself).
         thread: u32,
     },
@@ -208,7 +216,7 @@ impl Uffd {
     /// Registers a range.
     pub fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()> {
         let mode = match mode {
-            Mode::Missing => 1,
+            Mode::Managed => 3,
             Mode::Quiet => 2,
         };
         let mut arg = RegisterArg { range: Range { start, len }, mode, ioctls: 0 };
@@ -238,6 +246,22 @@ impl Uffd {
                 Err((placed, PlaceError::from_errno(error.raw_os_error().unwrap_or(0))))
             }
         }
+    }
+
+    /// Protects the pages of a range that are there: writes to them arrive as faults.
+    pub fn protect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
+        self.set_protection(start, len, 1)
+    }
+
+    /// Lifts the protection and wakes those who wait to write.
+    pub fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
+        self.set_protection(start, len, 0)
+    }
+
+    fn set_protection(&self, start: u64, len: u64, mode: u64) -> Result<(), PlaceError> {
+        let mut arg = ProtectArg { range: Range { start, len }, mode };
+        self.ioctl(iowr(TYPE, 0x06, size_of::<ProtectArg>()), &mut arg)
+            .map_err(|error| PlaceError::from_errno(error.raw_os_error().unwrap_or(0)))
     }
 
     /// Makes the page at `address` deadly to touch (SIGBUS) and wakes those who wait there.
@@ -279,7 +303,7 @@ impl Uffd {
         for message in buffer.chunks_exact(MESSAGE_BYTES / 8).take(count) {
             let [head, a, b, c] = [message[0], message[1], message[2], message[3]];
             events.push(match (head & 0xFF) as u8 {
-                0x12 => Event::Fault { address: b, write: a & 1 != 0, thread: c as u32 },
+                0x12 => Event::Fault { address: b, protected: a & 2 != 0, thread: c as u32 },
                 // SAFETY: a fork message carries a descriptor the kernel just installed here.
                 0x13 => Event::Fork(Uffd::new(unsafe { OwnedFd::from_raw_fd(a as u32 as RawFd) })),
                 0x14 => Event::Remap { from: a, to: b, len: c },

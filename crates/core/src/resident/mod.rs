@@ -175,6 +175,11 @@ impl Resident {
         self.frames.tail_of(Place::Cool, max, into);
     }
 
+    /// A cool frame cannot be stored now: behind the others.
+    pub fn pass_over(&mut self, pfn: Pfn) {
+        self.frames.put(pfn, Place::Cool);
+    }
+
     /// A cool page was touched and is visible again. Returns its place in the pool.
     pub fn rescue(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
         let place = Place::Generation(self.generations.index_back(self.placement.rescued));
@@ -339,7 +344,8 @@ impl Resident {
     }
 }
 
-/// What nobody holds any more; the driver must let it go in the store and in the pool.
+/// What nobody holds any more; the driver must let it go in the store (and then recycle the slots) and
+/// in the pool.
 #[derive(Debug, Default)]
 pub struct Dropped {
     pub slots: Vec<SlotId>,

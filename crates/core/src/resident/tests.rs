@@ -143,6 +143,7 @@ impl World {
             self.model.store.insert(slot.0, value);
             if let Some(old) = self.set.set_copy(pfn, None) {
                 self.model.store.remove(&old.0);
+                self.set.slots.recycle(old);
             }
             self.set.evict(&mut self.spaces[owner], pfn, slot);
         }
@@ -205,6 +206,7 @@ impl World {
         }
         for slot in dropped.slots {
             self.model.store.remove(&slot.0);
+            self.set.slots.recycle(slot);
         }
         let spaces: Vec<&Space> = self.spaces.iter().collect();
         self.set.check_invariants(&spaces, &[]);
