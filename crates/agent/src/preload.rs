@@ -16,9 +16,9 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 #[link(name = "c")]
 unsafe extern "C" {
     fn __register_atfork(
-        prepare: extern "C" fn(),
-        parent: extern "C" fn(),
-        child: extern "C" fn(),
+        prepare: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
         object: *const c_void,
     ) -> c_int;
     fn __errno_location() -> *mut c_int;
@@ -46,9 +46,6 @@ struct Agent {
     /// The environment's socket path, copied because the program may change its environment.
     path: [AtomicUsize; PATH_MAX / 8 + 1],
     path_len: AtomicUsize,
-    /// Held over fork: two forks at once could not be told apart.
-    forking: AtomicU32,
-    forked_from: AtomicU32,
     present: AtomicBool,
 }
 
@@ -59,8 +56,6 @@ static AGENT: Agent = Agent {
     process: AtomicU32::new(0),
     path: [const { AtomicUsize::new(0) }; PATH_MAX / 8 + 1],
     path_len: AtomicUsize::new(ENV_MISSING),
-    forking: AtomicU32::new(0),
-    forked_from: AtomicU32::new(0),
     present: AtomicBool::new(false),
 };
 
@@ -91,10 +86,8 @@ extern "C" fn construct(_: c_int, _: *const *const c_char, environment: *const *
     if join(GREET_START) {
         AGENT.present.store(true, Release);
         pin_thread(own_thread_block());
-        // SAFETY: the three handlers live as long as the process: the object is never unloaded.
-        unsafe {
-            __register_atfork(before_fork, after_fork_parent, after_fork_child, core::ptr::null())
-        };
+        // SAFETY: the handler lives as long as the process: the object is never unloaded.
+        unsafe { __register_atfork(None, None, Some(after_fork_child), core::ptr::null()) };
     }
 }
 
@@ -179,8 +172,6 @@ fn join_over(kind: u32, socket: usize) -> bool {
         version: VERSION,
         kind,
         parent: AGENT.process.load(Relaxed),
-        parent_forks: AGENT.forked_from.load(Relaxed),
-        reserved: 0,
         pool_start: AGENT.pool_start.load(Relaxed),
         pool_len: AGENT.pool_len.load(Relaxed),
     };
@@ -383,27 +374,7 @@ fn close(fd: usize) {
     unsafe { call(syscall::CLOSE, [fd, 0, 0, 0, 0, 0]) };
 }
 
-extern "C" fn before_fork() {
-    while AGENT.forking.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
-        // SAFETY: waits while the word is 1.
-        unsafe { call(syscall::FUTEX, [AGENT.forking.as_ptr() as usize, 0, 1, 0, 0, 0]) };
-    }
-    let shared = AGENT.shared.load(Acquire);
-    if !shared.is_null() {
-        // SAFETY: the mapping lives as long as the process.
-        let count = unsafe { (*shared).fork_count.fetch_add(1, Relaxed) } + 1;
-        AGENT.forked_from.store(count, Relaxed);
-    }
-}
-
-extern "C" fn after_fork_parent() {
-    AGENT.forking.store(0, Release);
-    // SAFETY: wakes who waits in `before_fork`.
-    unsafe { call(syscall::FUTEX, [AGENT.forking.as_ptr() as usize, 1, 1, 0, 0, 0]) };
-}
-
 extern "C" fn after_fork_child() {
-    AGENT.forking.store(0, Release);
     let inherited = AGENT.shared.swap(core::ptr::null_mut(), Relaxed);
     if inherited.is_null() || !AGENT.present.load(Relaxed) {
         return;

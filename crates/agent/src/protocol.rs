@@ -60,9 +60,6 @@ pub struct Shared {
     pub count: AtomicU32,
     /// 1 once the agent's thread runs and has let go of the program's descriptors.
     pub ready: AtomicU32,
-    /// How often this process has called fork; written before the call.
-    pub fork_count: AtomicU32,
-    pub reserved: AtomicU32,
     pub entries: [Entry; BATCH_MAX],
     /// Pages that must stay, by page number: an open-addressing table, 0 = empty. They hold what the
     /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.
@@ -92,10 +89,8 @@ pub struct Greeting {
     pub magic: u32,
     pub version: u32,
     pub kind: u32,
-    /// For [`GREET_FORKED`]: the parent's process number and its fork count at the call.
+    /// For [`GREET_FORKED`]: the parent's process number.
     pub parent: u32,
-    pub parent_forks: u32,
-    pub reserved: u32,
     pub pool_start: u64,
     pub pool_len: u64,
 }
@@ -119,10 +114,8 @@ impl Greeting {
             version: word(4)?,
             kind: word(8)?,
             parent: word(12)?,
-            parent_forks: word(16)?,
-            reserved: word(20)?,
-            pool_start: long(24)?,
-            pool_len: long(32)?,
+            pool_start: long(16)?,
+            pool_len: long(24)?,
         };
         (greeting.magic == MAGIC && greeting.version == VERSION && bytes.len() == size_of::<Self>())
             .then_some(greeting)
@@ -150,7 +143,7 @@ mod tests {
         assert!(Greeting::from_bytes(&bytes).is_none());
         bytes[..4].copy_from_slice(&MAGIC.to_ne_bytes());
         bytes[4..8].copy_from_slice(&VERSION.to_ne_bytes());
-        bytes[24..32].copy_from_slice(&0x1000u64.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&0x1000u64.to_ne_bytes());
         assert_eq!(Greeting::from_bytes(&bytes).unwrap().pool_start, 0x1000);
         assert!(Greeting::from_bytes(&bytes[..24]).is_none());
         bytes[4] = 99;

@@ -11,12 +11,12 @@ use ebb_core::resident::Space;
 use ebb_sys::proc::Statm;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
-use ebb_sys::uffd::{Mode, Uffd, feature};
+use ebb_sys::uffd::{Mode, PlaceError, Uffd, feature};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The features every run relies on.
 pub const FEATURES: u64 = feature::FLAG_WP
@@ -30,6 +30,8 @@ pub const FEATURES: u64 = feature::FLAG_WP
 
 /// How long a fork message may take to follow its child's greeting.
 const FORK_PATIENCE: Duration = Duration::from_secs(5);
+/// How often to try to put a token into a child.
+const TOKEN_TRIES: u32 = 100;
 /// How long a greeting may take to follow its connection.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -123,20 +125,77 @@ fn greet_forked(
     socket: Socket,
     shared: SharedMap<ebb_agent::protocol::Shared>,
 ) -> std::io::Result<()> {
-    let key = (greeting.parent, greeting.parent_forks);
-    let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
-    let (mut forked, _) = pager
-        .fork_seen
-        .wait_timeout_while(forked, FORK_PATIENCE, |forked| !forked.contains_key(&key))
-        .unwrap_or_else(PoisonError::into_inner);
-    let found = forked.remove(&key);
-    drop(forked);
-    let Some(mm) = found else {
-        return refuse(&socket);
+    let deadline = Instant::now() + FORK_PATIENCE;
+    let mut strangers: Vec<Arc<Mm>> = Vec::new();
+    let mm = loop {
+        let candidate = next_candidate(pager, greeting.parent, &strangers, deadline);
+        let Some(candidate) = candidate else {
+            return refuse(&socket);
+        };
+        if is_process(pager, &candidate, pid) {
+            break candidate;
+        }
+        strangers.push(candidate);
     };
-    mm.pid.store(pid, Relaxed);
-    let _ = mm.statm.set(Statm::open(pid)?);
+    pager
+        .forked
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .retain(|(_, waiting)| !Arc::ptr_eq(waiting, &mm));
+    mm.learn_process(pid);
     let answer = Answer { magic: MAGIC, refused: 0 };
     socket.send(&answer.to_bytes(), &[mm.uffd.as_fd()])?;
     pager.attach(&mm, Link::new(socket, shared))
+}
+
+/// A child of `parent` that has not greeted and is none of `strangers`, as soon as there is one.
+fn next_candidate(
+    pager: &Pager,
+    parent: u32,
+    strangers: &[Arc<Mm>],
+    deadline: Instant,
+) -> Option<Arc<Mm>> {
+    let find = |forked: &Vec<(u32, Arc<Mm>)>| {
+        let unknown = |mm: &Arc<Mm>| !strangers.iter().any(|stranger| Arc::ptr_eq(stranger, mm));
+        forked.iter().find(|(of, mm)| *of == parent && unknown(mm)).map(|(_, mm)| mm.clone())
+    };
+    let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
+    let patience = deadline.saturating_duration_since(Instant::now());
+    let (forked, _) = pager
+        .fork_seen
+        .wait_timeout_while(forked, patience, |forked| find(forked).is_none())
+        .unwrap_or_else(PoisonError::into_inner);
+    find(&forked)
+}
+
+/// Whether `mm` is the address space of process `pid`: a page put into the one must be seen in the
+/// other. Two forks of one process cannot be told apart otherwise, and to take one child for another
+/// would be to read the wrong memory.
+fn is_process(pager: &Pager, mm: &Mm, pid: u32) -> bool {
+    let mut token = [0; 4096];
+    token[..4].copy_from_slice(&mm.id.0.to_ne_bytes());
+    token[4..20].copy_from_slice(&pager.started.elapsed().as_nanos().to_ne_bytes());
+    for _ in 0..TOKEN_TRIES {
+        let Some(mut state) = mm.lock_quiet(Duration::from_millis(10)) else { continue };
+        if state.ended {
+            return false;
+        }
+        let Some(place) = state.pool.take() else { return false };
+        let address = state.pool.address(place);
+        let placed = mm.uffd.copy(address, &token);
+        let mut seen = [[0; 4096]];
+        let read = placed.is_ok()
+            && matches!(ebb_sys::process::read_pages(pid, &[address], &mut seen), Ok(1));
+        state.pool.retire(place);
+        drop(state);
+        mm.known.fetch_add(1, Relaxed);
+        pager.resident().zone.charge(1);
+        match placed {
+            Ok(()) => return read && seen[0] == token,
+            Err((_, PlaceError::Dead)) => return false,
+            // Something is there already, or the mapping is changing: another place, another time.
+            Err(_) => std::thread::sleep(Duration::from_micros(100)),
+        }
+    }
+    false
 }

@@ -155,6 +155,7 @@ impl Server<'_> {
         match event {
             Event::Fault { address, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
+                mm.learn_process(thread);
                 let touch = Touch { mm: mm.clone(), address, protected, thread, since: now };
                 if let Answer::Later = self.answer(mm, state, &touch) {
                     self.set_aside(touch);
@@ -208,10 +209,15 @@ impl Server<'_> {
         }
     }
 
-    fn charge(&self) -> bool {
+    fn charge(&self, mm: &Mm) -> bool {
         let (charged, low) = {
             let mut resident = self.pager.resident();
-            (resident.zone.try_charge(1, 0), resident.zone.is_low())
+            let mut charged = resident.zone.try_charge(1, 0);
+            if !charged && mm.is_infant() {
+                resident.zone.charge(1);
+                charged = true;
+            }
+            (charged, resident.zone.is_low())
         };
         if low || !charged {
             self.pager.kswapd.raise();
@@ -225,7 +231,7 @@ impl Server<'_> {
 
     /// A page nobody has stored: zeros.
     fn fresh(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
-        if !self.charge() {
+        if !self.charge(mm) {
             return Answer::Later;
         }
         match mm.uffd.copy(touch.address, &[0; PAGE_SIZE]) {
@@ -245,7 +251,7 @@ impl Server<'_> {
 
     /// The first write to a page that was only read before its area was registered.
     fn unprotect(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
-        if !self.charge() {
+        if !self.charge(mm) {
             return Answer::Later;
         }
         match mm.uffd.unprotect(touch.address, PAGE_SIZE as u64) {
@@ -304,7 +310,7 @@ impl Server<'_> {
 
     /// A cool page: its content comes from the pool, which nobody but us can change.
     fn rescue(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, place: u32) -> Answer {
-        if !self.charge() {
+        if !self.charge(mm) {
             return Answer::Later;
         }
         let from = state.pool.address(place);
@@ -346,7 +352,7 @@ impl Server<'_> {
         vpn: Vpn,
         slot: SlotId,
     ) -> Answer {
-        if !self.charge() {
+        if !self.charge(mm) {
             return Answer::Later;
         }
         let token = self.next_token;
@@ -544,12 +550,7 @@ impl Server<'_> {
             self.pager.kill_tree();
             return;
         }
-        let forks = parent.link.get().map_or(0, crate::link::Link::forks);
-        self.pager
-            .forked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert((parent_pid, forks), child);
+        self.pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push((parent_pid, child));
         self.pager.fork_seen.notify_all();
         self.pager.monitor.raise();
     }

@@ -55,12 +55,6 @@ impl Link {
         self.socket.as_fd()
     }
 
-    /// How often the process has called fork.
-    #[must_use]
-    pub fn forks(&self) -> u32 {
-        self.shared.fork_count.load(Relaxed)
-    }
-
     /// Whether the page must stay: it holds what the kernel writes when a thread ends.
     #[must_use]
     pub fn is_pinned(&self, vpn: u64) -> bool {

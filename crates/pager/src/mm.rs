@@ -5,10 +5,14 @@ use crate::pool::Pool;
 use ebb_core::resident::Space;
 use ebb_core::types::MmId;
 use ebb_sys::proc::Statm;
+use ebb_sys::process;
 use ebb_sys::uffd::Uffd;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long a forked child may take to greet.
+const INFANCY: Duration = Duration::from_secs(2);
 
 /// An address space.
 #[derive(Debug)]
@@ -32,6 +36,7 @@ pub struct Mm {
     pub related: AtomicBool,
     /// Its agent has hung up: dropped as soon as the address space is gone.
     pub closing: AtomicBool,
+    pub born: Instant,
 }
 
 /// What `Mm::state` protects.
@@ -63,6 +68,25 @@ impl Mm {
             shared: AtomicU64::new(0),
             related: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            born: Instant::now(),
+        }
+    }
+
+    /// A forked child that may still greet. It is given memory whatever the budget says, for a few
+    /// pages are what it needs to become one that can give some back.
+    pub fn is_infant(&self) -> bool {
+        self.link.get().is_none() && self.born.elapsed() < INFANCY
+    }
+
+    /// Learns which process it is from one of its threads.
+    pub fn learn_process(&self, thread: u32) {
+        if self.pid.load(Ordering::Relaxed) == 0
+            && let Some(pid) = process::group_of(thread)
+            && let Ok(statm) = Statm::open(pid)
+        {
+            // Lost only to another who learnt the same.
+            let _ = self.statm.set(statm);
+            self.pid.store(pid, Ordering::Relaxed);
         }
     }
 

@@ -219,6 +219,8 @@ impl Reclaim<'_> {
         let mut cooled = 0;
         let mut shared = Vec::new();
         let mut dropped = Dropped::default();
+        // A copy of one's own frees nothing while a relative that cannot give pages back holds the other.
+        let unshare = !self.pager.mms().iter().any(|mm| mm.is_infant());
         {
             let mut guard = mm.lock();
             let state = &mut *guard;
@@ -244,7 +246,7 @@ impl Reclaim<'_> {
                 }
                 state.pool.give_back(place);
                 match result {
-                    EBUSY if self.unshared.insert(pfn.0) => {
+                    EBUSY if unshare && self.unshared.insert(pfn.0) => {
                         shared.push(pfn);
                     }
                     EAGAIN => resident.put_back(pfn),
