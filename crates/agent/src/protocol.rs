@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_home_lies_inside_the_table() {
-        for vpn in [0, 1, 0x7fff_ffff_f, u64::MAX] {
+        for vpn in [0, 1, 0x7_ffff_ffff, u64::MAX] {
             assert!(pinned_home(vpn) < PINNED_MAX);
         }
     }
