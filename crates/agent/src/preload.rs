@@ -381,8 +381,12 @@ extern "C" fn after_fork_child() {
     }
     INHERITED.store(inherited, Relaxed);
     if !join(GREET_FORKED) {
-        // Without an agent nothing of this process can be stored away, but all of it can be loaded.
-        AGENT.present.store(false, Relaxed);
+        // The pager is gone, or does not know this process: nobody would bring its pages back.
+        // SAFETY: ends this process.
+        unsafe {
+            let pid = call(syscall::GETPID, [0; 6]);
+            call(syscall::KILL, [pid as usize, 9, 0, 0, 0, 0]);
+        }
     }
     let len = size_of::<Shared>().next_multiple_of(4096);
     // SAFETY: the parent's shared memory; this process has its own now and uses this one no more.

@@ -60,6 +60,10 @@ pub struct Shared {
     pub count: AtomicU32,
     /// 1 once the agent's thread runs and has let go of the program's descriptors.
     pub ready: AtomicU32,
+    /// Number of the agent's thread: it lives as long as the address space, the process's first
+    /// thread need not.
+    pub thread: AtomicU32,
+    pub reserved: AtomicU32,
     pub entries: [Entry; BATCH_MAX],
     /// Pages that must stay, by page number: an open-addressing table, 0 = empty. They hold what the
     /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.

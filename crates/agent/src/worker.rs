@@ -38,6 +38,9 @@ pub extern "C" fn run(argument: usize) -> ! {
     // SAFETY: the mapping outlives the thread: only the death of the process ends either.
     let shared = unsafe { &*start.shared };
     keep_only(start.socket, start.uffd);
+    drop_rights();
+    // SAFETY: GETTID takes nothing.
+    shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
     shared.ready.store(1, Release);
     wake(&shared.ready);
     loop {
@@ -110,6 +113,22 @@ fn keep_only(a: u32, b: u32) {
         close(low + 1, high - 1);
     }
     close(high + 1, u32::MAX);
+}
+
+/// Gives up every capability: the thread needs none, and its stack is memory that the program can
+/// write to even after it has given up its own.
+fn drop_rights() {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        thread: i32,
+    }
+    let header = Header { version: 0x2008_0522, thread: 0 };
+    let none = [0u32; 6];
+    // SAFETY: both structures outlive the call, which concerns this thread only.
+    unsafe {
+        call(syscall::CAPSET, [&raw const header as usize, none.as_ptr() as usize, 0, 0, 0, 0]);
+    }
 }
 
 /// A3: the pager is gone, and so is every page it kept.

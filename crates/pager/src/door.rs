@@ -8,13 +8,11 @@ use crate::pool::Pool;
 use crate::server::Pager;
 use ebb_agent::protocol::{Answer, GREET_FORKED, Greeting, MAGIC};
 use ebb_core::resident::Space;
-use ebb_sys::proc::Statm;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
-use ebb_sys::uffd::{Mode, PlaceError, Uffd, feature};
+use ebb_sys::uffd::{Mode, Uffd, feature};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -110,8 +108,7 @@ fn greet_new(
     let id = pager.new_mm_id();
     let pool = Pool::new(greeting.pool_start, greeting.pool_len);
     let mm = Arc::new(Mm::new(id, uffd, Space::new(id), Areas::default(), pool));
-    mm.pid.store(pid, Relaxed);
-    let _ = mm.statm.set(Statm::open(pid)?);
+    mm.set_process(pid);
     counters::count(&pager.counters.processes);
     pager.add_mm(&mm)?;
     socket.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &[])?;
@@ -142,7 +139,7 @@ fn greet_forked(
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .retain(|(_, waiting)| !Arc::ptr_eq(waiting, &mm));
-    mm.learn_process(pid);
+    mm.set_process(pid);
     let answer = Answer { magic: MAGIC, refused: 0 };
     socket.send(&answer.to_bytes(), &[mm.uffd.as_fd()])?;
     pager.attach(&mm, Link::new(socket, shared))
@@ -168,33 +165,18 @@ fn next_candidate(
     find(&forked)
 }
 
-/// Whether `mm` is the address space of process `pid`: a page put into the one must be seen in the
-/// other. Two forks of one process cannot be told apart otherwise, and to take one child for another
-/// would be to read the wrong memory.
 fn is_process(pager: &Pager, mm: &Mm, pid: u32) -> bool {
-    let mut token = [0; 4096];
-    token[..4].copy_from_slice(&mm.id.0.to_ne_bytes());
-    token[4..20].copy_from_slice(&pager.started.elapsed().as_nanos().to_ne_bytes());
     for _ in 0..TOKEN_TRIES {
         let Some(mut state) = mm.lock_quiet(Duration::from_millis(10)) else { continue };
         if state.ended {
             return false;
         }
-        let Some(place) = state.pool.take() else { return false };
-        let address = state.pool.address(place);
-        let placed = mm.uffd.copy(address, &token);
-        let mut seen = [[0; 4096]];
-        let read = placed.is_ok()
-            && matches!(ebb_sys::process::read_pages(pid, &[address], &mut seen), Ok(1));
-        state.pool.retire(place);
+        let proof = mm.is_process(&mut state, pid, pager.started.elapsed().as_nanos());
         drop(state);
-        mm.known.fetch_add(1, Relaxed);
         pager.resident().zone.charge(1);
-        match placed {
-            Ok(()) => return read && seen[0] == token,
-            Err((_, PlaceError::Dead)) => return false,
-            // Something is there already, or the mapping is changing: another place, another time.
-            Err(_) => std::thread::sleep(Duration::from_micros(100)),
+        match proof {
+            Some(proof) => return proof,
+            None => std::thread::sleep(Duration::from_micros(100)),
         }
     }
     false

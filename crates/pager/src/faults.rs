@@ -130,6 +130,7 @@ impl Server<'_> {
             let read = mm.uffd.read(&mut events);
             let now = Instant::now();
             let count = events.len();
+            put_changes_first(&mut events);
             for event in events.drain(..) {
                 self.handle(mm, &mut state, event, now);
             }
@@ -139,8 +140,12 @@ impl Server<'_> {
                 Ok(_) => {}
                 Err(error) => {
                     drop(state);
-                    if mm.uffd.is_alive() {
-                        self.pager.complain(&format!("cannot read a userfaultfd: {error}"));
+                    if mm.is_alive() {
+                        // Nobody would answer its touches any more.
+                        self.pager.complain(&format!(
+                            "cannot read a userfaultfd ({error}); the program is killed"
+                        ));
+                        self.pager.kill_tree();
                     }
                     self.pager.unwatch(&mm.uffd);
                     mm.closing.store(true, SeqCst);
@@ -155,7 +160,7 @@ impl Server<'_> {
         match event {
             Event::Fault { address, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
-                mm.learn_process(thread);
+                self.learn_process(mm, state, thread);
                 let touch = Touch { mm: mm.clone(), address, protected, thread, since: now };
                 if let Answer::Later = self.answer(mm, state, &touch) {
                     self.set_aside(touch);
@@ -165,9 +170,26 @@ impl Server<'_> {
             Event::Unmap { start, end } => {
                 self.forget(mm, state, start, end);
                 state.areas.remove(start, end);
+                if let Some(link) = mm.link.get() {
+                    link.unpin(start >> 12, end >> 12);
+                }
             }
             Event::Remove { start, end } => self.forget(mm, state, start, end),
             Event::Remap { from, to, len } => self.remap(mm, state, from, to, len),
+        }
+    }
+
+    /// A forked child that has not greeted may be known by a thread of its own. That of a debugger
+    /// that looks at its memory is not: it must prove to be the same address space.
+    fn learn_process(&self, mm: &Arc<Mm>, state: &mut State, thread: u32) {
+        if mm.pid.load(Relaxed) != 0 {
+            return;
+        }
+        let Some(pid) = process::group_of(thread) else { return };
+        let proof = mm.is_process(state, pid, self.pager.started.elapsed().as_nanos());
+        self.pager.resident().zone.charge(1);
+        if proof == Some(true) {
+            mm.set_process(pid);
         }
     }
 
@@ -209,11 +231,14 @@ impl Server<'_> {
         }
     }
 
-    fn charge(&self, mm: &Mm) -> bool {
+    /// Takes a page of the budget. Those whose touch keeps others from giving pages back need none to
+    /// be left: a child that has yet to greet, and an agent at its work.
+    fn charge(&self, mm: &Mm, touch: &Touch) -> bool {
+        let first = mm.is_infant() || mm.link.get().is_some_and(|l| l.thread() == touch.thread);
         let (charged, low) = {
             let mut resident = self.pager.resident();
             let mut charged = resident.zone.try_charge(1, 0);
-            if !charged && mm.is_infant() {
+            if !charged && first {
                 resident.zone.charge(1);
                 charged = true;
             }
@@ -231,7 +256,7 @@ impl Server<'_> {
 
     /// A page nobody has stored: zeros.
     fn fresh(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
-        if !self.charge(mm) {
+        if !self.charge(mm, touch) {
             return Answer::Later;
         }
         match mm.uffd.copy(touch.address, &[0; PAGE_SIZE]) {
@@ -251,7 +276,7 @@ impl Server<'_> {
 
     /// The first write to a page that was only read before its area was registered.
     fn unprotect(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
-        if !self.charge(mm) {
+        if !self.charge(mm, touch) {
             return Answer::Later;
         }
         match mm.uffd.unprotect(touch.address, PAGE_SIZE as u64) {
@@ -310,18 +335,16 @@ impl Server<'_> {
 
     /// A cool page: its content comes from the pool, which nobody but us can change.
     fn rescue(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, place: u32) -> Answer {
-        if !self.charge(mm) {
+        if !self.charge(mm, touch) {
             return Answer::Later;
         }
         let from = state.pool.address(place);
         let page = std::array::from_mut(&mut *self.buffer);
-        // The thread names its own process, greeted or not.
-        if !matches!(process::read_pages(touch.thread, &[from], page), Ok(1)) {
+        if !matches!(process::read_pages(mm.task(), &[from], page), Ok(1)) {
             self.uncharge();
-            if mm.uffd.is_alive() {
-                self.pager.complain("cannot read a cool page; the touch dies with SIGBUS");
-                let _ = mm.uffd.poison(touch.address, PAGE_SIZE as u64);
-                counters::count(&self.pager.counters.poisoned);
+            if mm.is_alive() {
+                // Which process it is will be known when it greets, or at its next own touch.
+                return Answer::Later;
             }
             return Answer::Given;
         }
@@ -352,7 +375,7 @@ impl Server<'_> {
         vpn: Vpn,
         slot: SlotId,
     ) -> Answer {
-        if !self.charge(mm) {
+        if !self.charge(mm, touch) {
             return Answer::Later;
         }
         let token = self.next_token;
@@ -427,6 +450,8 @@ impl Server<'_> {
             let mut state = mm.lock();
             if self.end_load(&mut state, &load) {
                 self.lost(&mm, &load.touch, &why);
+            } else {
+                self.touch_again(&mm, &load.touch);
             }
             self.uncharge();
         }
@@ -447,6 +472,13 @@ impl Server<'_> {
         wanted
     }
 
+    /// The page that threads wait for is not wanted any more (discarded, unmapped, moved): they touch
+    /// again and get what is there now.
+    fn touch_again(&self, mm: &Mm, touch: &Touch) {
+        // An address space that has ended has nobody waiting.
+        let _ = mm.uffd.wake(touch.address, PAGE_SIZE as u64);
+    }
+
     /// Puts in place what has arrived from the store.
     fn place_arrived(&mut self) {
         for (token, page) in std::mem::take(&mut self.arrived) {
@@ -458,6 +490,7 @@ impl Server<'_> {
                 continue;
             };
             if !self.end_load(&mut state, &load) {
+                self.touch_again(&mm, &load.touch);
                 self.uncharge();
                 continue;
             }
@@ -513,8 +546,9 @@ impl Server<'_> {
         let mut areas = state.areas.clone();
         let mut pool = state.pool.clone();
         let parent_pid = parent.pid.load(Relaxed);
+        let parent_task = parent.task();
         // Nothing of these ranges reached the child; the program may have asked for that at any time.
-        match proc::areas_not_inherited(parent_pid) {
+        match proc::areas_not_inherited(parent_task) {
             Ok(ranges) => {
                 let mut dropped = Dropped::default();
                 for (start, end) in ranges {
@@ -526,7 +560,7 @@ impl Server<'_> {
                 self.pager.discard(&dropped);
             }
             Err(error) => {
-                if parent.uffd.is_alive() {
+                if parent.is_alive() {
                     self.pager.complain(&format!(
                         "cannot see which areas process {parent_pid} passes on ({error}); \
                          the run is stopped"
@@ -553,5 +587,35 @@ impl Server<'_> {
         self.pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push((parent_pid, child));
         self.pager.fork_seen.notify_all();
         self.pager.monitor.raise();
+    }
+}
+
+/// The kernel hands out touches before changes, and lets the thread that made a change go on as soon
+/// as its message is read. A touch answered by the state before such a change would be answered
+/// wrongly: the page placed after a fork copied the page tables, or zeros where a page moved to. Any
+/// order of a touch and a change made at the same time is legal, so the changes go first.
+fn put_changes_first(events: &mut [Event]) {
+    events.sort_by_key(|event| matches!(event, Event::Fault { .. }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_followed_before_touches_are_answered_and_in_their_own_order() {
+        let fault = |address| Event::Fault { address, protected: false, thread: 1 };
+        let mut events = vec![
+            fault(1),
+            Event::Remap { from: 1, to: 2, len: 3 },
+            fault(2),
+            Event::Unmap { start: 4, end: 5 },
+            Event::Remove { start: 6, end: 7 },
+        ];
+        put_changes_first(&mut events);
+        let order: Vec<String> = events.iter().map(|event| format!("{event:?}")).collect();
+        let heads: Vec<&str> = order.iter().map(|text| &text[..5]).collect();
+        assert_eq!(heads, ["Remap", "Unmap", "Remov", "Fault", "Fault"]);
+        assert!(order[3].contains("address: 1") && order[4].contains("address: 2"));
     }
 }

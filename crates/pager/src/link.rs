@@ -1,7 +1,8 @@
 //! The line to one agent: batches out, results back.
 
 use ebb_agent::protocol::{
-    BATCH_MAX, DONE, IDLE, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_MAX, POSTED, Shared, pinned_home,
+    BATCH_MAX, DONE, IDLE, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared,
+    pinned_home,
 };
 use ebb_sys::futex;
 use ebb_sys::shared::SharedMap;
@@ -66,8 +67,40 @@ impl Link {
                 _ => {}
             }
         }
-        // The table is full: whatever it could not take may be anything.
-        true
+        false
+    }
+
+    /// The pages of `[start, end)` are unmapped: whatever was pinned there is no more.
+    pub fn unpin(&self, start: u64, end: u64) {
+        if end - start > PINNED_MAX as u64 / 16 {
+            for place in &self.shared.pinned {
+                let there = place.load(Acquire);
+                if there >= start && there < end && there > PINNED_GRAVE {
+                    place.store(PINNED_GRAVE, Release);
+                }
+            }
+            return;
+        }
+        for vpn in start..end {
+            let home = pinned_home(vpn);
+            for step in 0..PINNED_MAX {
+                let place = &self.shared.pinned[(home + step) % PINNED_MAX];
+                match place.load(Acquire) {
+                    0 => break,
+                    there if there == vpn => {
+                        place.store(PINNED_GRAVE, Release);
+                        break;
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// The agent's thread.
+    #[must_use]
+    pub fn thread(&self) -> u32 {
+        self.shared.thread.load(Relaxed)
     }
 
     /// Posts a batch and waits for it.
@@ -87,7 +120,8 @@ impl Link {
         self.shared.count.store(operations.len() as u32, Relaxed);
         // Partner: the agent's swap of POSTED.
         self.shared.state.store(POSTED, Release);
-        if self.socket.send(&[1], &[]).is_err() {
+        // If the line is full the agent has been told often enough.
+        if self.socket.send_now(&[1]).is_err() {
             return self.call_back();
         }
         self.wait(PATIENCE)

@@ -6,7 +6,7 @@ use ebb_core::resident::Space;
 use ebb_core::types::MmId;
 use ebb_sys::proc::Statm;
 use ebb_sys::process;
-use ebb_sys::uffd::Uffd;
+use ebb_sys::uffd::{PlaceError, Uffd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ pub struct Mm {
     pub uffd: Uffd,
     /// Process number; 0 until the child of a fork has made itself known.
     pub pid: AtomicU32,
+    /// An address that is always registered, to see whether the address space still exists.
+    probe: u64,
     state: Mutex<State>,
     quiet: Condvar,
     /// Absent for children of forks that never greet (nothing of theirs can be moved out).
@@ -59,6 +61,7 @@ impl Mm {
             id,
             uffd,
             pid: AtomicU32::new(0),
+            probe: pool.start(),
             state: Mutex::new(State { busy: false, ended: false, space, areas, pool }),
             quiet: Condvar::new(),
             link: OnceLock::new(),
@@ -78,15 +81,49 @@ impl Mm {
         self.link.get().is_none() && self.born.elapsed() < INFANCY
     }
 
-    /// Learns which process it is from one of its threads.
-    pub fn learn_process(&self, thread: u32) {
-        if self.pid.load(Ordering::Relaxed) == 0
-            && let Some(pid) = process::group_of(thread)
-            && let Ok(statm) = Statm::open(pid)
-        {
+    /// Whether the address space still exists.
+    pub fn is_alive(&self) -> bool {
+        self.uffd.is_alive(self.probe)
+    }
+
+    /// It is process `pid`.
+    pub fn set_process(&self, pid: u32) {
+        if let Ok(statm) = Statm::open(pid) {
             // Lost only to another who learnt the same.
             let _ = self.statm.set(statm);
-            self.pid.store(pid, Ordering::Relaxed);
+        }
+        self.pid.store(pid, Ordering::Relaxed);
+    }
+
+    /// A thread through which its memory and its files in /proc can be reached: the agent's, which
+    /// lives to the end; 0 if it is not known which process it is.
+    pub fn task(&self) -> u32 {
+        match self.link.get().map(crate::link::Link::thread) {
+            Some(thread) if thread != 0 => thread,
+            _ => self.pid.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether it is the address space of process `pid`: a page put into the one must be seen in the
+    /// other. Two forks of one process cannot be told apart otherwise, and to take one child for
+    /// another would be to read the wrong memory. None if that cannot be found out now. The page
+    /// stays charged until its place is dropped.
+    pub fn is_process(&self, state: &mut State, pid: u32, nonce: u128) -> Option<bool> {
+        let mut token = [0; 4096];
+        token[..4].copy_from_slice(&self.id.0.to_ne_bytes());
+        token[4..20].copy_from_slice(&nonce.to_ne_bytes());
+        let place = state.pool.take()?;
+        let address = state.pool.address(place);
+        let placed = self.uffd.copy(address, &token);
+        let mut seen = [[0; 4096]];
+        let read = matches!(process::read_pages(pid, &[address], &mut seen), Ok(1));
+        state.pool.retire(place);
+        self.known.fetch_add(1, Ordering::Relaxed);
+        match placed {
+            Ok(()) => Some(read && seen[0] == token),
+            Err((_, PlaceError::Dead)) => Some(false),
+            // Something is there already, or the mapping is changing: another place, another time.
+            Err(_) => None,
         }
     }
 

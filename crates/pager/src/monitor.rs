@@ -22,6 +22,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// How often the whole tree is looked through for processes without an agent.
 const CENSUS: Duration = Duration::from_millis(100);
+/// How many censuses must find a process without an agent before that is said.
+const SIGHTINGS: u32 = 3;
 /// Pages beyond the known ones that make it worth reading the areas again.
 const UNKNOWN_PAGES_MAX: u64 = 64;
 /// How long a batch of moves may hold up the registration of an area.
@@ -32,7 +34,7 @@ struct Monitor<'a> {
     /// Below this many pages nothing is registered.
     threshold: u64,
     /// Processes of the tree that have no agent (static or setuid programs).
-    strangers: HashMap<u32, Statm>,
+    strangers: HashMap<u32, (Statm, u32)>,
     census: Instant,
     sharing_counted: Instant,
     sharing_pause: Duration,
@@ -75,6 +77,13 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
         let pid = mm.pid.load(Relaxed);
         if pid != 0 && seen.insert(pid) {
             found.push(pid);
+            next.extend(proc::children(pid));
+        }
+    }
+    while let Some(pid) = next.pop() {
+        if pid != own && seen.insert(pid) {
+            found.push(pid);
+            next.extend(proc::children(pid));
         }
     }
     found
@@ -97,8 +106,11 @@ impl Monitor<'_> {
                 self.manage(mm, resident);
             }
         }
-        total +=
-            self.strangers.values().map(|statm| statm.anonymous_pages().unwrap_or(0)).sum::<u64>();
+        total += self
+            .strangers
+            .values()
+            .map(|(statm, _)| statm.anonymous_pages().unwrap_or(0))
+            .sum::<u64>();
         self.account(total)
     }
 
@@ -138,7 +150,7 @@ impl Monitor<'_> {
     fn reap(&self, mms: &[Arc<Mm>]) {
         for mm in mms {
             let orphan = mm.link.get().is_none() && self.census.elapsed() > CENSUS;
-            if (mm.closing.load(Relaxed) || orphan) && !mm.uffd.is_alive() {
+            if (mm.closing.load(Relaxed) || orphan) && !mm.is_alive() {
                 self.pager.drop_mm(mm);
             }
         }
@@ -155,8 +167,16 @@ impl Monitor<'_> {
             tree(self.pager).into_iter().filter(|pid| !known.contains(pid)).collect();
         self.strangers.retain(|pid, _| strangers.contains(pid));
         for pid in strangers {
-            if let Ok(statm) = Statm::open(pid) {
-                self.strangers.entry(pid).or_insert(statm);
+            if let Some((_, sightings)) = self.strangers.get_mut(&pid) {
+                *sightings += 1;
+                if *sightings == SIGHTINGS {
+                    self.pager.complain(&format!(
+                        "process {pid} ({}) has no agent: its memory counts and cannot be stored",
+                        proc::name(pid)
+                    ));
+                }
+            } else if let Ok(statm) = Statm::open(pid) {
+                self.strangers.insert(pid, (statm, 0));
             }
         }
     }
@@ -178,11 +198,11 @@ impl Monitor<'_> {
                 mm.shared.store(0, Relaxed);
                 continue;
             }
-            let pid = mm.pid.load(Relaxed);
-            if pid == 0 {
+            let task = mm.task();
+            if task == 0 {
                 continue;
             }
-            let Ok(pagemap) = Pagemap::open(pid) else { continue };
+            let Ok(pagemap) = Pagemap::open(task) else { continue };
             let ranges: Vec<(u64, u64)> = {
                 let state = mm.lock();
                 let pool = (state.pool.start(), state.pool.end());
@@ -214,11 +234,11 @@ impl Monitor<'_> {
             mm.unknown.fetch_min(unknown, Relaxed);
             return;
         }
-        let pid = mm.pid.load(Relaxed);
-        if pid == 0 || mm.closing.load(Relaxed) || mm.link.get().is_none() {
+        let task = mm.task();
+        if task == 0 || mm.closing.load(Relaxed) || mm.link.get().is_none() {
             return;
         }
-        let (Ok(areas), Ok(pagemap)) = (proc::areas(pid), Pagemap::open(pid)) else { return };
+        let (Ok(areas), Ok(pagemap)) = (proc::areas(task), Pagemap::open(task)) else { return };
         // P4: one hold for registering and adopting.
         let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
         if state.ended {

@@ -352,10 +352,10 @@ impl Reclaim<'_> {
         victims.sort_unstable_by_key(|victim| victim.vpn);
         let addresses: Vec<u64> = victims.iter().map(|victim| victim.address).collect();
         // A cool page cannot change and is not dropped while its place is in use: no lock is needed.
-        let got = match process::read_pages(pid, &addresses, &mut self.pages[..]) {
+        let got = match process::read_pages(mm.task(), &addresses, &mut self.pages[..]) {
             Ok(got) => got,
             Err(error) => {
-                if mm.uffd.is_alive() {
+                if mm.is_alive() {
                     self.pager.complain(&format!("cannot read process {pid}: {error}"));
                 }
                 0
@@ -542,13 +542,13 @@ impl Reclaim<'_> {
                 mib(self.busy)
             ),
         };
-        eprintln!(
-            "ebb: out of memory: the limit is {:.1} MiB, the demand {:.1} MiB, and nothing more can be \
+        self.pager.say(&format!(
+            "out of memory: the limit is {:.1} MiB, the demand {:.1} MiB, and nothing more can be \
              stored ({why}). Raise --memory-max, or give --swap more room (for example --swap \
              ram,file:4G). The program is killed.",
             mib(limit),
             mib(used + u64::from(self.pager.starving.load(Relaxed))),
-        );
+        ));
         self.pager.kill_tree();
     }
 }

@@ -163,7 +163,9 @@ pub fn write(pager: &Pager, exit_status: i32) -> std::io::Result<()> {
     match &pager.config.report_file {
         Some(path) => std::fs::write(path, text),
         None => {
-            eprint!("{text}");
+            use std::io::Write;
+            // Nobody reads it: then nobody misses it.
+            let _ = std::io::stderr().write_all(text.as_bytes());
             Ok(())
         }
     }

@@ -243,11 +243,16 @@ impl Pager {
         dropped.slots.iter().for_each(|&slot| resident.slots.recycle(slot));
     }
 
-    /// Tells the user something, on standard error; a flood is cut short.
+    /// Tells the user something, on standard error. Nobody reading it is no reason to stop.
+    pub fn say(&self, text: &str) {
+        say(text);
+    }
+
+    /// Tells the user something; a flood is cut short.
     pub fn complain(&self, text: &str) {
         match self.complained.fetch_add(1, Relaxed) {
-            0..20 => eprintln!("ebb: {text}"),
-            20 => eprintln!("ebb: more messages of this kind are left out"),
+            0..20 => self.say(text),
+            20 => self.say("more messages of this kind are left out"),
             _ => {}
         }
     }
@@ -264,6 +269,13 @@ impl Pager {
             }
         }
     }
+}
+
+/// A line on standard error, wherever that leads.
+fn say(text: &str) {
+    use std::io::Write;
+    // A closed standard error must not end the pager, and with it the program.
+    let _ = writeln!(std::io::stderr(), "ebb: {text}");
 }
 
 /// Runs the pager over its connection to the front, to the end.
@@ -293,7 +305,7 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
             Ok(FrontMessage::Ended(status)) => {
                 pager.ending.store(true, SeqCst);
                 if let Err(error) = report::write(&pager, status) {
-                    eprintln!("ebb: cannot write the report: {error}");
+                    say(&format!("cannot write the report: {error}"));
                 }
                 return FrontMessage::Reported.send(front);
             }
@@ -331,7 +343,7 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) {
         let guarded = move || {
             body();
             // A thread of the pager that ends leaves the program without service.
-            eprintln!("ebb: a thread of the pager ended; the program is stopped");
+            say("a thread of the pager ended; the program is stopped");
             std::process::exit(125);
         };
         std::thread::Builder::new()

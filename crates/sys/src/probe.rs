@@ -71,7 +71,7 @@ pub fn serve_the_kernel() -> io::Result<()> {
     uffd.handshake(0)?;
     let buffer = AnonBuffer::new(PAGE)?;
     let address = buffer.as_ptr() as u64;
-    uffd.register(address, PAGE as u64, Mode::Missing)?;
+    uffd.register(address, PAGE as u64, Mode::Managed)?;
     let toucher = std::thread::spawn(move || {
         let mut pages = [[1; PAGE]];
         process::read_pages(std::process::id(), &[address], &mut pages).map(|_| pages[0])
@@ -102,7 +102,7 @@ pub fn poison_a_page(feature: u64) -> io::Result<()> {
     let uffd = Uffd::create(false).or_else(|_| Uffd::create(true))?;
     uffd.handshake(feature)?;
     let buffer = AnonBuffer::new(PAGE)?;
-    uffd.register(buffer.as_ptr() as u64, PAGE as u64, Mode::Missing)?;
+    uffd.register(buffer.as_ptr() as u64, PAGE as u64, Mode::Managed)?;
     uffd.poison(buffer.as_ptr() as u64, PAGE as u64).map_err(io::Error::other)
 }
 

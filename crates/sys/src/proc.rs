@@ -108,6 +108,13 @@ pub fn children(pid: u32) -> Vec<u32> {
     found
 }
 
+/// The name of a process, or `?`.
+#[must_use]
+pub fn name(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if name.is_empty() { "?".to_owned() } else { name.trim_end().to_owned() }
+}
+
 /// State letter of a process (`R`, `S`, `T`, `Z`, ...), if it exists.
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {

@@ -140,6 +140,19 @@ impl Socket {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Sends a message if there is room for it; None if what was sent before still waits.
+    pub fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>> {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the bytes outlive the call.
+        let sent =
+            unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        if sent >= 0 {
+            return Ok(Some(()));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) }
+    }
+
     /// Receives one message; 0 bytes means that the other end is gone.
     pub fn receive(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
         let mut data = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };

@@ -315,12 +315,11 @@ impl Uffd {
         Ok(count)
     }
 
-    /// Whether the address space still exists: probes with an operation that cannot succeed.
+    /// Whether the address space still exists. `registered` is the address of a registered page that
+    /// is not protected: lifting its protection changes nothing.
     #[must_use]
-    pub fn is_alive(&self) -> bool {
-        // The lowest address that may be mapped at all, and never is by anything we register: a live
-        // address space answers anything but ESRCH.
-        !matches!(self.copy(0x1_0000, &[0; 4096]), Err((_, PlaceError::Dead)))
+    pub fn is_alive(&self, registered: u64) -> bool {
+        !matches!(self.unprotect(registered, 4096), Err(PlaceError::Dead))
     }
 
     fn ioctl<T>(&self, request: libc::c_ulong, arg: &mut T) -> io::Result<()> {
