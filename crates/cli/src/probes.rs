@@ -154,33 +154,39 @@ fn granted() -> Check {
 fn features() -> Vec<Check> {
     const KERNEL: &str =
         "boot a newer kernel (apt-get install -t bookworm-backports linux-image-amd64)";
-    let known = probe::features_known().unwrap_or(0);
-    let offered = |name, bit: u64, required, since: &str, consequence: &str| {
-        if known & bit != 0 {
-            Check::found(name, required, "offered")
-        } else {
+    let known = probe::features_known();
+    let offered = |name, bit: u64, required, since: &str, consequence: &str| match &known {
+        Ok(known) if known & bit != 0 => Check::found(name, required, "offered"),
+        Ok(_) => {
             let detail = format!("not offered (Linux {since} has it)");
             Check::missing(name, required, detail, consequence, KERNEL)
         }
+        // A sandbox: what the kernel has cannot be seen from in here.
+        Err(error) => {
+            let detail = format!("cannot be asked for: {error}");
+            Check::missing(name, required, detail, consequence, DOCKER)
+        }
     };
+    let kernel_or_sandbox = if known.is_ok() { KERNEL } else { DOCKER };
     let move_pages = tried(
         "UFFDIO_MOVE",
         probe::move_a_page(feature::MOVE),
         "pages cannot leave a program (Linux 6.8 has it)",
-        KERNEL,
+        kernel_or_sandbox,
         true,
     );
     let poison = tried(
         "UFFDIO_POISON",
         probe::poison_a_page(feature::POISON),
         "a page the store lost could not be made deadly to touch (Linux 6.6 has it)",
-        KERNEL,
+        kernel_or_sandbox,
         true,
     );
     let blind = "write-hot pages cannot be told from others";
     vec![
         move_pages,
         poison,
+        offered("PAGEFAULT_FLAG_WP", feature::FLAG_WP, true, "5.7", "first writes go unseen"),
         offered("EVENT_FORK", feature::EVENT_FORK, true, "4.11", "forks cannot be followed"),
         offered("EVENT_REMAP", feature::EVENT_REMAP, true, "4.11", "mremap cannot be followed"),
         offered("EVENT_REMOVE", feature::EVENT_REMOVE, true, "4.11", "discards go unseen"),
