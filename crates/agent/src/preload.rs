@@ -83,7 +83,7 @@ extern "C" fn construct(_: c_int, _: *const *const c_char, environment: *const *
     AGENT.pool_len.store(pool_len, Relaxed);
     // SAFETY: GETPID takes nothing.
     AGENT.process.store(unsafe { call(syscall::GETPID, [0; 6]) } as u32, Relaxed);
-    if join(GREET_START) {
+    if join(GREET_START).is_ok() {
         AGENT.present.store(true, Release);
         pin_thread(own_thread_block());
         // SAFETY: the handler lives as long as the process: the object is never unloaded.
@@ -148,21 +148,29 @@ struct Control {
     fds: [i32; 2],
 }
 
-/// Joins the pager: greeting, answer, thread. False if there is no pager to join.
-fn join(kind: u32) -> bool {
-    let Some(socket) = connect() else { return false };
+/// Why there is no agent.
+enum Failure {
+    /// The pager is gone.
+    Gone,
+    /// The pager does not want this process, or there is no room for an agent in it.
+    Declined,
+}
+
+/// Joins the pager: greeting, answer, thread.
+fn join(kind: u32) -> Result<(), Failure> {
+    let socket = connect()?;
     let joined = join_over(kind, socket);
     close(socket);
     joined
 }
 
-fn join_over(kind: u32, socket: usize) -> bool {
-    let Some((memory, shared)) = make_shared() else { return false };
+fn join_over(kind: u32, socket: usize) -> Result<(), Failure> {
+    let (memory, shared) = make_shared().ok_or(Failure::Declined)?;
     let forked = kind == GREET_FORKED;
     let uffd = if forked { None } else { make_uffd() };
     if !forked && (uffd.is_none() || !make_pool()) {
         close(memory);
-        return false;
+        return Err(Failure::Declined);
     }
     if forked {
         copy_pins(shared);
@@ -177,31 +185,31 @@ fn join_over(kind: u32, socket: usize) -> bool {
     };
     let sent = send(socket, &greeting, memory, uffd);
     close(memory);
-    let answered = if sent { receive(socket) } else { None };
+    let answered = if sent { receive(socket) } else { Err(Failure::Gone) };
     let uffd = match (answered, uffd) {
-        (Some(given), own) => own.or(given),
-        (None, own) => {
+        (Ok(given), own) => own.or(given).ok_or(Failure::Declined)?,
+        (Err(failure), own) => {
             if let Some(fd) = own {
                 close(fd);
             }
-            None
+            return Err(failure);
         }
     };
-    let Some(uffd) = uffd else { return false };
     let started = start_worker(shared, socket, uffd);
     close(uffd);
     if started {
         AGENT.shared.store(shared.cast_mut(), Release);
         // SAFETY: GETPID takes nothing.
         AGENT.process.store(unsafe { call(syscall::GETPID, [0; 6]) } as u32, Relaxed);
+        return Ok(());
     }
-    started
+    Err(Failure::Declined)
 }
 
-fn connect() -> Option<usize> {
+fn connect() -> Result<usize, Failure> {
     let len = AGENT.path_len.load(Relaxed);
     if len == ENV_MISSING {
-        return None;
+        return Err(Failure::Declined);
     }
     let mut address = [0u8; 2 + PATH_MAX + 8];
     address[0] = 1; // AF_UNIX
@@ -215,7 +223,7 @@ fn connect() -> Option<usize> {
     // SAFETY: integers only.
     let socket = unsafe { call(syscall::SOCKET, [1, 5 | 0x8_0000, 0, 0, 0, 0]) };
     if socket < 0 {
-        return None;
+        return Err(Failure::Declined);
     }
     // SAFETY: the address outlives the call, its length is within it.
     let connected = unsafe {
@@ -223,9 +231,9 @@ fn connect() -> Option<usize> {
     };
     if connected < 0 {
         close(socket as usize);
-        return None;
+        return Err(Failure::Gone);
     }
-    Some(socket as usize)
+    Ok(socket as usize)
 }
 
 fn make_shared() -> Option<(usize, *const Shared)> {
@@ -311,8 +319,8 @@ fn send(socket: usize, greeting: &Greeting, memory: usize, uffd: Option<usize>) 
     unsafe { call(syscall::SENDMSG, [socket, &raw const header as usize, 0x4000, 0, 0, 0]) > 0 }
 }
 
-/// The answer: None if refused, else the descriptor that came with it, if any.
-fn receive(socket: usize) -> Option<Option<usize>> {
+/// The answer: the descriptor that came with it, if any.
+fn receive(socket: usize) -> Result<Option<usize>, Failure> {
     let mut answer = Answer::default();
     let data = Iovec { base: &raw mut answer as usize, len: size_of::<Answer>() };
     let mut control = Control { len: 0, level: 0, kind: 0, fds: [-1, -1] };
@@ -335,11 +343,14 @@ fn receive(socket: usize) -> Option<Option<usize>> {
             break got;
         }
     };
-    if got < size_of::<Answer>() as isize || answer.magic != MAGIC || answer.refused != 0 {
-        return None;
+    if got < size_of::<Answer>() as isize || answer.magic != MAGIC {
+        return Err(Failure::Gone);
+    }
+    if answer.refused != 0 {
+        return Err(Failure::Declined);
     }
     let carried = header.control_len >= 20 && control.level == 1 && control.kind == 1;
-    Some(carried.then_some(control.fds[0] as usize))
+    Ok(carried.then_some(control.fds[0] as usize))
 }
 
 /// Starts the agent's thread and waits until it has let go of the program's descriptors.
@@ -380,12 +391,17 @@ extern "C" fn after_fork_child() {
         return;
     }
     INHERITED.store(inherited, Relaxed);
-    if !join(GREET_FORKED) {
-        // The pager is gone, or does not know this process: nobody would bring its pages back.
-        // SAFETY: ends this process.
-        unsafe {
-            let pid = call(syscall::GETPID, [0; 6]);
-            call(syscall::KILL, [pid as usize, 9, 0, 0, 0, 0]);
+    match join(GREET_FORKED) {
+        Ok(()) => {}
+        // Nothing of this process can be stored away, but all of it can be loaded.
+        Err(Failure::Declined) => AGENT.present.store(false, Relaxed),
+        Err(Failure::Gone) => {
+            // Nobody would bring its pages back.
+            // SAFETY: ends this process.
+            unsafe {
+                let pid = call(syscall::GETPID, [0; 6]);
+                call(syscall::KILL, [pid as usize, 9, 0, 0, 0, 0]);
+            }
         }
     }
     let len = size_of::<Shared>().next_multiple_of(4096);
@@ -480,6 +496,36 @@ pub unsafe extern "C" fn pthread_create(
             thread, attributes, entry, argument,
         )
     };
+    if result == 0 && AGENT.present.load(Acquire) {
+        // SAFETY: on success the caller's place holds the thread's handle: glibc's descriptor.
+        pin_thread(unsafe { *thread });
+    }
+    result
+}
+
+type ThrdCreate = unsafe extern "C" fn(*mut u64, *const c_void, *mut c_void) -> c_int;
+
+static REAL_THRD_CREATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Stands before glibc's `thrd_create`, which does not pass through `pthread_create`.
+///
+/// # Safety
+/// As `thrd_create`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn thrd_create(
+    thread: *mut u64,
+    entry: *const c_void,
+    argument: *mut c_void,
+) -> c_int {
+    let mut real = REAL_THRD_CREATE.load(Acquire);
+    if real.is_null() {
+        // SAFETY: RTLD_NEXT (-1): the next definition after this object's.
+        real = unsafe { dlsym(-1isize as *mut c_void, c"thrd_create".as_ptr()) };
+        REAL_THRD_CREATE.store(real, Release);
+    }
+    // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
+    let result =
+        unsafe { core::mem::transmute::<*mut c_void, ThrdCreate>(real)(thread, entry, argument) };
     if result == 0 && AGENT.present.load(Acquire) {
         // SAFETY: on success the caller's place holds the thread's handle: glibc's descriptor.
         pin_thread(unsafe { *thread });

@@ -40,6 +40,11 @@ pub const OP_DROP: u32 = 2;
 /// Make the pages of `a`, `len` bytes, this process's own (`madvise(POPULATE_WRITE)`).
 pub const OP_UNSHARE: u32 = 3;
 
+/// Byte on the line: there is a batch.
+pub const TELL_BATCH: u8 = 1;
+/// Byte on the line, followed by an exit code: end this thread, the program has none left.
+pub const TELL_LEAVE: u8 = 2;
+
 /// One operation and its result (0, or a negated errno).
 #[repr(C)]
 #[derive(Debug)]

@@ -19,6 +19,7 @@ pub const CONNECT: usize = 42;
 pub const SENDMSG: usize = 46;
 pub const RECVMSG: usize = 47;
 pub const CLONE: usize = 56;
+pub const EXIT: usize = 60;
 pub const KILL: usize = 62;
 pub const CAPSET: usize = 126;
 pub const GETTID: usize = 186;

@@ -1,6 +1,6 @@
 //! The agent's thread. See the rules in the crate's head.
 
-use crate::protocol::{DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared};
+use crate::protocol::{DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared, TELL_LEAVE};
 use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
@@ -44,12 +44,13 @@ pub extern "C" fn run(argument: usize) -> ! {
     shared.ready.store(1, Release);
     wake(&shared.ready);
     loop {
-        let mut byte = 0u8;
-        // SAFETY: one byte of our own stack.
+        let mut word = [0u8; 2];
+        // SAFETY: two bytes of our own stack.
         let got = unsafe {
-            call(syscall::READ, [start.socket as usize, &raw mut byte as usize, 1, 0, 0, 0])
+            call(syscall::READ, [start.socket as usize, word.as_mut_ptr() as usize, 2, 0, 0, 0])
         };
         match got {
+            2 if word[0] == TELL_LEAVE => leave(word[1]),
             1 => run_batch(shared, start.uffd as usize),
             EINTR => {}
             _ => die(),
@@ -128,6 +129,15 @@ fn drop_rights() {
     // SAFETY: both structures outlive the call, which concerns this thread only.
     unsafe {
         call(syscall::CAPSET, [&raw const header as usize, none.as_ptr() as usize, 0, 0, 0, 0]);
+    }
+}
+
+/// Every thread of the program has ended without ending the process: this one must not keep it, and
+/// leaves the status that the last of them would have.
+fn leave(code: u8) -> ! {
+    loop {
+        // SAFETY: ends this thread.
+        unsafe { call(syscall::EXIT, [code as usize, 0, 0, 0, 0, 0]) };
     }
 }
 

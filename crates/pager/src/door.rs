@@ -77,7 +77,7 @@ fn greet(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
     };
     let shared = SharedMap::new(memory.as_fd())?;
     let joined = if greeting.kind == GREET_FORKED {
-        greet_forked(pager, &greeting, pid, socket, shared)
+        greet_forked(pager, pid, socket, shared)
     } else {
         greet_new(pager, &greeting, pid, socket, shared, fds.next())
     };
@@ -117,7 +117,6 @@ fn greet_new(
 
 fn greet_forked(
     pager: &Arc<Pager>,
-    greeting: &Greeting,
     pid: u32,
     socket: Socket,
     shared: SharedMap<ebb_agent::protocol::Shared>,
@@ -125,7 +124,7 @@ fn greet_forked(
     let deadline = Instant::now() + FORK_PATIENCE;
     let mut strangers: Vec<Arc<Mm>> = Vec::new();
     let mm = loop {
-        let candidate = next_candidate(pager, greeting.parent, &strangers, deadline);
+        let candidate = next_candidate(pager, &strangers, deadline);
         let Some(candidate) = candidate else {
             return refuse(&socket);
         };
@@ -138,23 +137,19 @@ fn greet_forked(
         .forked
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
-        .retain(|(_, waiting)| !Arc::ptr_eq(waiting, &mm));
+        .retain(|waiting| !Arc::ptr_eq(waiting, &mm));
     mm.set_process(pid);
     let answer = Answer { magic: MAGIC, refused: 0 };
     socket.send(&answer.to_bytes(), &[mm.uffd.as_fd()])?;
     pager.attach(&mm, Link::new(socket, shared))
 }
 
-/// A child of `parent` that has not greeted and is none of `strangers`, as soon as there is one.
-fn next_candidate(
-    pager: &Pager,
-    parent: u32,
-    strangers: &[Arc<Mm>],
-    deadline: Instant,
-) -> Option<Arc<Mm>> {
-    let find = |forked: &Vec<(u32, Arc<Mm>)>| {
+/// A forked child that has not greeted and is none of `strangers`, as soon as there is one. Whose
+/// child does not matter, and could not be compared across process namespaces.
+fn next_candidate(pager: &Pager, strangers: &[Arc<Mm>], deadline: Instant) -> Option<Arc<Mm>> {
+    let find = |forked: &Vec<Arc<Mm>>| {
         let unknown = |mm: &Arc<Mm>| !strangers.iter().any(|stranger| Arc::ptr_eq(stranger, mm));
-        forked.iter().find(|(of, mm)| *of == parent && unknown(mm)).map(|(_, mm)| mm.clone())
+        forked.iter().find(|mm| unknown(mm)).cloned()
     };
     let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
     let patience = deadline.saturating_duration_since(Instant::now());

@@ -193,6 +193,18 @@ impl Server<'_> {
         }
     }
 
+    /// A child of a raw `clone` never greets: it is looked for among the processes of the tree.
+    fn find_process(&self, mm: &Arc<Mm>, state: &mut State) {
+        for pid in crate::monitor::tree(self.pager) {
+            let proof = mm.is_process(state, pid, self.pager.started.elapsed().as_nanos());
+            self.pager.resident().zone.charge(1);
+            if proof == Some(true) {
+                mm.set_process(pid);
+                return;
+            }
+        }
+    }
+
     fn set_aside(&mut self, touch: Touch) {
         self.waiting.push_back(touch);
         self.pager.starving.store(self.waiting.len() as u32, Relaxed);
@@ -545,6 +557,9 @@ impl Server<'_> {
         let mut space = self.pager.resident().fork(&state.space, id);
         let mut areas = state.areas.clone();
         let mut pool = state.pool.clone();
+        if parent.pid.load(Relaxed) == 0 {
+            self.find_process(parent, state);
+        }
         let parent_pid = parent.pid.load(Relaxed);
         let parent_task = parent.task();
         // Nothing of these ranges reached the child; the program may have asked for that at any time.
@@ -584,7 +599,7 @@ impl Server<'_> {
             self.pager.kill_tree();
             return;
         }
-        self.pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push((parent_pid, child));
+        self.pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
         self.pager.fork_seen.notify_all();
         self.pager.monitor.raise();
     }

@@ -2,7 +2,7 @@
 
 use ebb_agent::protocol::{
     BATCH_MAX, DONE, IDLE, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared,
-    pinned_home,
+    TELL_BATCH, TELL_LEAVE, pinned_home,
 };
 use ebb_sys::futex;
 use ebb_sys::shared::SharedMap;
@@ -97,6 +97,12 @@ impl Link {
         }
     }
 
+    /// The program has no thread left: the agent's must not keep the process.
+    pub fn leave(&self, code: u8) {
+        // A full line is emptied first; this is called again.
+        let _ = self.socket.send_now(&[TELL_LEAVE, code]);
+    }
+
     /// The agent's thread.
     #[must_use]
     pub fn thread(&self) -> u32 {
@@ -121,7 +127,7 @@ impl Link {
         // Partner: the agent's swap of POSTED.
         self.shared.state.store(POSTED, Release);
         // If the line is full the agent has been told often enough.
-        if self.socket.send_now(&[1]).is_err() {
+        if self.socket.send_now(&[TELL_BATCH]).is_err() {
             return self.call_back();
         }
         self.wait(PATIENCE)

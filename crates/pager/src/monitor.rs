@@ -158,6 +158,13 @@ impl Monitor<'_> {
 
     fn take_census(&mut self, mms: &[Arc<Mm>]) {
         self.census = Instant::now();
+        for mm in mms {
+            if let Some(link) = mm.link.get()
+                && let Some(code) = proc::deserted(mm.pid.load(Relaxed))
+            {
+                link.leave(code);
+            }
+        }
         let known: HashSet<u32> = mms
             .iter()
             .filter(|mm| !mm.closing.load(Relaxed))

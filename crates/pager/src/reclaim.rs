@@ -290,8 +290,12 @@ impl Reclaim<'_> {
         };
         match link.execute(&operations) {
             Outcome::Done => {
-                // At worst every one of them is a new page now; measured again at the next tick.
-                self.pager.resident().zone.charge(operations.len() as u64);
+                // At worst every one of them is a new page now. Each was counted half here and half at
+                // a relative; counted anew before long.
+                let copied = operations.len() as u64;
+                self.pager.resident().zone.charge(copied);
+                let less = |shared: u64| Some(shared.saturating_sub(2 * copied));
+                let _ = mm.shared.fetch_update(Relaxed, Relaxed, less);
                 self.settle(mm, &frames, Fate::Retry);
                 frames.len()
             }

@@ -79,8 +79,8 @@ pub struct Pager {
     pub counters: Counters,
     pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
     next_mm: AtomicU32,
-    /// Children of forks that have not greeted yet, with their parents' process numbers.
-    pub forked: Mutex<Vec<(u32, Arc<Mm>)>>,
+    /// Children of forks that have not greeted yet.
+    pub forked: Mutex<Vec<Arc<Mm>>>,
     pub fork_seen: Condvar,
     pub epoll: OwnedFd,
     wake: OwnedFd,
@@ -225,7 +225,7 @@ impl Pager {
         self.forked
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .retain(|(_, waiting)| !Arc::ptr_eq(waiting, mm));
+            .retain(|waiting| !Arc::ptr_eq(waiting, mm));
         self.discard(&dropped);
         self.monitor.raise();
         self.wake_faults();

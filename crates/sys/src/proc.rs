@@ -122,6 +122,19 @@ pub fn state(pid: u32) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
+/// The exit code of a process whose first thread has ended, and of whose others at most one is left.
+#[must_use]
+pub fn deserted(pid: u32) -> Option<u8> {
+    if state(pid) != Some('Z') {
+        return None;
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The last field is the status as wait(2) reports it.
+    let status: u32 = text.split_ascii_whitespace().next_back()?.parse().ok()?;
+    (tasks <= 2).then_some((status >> 8) as u8)
+}
+
 /// Value in kB of a field of /proc/meminfo.
 #[must_use]
 pub fn meminfo_kb(field: &str) -> Option<u64> {
