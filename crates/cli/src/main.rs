@@ -35,6 +35,11 @@ enum Command {
     /// Measure reclaim: replay page traces, draw miss-ratio curves
     #[command(subcommand)]
     Lab(ebb_lab::cli::LabCommand),
+    /// Measure Ebb itself: `alloc` and `paging`, each with --help
+    Bench {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "BENCHMARK")]
+        arguments: Vec<String>,
+    },
     /// The pager of a run (started by `ebb run`)
     #[command(name = "__pager", hide = true)]
     Pager,
@@ -52,6 +57,7 @@ fn main() -> ExitCode {
             eprintln!("ebb: {error:#}");
             ExitCode::from(2)
         }),
+        Command::Bench { arguments } => ebb_bench::main(arguments),
         Command::Pager => run::pager(),
     }
 }

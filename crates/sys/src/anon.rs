@@ -11,6 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 /// An owned anonymous mapping, used as a slice of bytes.
 #[derive(Debug)]
@@ -45,6 +46,13 @@ impl AnonBuffer {
         // touch does the work, so the result does not matter.
         let _ =
             unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite) };
+    }
+
+    /// The buffer as words that threads may share.
+    pub fn words(&mut self) -> &[AtomicU64] {
+        // SAFETY: I1; the start is page aligned, the length a multiple of 4096, the bytes are
+        // initialised, and `&mut self` keeps every other view away while this one lives.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.length / 8) }
     }
 
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -85,6 +93,7 @@ impl Drop for AnonBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn a_buffer_is_zero_aligned_and_writable() {
@@ -95,5 +104,7 @@ mod tests {
         buffer.populate();
         buffer[8191] = 7;
         assert_eq!(buffer[8191], 7);
+        assert_eq!(buffer.words().len(), 1024);
+        assert_eq!(buffer.words()[1023].load(Ordering::Relaxed), 7 << 56);
     }
 }

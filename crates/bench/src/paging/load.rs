@@ -1,0 +1,342 @@
+//! The load: fills one anonymous mapping, then reads and writes its pages at random for a while.
+//!
+//! Every page starts with a header that is checked at each access; half of its words are random,
+//! so that it compresses to about a half. The pages' popularity is a table of a few MiB (Walker's
+//! alias method, over shuffled pages), so that drawing a page costs two reads and no arithmetic
+//! of floats. It prints one line of JSON; what it counts covers the measured seconds only.
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use ebb_sys::anon::AnonBuffer;
+use ebb_sys::proc;
+use serde::{Deserialize, Serialize};
+
+const WORDS: usize = 512;
+const SEED: u64 = 0x00eb_b0eb_b0eb_b0eb;
+/// Clock ticks of `/proc/PID/stat` are hundredths of a second on every Linux of today.
+const TICK_US: u64 = 10_000;
+
+/// How pages are chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Pattern {
+    /// Zipf 0.99 over shuffled pages.
+    Zipf,
+    /// Every page alike.
+    Uniform,
+    /// Four fifths zipf, one fifth reads of a cursor that goes round.
+    Scanmix,
+    /// Nothing after the first touch of every page, which writes one word.
+    Touch,
+}
+
+#[derive(Debug, Parser)]
+#[command(name = "ebb bench paging-load")]
+struct Args {
+    #[arg(long, value_enum)]
+    pattern: Pattern,
+    #[arg(long)]
+    mib: usize,
+    #[arg(long)]
+    threads: usize,
+    /// Seconds before measuring starts.
+    #[arg(long)]
+    warm: f64,
+    #[arg(long)]
+    seconds: f64,
+    /// Enter this cgroup first.
+    #[arg(long)]
+    cgroup: Option<std::path::PathBuf>,
+    /// Count what the other children of the parent cost too: the pager's.
+    #[arg(long)]
+    siblings: bool,
+}
+
+/// What a load found.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// First touch of all pages.
+    pub fill_us: u64,
+    /// Accesses before measuring.
+    pub warm_accesses: u64,
+    /// Accesses measured.
+    pub accesses: u64,
+    /// How long they took.
+    pub wall_us: u64,
+    /// Processor time meanwhile, of the load and of Ebb.
+    pub cpu_us: u64,
+    /// Pages the kernel swapped in meanwhile.
+    pub swapped_in: u64,
+    /// Resident memory of Ebb's own processes, what it shares with the program left out.
+    pub ebb_bytes: u64,
+    /// Resident memory that Ebb shares with the program: the pages that cool.
+    pub ebb_shared_bytes: u64,
+}
+
+/// Runs the load; its arguments come from the benchmark.
+pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
+    let name = std::iter::once("paging-load".to_string());
+    let args = match Args::try_parse_from(name.chain(args)) {
+        Ok(args) => args,
+        Err(error) => {
+            // Nowhere to tell it if the output is closed.
+            let _ = error.print();
+            return ExitCode::from(2);
+        }
+    };
+    match run(&args) {
+        Ok(outcome) => {
+            println!("{}", serde_json::json!(outcome));
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("paging-load: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<Outcome, String> {
+    if let Some(cgroup) = &args.cgroup {
+        std::fs::write(cgroup.join("cgroup.procs"), "0").map_err(|e| format!("cgroup: {e}"))?;
+    }
+    let pages = args.mib * 256;
+    let popularity = match args.pattern {
+        Pattern::Zipf | Pattern::Scanmix => Some(Alias::zipf(pages)),
+        Pattern::Uniform | Pattern::Touch => None,
+    };
+    let mut memory = AnonBuffer::new(pages * 4096).map_err(|e| format!("memory: {e}"))?;
+    let words = memory.words();
+    let mut outcome = Outcome::default();
+    let start = Instant::now();
+    fill(words, args.pattern != Pattern::Touch);
+    outcome.fill_us = start.elapsed().as_micros() as u64;
+    if args.pattern == Pattern::Touch {
+        return Ok(outcome);
+    }
+    let mut workers: Vec<Worker> = (0..args.threads as u64)
+        .map(|n| Worker {
+            words,
+            popularity: popularity.as_ref(),
+            random: Random(SEED + n),
+            scan: args.pattern == Pattern::Scanmix,
+            cursor: pages * n as usize / args.threads,
+        })
+        .collect();
+    (outcome.warm_accesses, _) = phase(&mut workers, args.warm)?;
+    let cpu = cpu_us(args.siblings);
+    let swapped = swapped_in();
+    (outcome.accesses, outcome.wall_us) = phase(&mut workers, args.seconds)?;
+    outcome.cpu_us = cpu_us(args.siblings) - cpu;
+    outcome.swapped_in = swapped_in() - swapped;
+    if args.siblings {
+        for pid in keepers() {
+            outcome.ebb_bytes += resident(pid, "RssAnon:") + resident(pid, "RssFile:");
+            outcome.ebb_shared_bytes += resident(pid, "RssShmem:");
+        }
+    }
+    Ok(outcome)
+}
+
+fn header(page: usize) -> u64 {
+    (page as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn fill(words: &[AtomicU64], content: bool) {
+    let mut random = Random(SEED ^ 0xf111);
+    for (page, words) in words.chunks_exact(WORDS).enumerate() {
+        words[0].store(header(page), Relaxed);
+        if content {
+            words[2..].iter().step_by(2).for_each(|word| word.store(random.next(), Relaxed));
+        }
+    }
+}
+
+struct Worker<'a> {
+    words: &'a [AtomicU64],
+    popularity: Option<&'a Alias>,
+    random: Random,
+    scan: bool,
+    cursor: usize,
+}
+
+impl Worker<'_> {
+    fn access(&mut self) -> bool {
+        let pages = self.words.len() / WORDS;
+        let draw = self.random.next();
+        if self.scan && draw.is_multiple_of(5) {
+            self.cursor = (self.cursor + 1) % pages;
+            return self.words[self.cursor * WORDS].load(Relaxed) == header(self.cursor);
+        }
+        let page = match self.popularity {
+            Some(popularity) => popularity.draw(self.random.next()),
+            None => self.random.next() as usize % pages,
+        };
+        let words = &self.words[page * WORDS..];
+        if (draw >> 32) % 10 < 3 {
+            words[1].store(draw, Relaxed);
+        }
+        words[0].load(Relaxed) == header(page)
+    }
+}
+
+/// Runs every worker for so long: how many accesses that were, and how long it took.
+fn phase(workers: &mut [Worker<'_>], seconds: f64) -> Result<(u64, u64), String> {
+    let start = Instant::now();
+    let limit = Duration::from_secs_f64(seconds);
+    let wrong = AtomicBool::new(false);
+    let count = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for worker in workers {
+            let (wrong, count) = (&wrong, &count);
+            scope.spawn(move || {
+                let mut mine = 0;
+                while start.elapsed() < limit && !wrong.load(Relaxed) {
+                    if !(0..64).all(|_| worker.access()) {
+                        wrong.store(true, Relaxed);
+                    }
+                    mine += 64;
+                }
+                count.fetch_add(mine, Relaxed);
+            });
+        }
+    });
+    if wrong.load(Relaxed) {
+        return Err("a page came back with other content".into());
+    }
+    Ok((count.load(Relaxed), start.elapsed().as_micros() as u64))
+}
+
+/// The front and its other children, when this runs under `ebb run`.
+fn keepers() -> Vec<u32> {
+    let front = std::os::unix::process::parent_id();
+    let mut pids = proc::children(front);
+    pids.retain(|&pid| pid != std::process::id());
+    pids.push(front);
+    pids
+}
+
+fn cpu_us(siblings: bool) -> u64 {
+    let mut pids = vec![std::process::id()];
+    if siblings {
+        pids.extend(keepers());
+    }
+    let ticks = |pid: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The name, in parentheses, may hold spaces; the 14th and 15th fields are wanted.
+        let after = stat.rsplit(')').next().unwrap_or_default();
+        let fields = after.split_whitespace().skip(11).take(2);
+        fields.filter_map(|field| field.parse::<u64>().ok()).sum::<u64>()
+    };
+    pids.iter().map(ticks).sum::<u64>() * TICK_US
+}
+
+fn swapped_in() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let value = text.lines().find_map(|line| line.strip_prefix("pswpin "));
+    value.and_then(|value| value.parse().ok()).unwrap_or(0)
+}
+
+fn resident(pid: u32, field: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let value = text.lines().find_map(|line| line.strip_prefix(field));
+    let kib = value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// Splitmix: small, seeded, good enough to draw pages.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// Walker's table: a column is kept with probability `keep / 2^32`, else its alias is taken.
+struct Alias {
+    columns: Vec<(u32, u32)>,
+}
+
+impl Alias {
+    fn zipf(pages: usize) -> Self {
+        let mut order: Vec<usize> = (0..pages).collect();
+        let mut random = Random(SEED ^ 0x5aff1e);
+        for n in (1..pages).rev() {
+            order.swap(n, random.next() as usize % (n + 1));
+        }
+        let mut weights = vec![0.0; pages];
+        for (rank, &page) in order.iter().enumerate() {
+            weights[page] = ((rank + 1) as f64).powf(-0.99);
+        }
+        Self::new(weights)
+    }
+
+    fn new(mut weights: Vec<f64>) -> Self {
+        let mean = weights.iter().sum::<f64>() / weights.len() as f64;
+        weights.iter_mut().for_each(|weight| *weight /= mean);
+        let mut columns: Vec<(u32, u32)> =
+            (0..weights.len() as u32).map(|page| (u32::MAX, page)).collect();
+        let (mut small, mut large): (Vec<usize>, Vec<usize>) =
+            (0..weights.len()).partition(|&page| weights[page] < 1.0);
+        while let (Some(&giver), Some(taker)) = (large.last(), small.pop()) {
+            columns[taker] = ((weights[taker] * 4_294_967_296.0) as u32, giver as u32);
+            weights[giver] -= 1.0 - weights[taker];
+            if weights[giver] < 1.0 {
+                large.pop();
+                small.push(giver);
+            }
+        }
+        Self { columns }
+    }
+
+    fn draw(&self, random: u64) -> usize {
+        let column = ((random >> 32) * self.columns.len() as u64) >> 32;
+        let (keep, alias) = self.columns[column as usize];
+        if (random as u32) <= keep { column as usize } else { alias as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_draws_by_weight() {
+        let table = Alias::new(vec![1.0, 2.0, 5.0]);
+        let mut random = Random(1);
+        let mut counts = [0_u32; 3];
+        (0..80_000).for_each(|_| counts[table.draw(random.next())] += 1);
+        for (count, expected) in counts.into_iter().zip([10_000, 20_000, 50_000]) {
+            assert!(count.abs_diff(expected) < 1000, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn half_of_the_draws_go_to_few_pages() {
+        let table = Alias::zipf(1 << 12);
+        let mut random = Random(2);
+        let mut counts = vec![0_u32; 1 << 12];
+        (0..100_000).for_each(|_| counts[table.draw(random.next())] += 1);
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let top: u32 = counts[..41].iter().sum();
+        assert!((44_000..54_000).contains(&top), "{top}");
+    }
+
+    #[test]
+    fn a_changed_header_is_noticed() {
+        let words: Vec<AtomicU64> = (0..4 * WORDS).map(|_| AtomicU64::new(0)).collect();
+        fill(&words, true);
+        let worker =
+            || Worker { words: &words, popularity: None, random: Random(3), scan: true, cursor: 0 };
+        assert!(phase(&mut [worker(), worker()], 0.01).is_ok());
+        words[2 * WORDS].store(5, Relaxed);
+        assert!(phase(&mut [worker()], 5.0).is_err());
+    }
+}

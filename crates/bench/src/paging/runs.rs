@@ -1,0 +1,128 @@
+//! One run of the load in one configuration.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use ebb_sys::process;
+use ebb_sys::signals::{SIGINT, SIGTERM, Signals};
+use serde_json::Value;
+
+use super::load::Outcome;
+
+/// Where the load runs.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Under `ebb run` with this limit and these further arguments.
+    Ebb { limit_bytes: u64, more: Vec<String> },
+    /// In this memory cgroup.
+    Kernel(PathBuf),
+    /// As it is.
+    Plain,
+}
+
+/// What the load does.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub pattern: &'static str,
+    pub threads: usize,
+    pub mib: usize,
+    pub warm: f64,
+    pub seconds: f64,
+}
+
+/// Starts runs; ends them when the benchmark is told to end.
+#[derive(Debug)]
+pub struct Runner {
+    ebb: PathBuf,
+    load: Vec<String>,
+    signals: Signals,
+    scratch: PathBuf,
+}
+
+impl Runner {
+    /// Finds the `ebb` to measure: this program, or its neighbour.
+    pub fn new(ebb: Option<PathBuf>) -> Result<Self, String> {
+        let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+        let is_ebb = here.file_name().is_some_and(|name| name == "ebb");
+        let ebb = ebb.unwrap_or_else(|| here.with_file_name("ebb"));
+        if !ebb.exists() {
+            let ebb = ebb.display();
+            return Err(format!("no {ebb}; build it: cargo build --release --package ebb"));
+        }
+        let mut load = vec![here.to_string_lossy().into_owned()];
+        load.extend(is_ebb.then(|| "bench".to_string()));
+        load.push("paging-load".to_string());
+        let signals =
+            Signals::take(&[SIGINT, SIGTERM]).map_err(|e| format!("cannot take signals: {e}"))?;
+        let name = format!("ebb-bench-{}.json", std::process::id());
+        Ok(Self { ebb, load, signals, scratch: std::env::temp_dir().join(name) })
+    }
+
+    /// Runs the load: what it found, and how many pages Ebb loaded over the whole run.
+    pub fn run(&self, place: &Place, load: &Load) -> Result<(Outcome, u64), String> {
+        let mut command = match place {
+            Place::Ebb { limit_bytes, more } => {
+                let mut command = Command::new(&self.ebb);
+                command.args(["run", "--memory-max", &limit_bytes.to_string()]);
+                command.args(["--report", "json", "--report-file"]).arg(&self.scratch);
+                command.args(more).arg("--").args(&self.load).arg("--siblings");
+                command
+            }
+            Place::Kernel(cgroup) => {
+                let mut command = Command::new(&self.load[0]);
+                command.args(&self.load[1..]).arg("--cgroup").arg(cgroup);
+                command
+            }
+            Place::Plain => {
+                let mut command = Command::new(&self.load[0]);
+                command.args(&self.load[1..]);
+                command
+            }
+        };
+        command.args(["--pattern", load.pattern, "--mib", &load.mib.to_string()]);
+        command.args(["--threads", &load.threads.to_string()]);
+        command.args(["--warm", &load.warm.to_string(), "--seconds", &load.seconds.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        process::confine(&mut command);
+        let child = command.spawn().map_err(|e| format!("cannot start the load: {e}"))?;
+        let outcome = self.wait(child)?;
+        let loaded = match place {
+            Place::Ebb { .. } => self.loaded()?,
+            _ => 0,
+        };
+        Ok((outcome, loaded))
+    }
+
+    fn wait(&self, mut child: Child) -> Result<Outcome, String> {
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if self.signals.next().is_some() => {
+                    // Gone already is as good.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err("interrupted".into());
+                }
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                Err(error) => return Err(format!("cannot wait for the load: {error}")),
+            }
+        };
+        if !status.success() {
+            return Err(format!("the load failed: {status}"));
+        }
+        let mut text = String::new();
+        let stdout = child.stdout.as_mut().ok_or("the load has no output")?;
+        std::io::Read::read_to_string(stdout, &mut text).map_err(|e| e.to_string())?;
+        serde_json::from_str(&text).map_err(|error| format!("the load said {text:?}: {error}"))
+    }
+
+    fn loaded(&self) -> Result<u64, String> {
+        let text = std::fs::read_to_string(&self.scratch);
+        // Left behind, it is one small file.
+        let _ = std::fs::remove_file(&self.scratch);
+        let report: Value = serde_json::from_str(&text.map_err(|e| format!("no report: {e}"))?)
+            .map_err(|error| format!("the report is no JSON: {error}"))?;
+        report["faults"]["loaded"].as_u64().ok_or_else(|| "the report lacks its loads".into())
+    }
+}
