@@ -348,6 +348,46 @@ static int case_lock(int argc, char **argv) {
     return 0;
 }
 
+/* Everything is locked for a while, also what comes later; then memory is used as before. */
+static int case_lock_all(int argc, char **argv) {
+    struct ballast little = ballast_new(2, 8);
+    MUST(mlockall(MCL_CURRENT | MCL_FUTURE) == 0);
+    struct ballast locked = ballast_new(1, 9);
+    MUST(munlockall() == 0);
+    struct ballast b = load(argc, argv, 0);
+    press(b.bytes);
+    ballast_check(&b, "after everything was locked");
+    ballast_check(&little, "what was locked");
+    ballast_check(&locked, "what came locked");
+    puts("lock-all: ok");
+    return 0;
+}
+
+/* Reads every page that it can read, its own and whatever else is in its address space, as
+ * collectors of garbage and of core files do. */
+static int case_scan_self(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    uint64_t sum = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        char line[512];
+        FILE *maps = fopen("/proc/self/maps", "r");
+        MUST(maps);
+        while (fgets(line, sizeof line, maps)) {
+            unsigned long start, end;
+            char rights[5];
+            MUST(sscanf(line, "%lx-%lx %4s", &start, &end, rights) == 3);
+            if (rights[0] != 'r' || strstr(line, "[v")) continue;
+            for (unsigned long at = start; at < end && at - start < 256 * MIB; at += PAGE)
+                sum += *(volatile uint64_t *)at;
+        }
+        fclose(maps);
+        press(b.bytes);
+        ballast_check(&b, "after a look at everything");
+    }
+    puts(sum ? "scan-self: ok" : "scan-self: nothing there");
+    return 0;
+}
+
 /* Shared memory and private file pages are not the pager's; they must stay right all the same. */
 static int case_shared(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
@@ -451,7 +491,8 @@ static const struct test_case cases[] = {
     {"aio", case_aio}, {"vectors", case_vectors}, {"vmsplice", case_vmsplice},
     {"peek", case_peek}, {"sparse", case_sparse}, {"areas", case_areas},
     {"short-lived", case_short_lived}, {"stack", case_stack},
-    {"write-barrier", case_write_barrier}, {"lock", case_lock}, {"shared", case_shared},
+    {"write-barrier", case_write_barrier}, {"lock", case_lock},
+    {"lock-all", case_lock_all}, {"scan-self", case_scan_self}, {"shared", case_shared},
     {"sleepers", case_sleepers}, {"together", case_together}, {NULL, NULL},
 };
 

@@ -137,6 +137,60 @@ static int case_raw_fork(int argc, char **argv) {
     return 0;
 }
 
+/* A child made around the C library forks by the C library, and has threads of its own. */
+static void *check_ballast(void *argument) {
+    ballast_check(argument, "thread of a raw child");
+    return argument;
+}
+
+static int case_raw_fork_fork(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    long child = syscall(SYS_fork);
+    MUST(child >= 0);
+    if (child > 0) {
+        ballast_change(&b);
+        wait_ok(child, "raw-fork-fork");
+        ballast_check(&b, "parent of a raw child");
+        puts("raw-fork-fork: ok");
+        return 0;
+    }
+    for (int round = 0; round < 3; round++) {
+        pid_t grandchild = fork();
+        MUST(grandchild >= 0);
+        if (grandchild == 0) child_with_copy(&b, "grandchild");
+        pthread_t thread;
+        void *result;
+        MUST(pthread_create(&thread, NULL, check_ballast, &b) == 0);
+        MUST(pthread_join(thread, &result) == 0 && result == &b);
+        wait_ok(grandchild, "grandchild");
+    }
+    _exit(0);
+}
+
+/* A child that is stopped keeps its memory and holds up nobody else. */
+static int case_stopped(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child == 0) {
+        struct ballast own = ballast_new(6, 3);
+        raise(SIGSTOP);
+        ballast_check(&own, "child that was stopped");
+        ballast_check(&b, "copy in a child that was stopped");
+        _exit(0);
+    }
+    int status;
+    MUST(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+    for (int round = 0; round < 3; round++) {
+        ballast_change(&b);
+        ballast_check(&b, "beside a stopped child");
+    }
+    MUST(kill(child, SIGCONT) == 0);
+    wait_ok(child, "stopped");
+    puts("stopped: ok");
+    return 0;
+}
+
 static int case_many(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
     long count = number(argc, argv, 1, 12);
@@ -271,40 +325,6 @@ static int case_exec_from_thread(int argc, char **argv) {
     for (;;) ballast_change(&b), ballast_check(&b, "until exec");
 }
 
-/* ---- threads ---------------------------------------------------------------------------- */
-
-static __thread uint64_t own[1024];
-
-static void *thread_life(void *argument) {
-    uint64_t seed = (uintptr_t)argument;
-    volatile uint64_t deep[8192];
-    for (size_t i = 0; i < 1024; i++) own[i] = word_at(seed, i);
-    for (size_t i = 0; i < 8192; i++) deep[i] = word_at(seed, i);
-    usleep(seed % 7 * 1000);
-    for (size_t i = 0; i < 1024; i++) MUST(own[i] == word_at(seed, i));
-    for (size_t i = 0; i < 8192; i++) MUST(deep[i] == word_at(seed, i));
-    return argument;
-}
-
-/* Threads come and go while their stacks and control blocks are pushed out. */
-static int case_threads(int argc, char **argv) {
-    struct ballast b = load(argc, argv, 0);
-    long waves = number(argc, argv, 1, 20);
-    for (long wave = 0; wave < waves; wave++) {
-        pthread_t threads[32];
-        for (long i = 0; i < 32; i++)
-            MUST(pthread_create(&threads[i], NULL, thread_life, (void *)(wave * 100 + i + 1)) == 0);
-        ballast_check(&b, "beside threads");
-        for (long i = 0; i < 32; i++) {
-            void *result;
-            MUST(pthread_join(threads[i], &result) == 0);
-            MUST(result == (void *)(wave * 100 + i + 1));
-        }
-    }
-    puts("threads: ok");
-    return 0;
-}
-
 /* ---- signals ---------------------------------------------------------------------------- */
 
 static volatile sig_atomic_t told;
@@ -326,6 +346,25 @@ static int case_wait_for_signal(int argc, char **argv) {
     snprintf(line, sizeof line, "signal %d\n", (int)told);
     say(line);
     return 40;
+}
+
+static volatile sig_atomic_t count;
+
+static void count_one(int signal) {
+    (void)signal;
+    count++;
+}
+
+/* How many SIGINTs arrive: one key press is one signal. */
+static int case_count_interrupts(int argc, char **argv) {
+    (void)argc, (void)argv;
+    struct sigaction action = {.sa_handler = count_one};
+    sigaction(SIGINT, &action, NULL);
+    say("ready\n");
+    while (!count) usleep(1000);
+    for (int i = 0; i < 300; i++) usleep(1000);
+    printf("%d interrupt\n", (int)count);
+    return 0;
 }
 
 /* A timer interrupts at random points, on a stack of its own, and its handler reads memory. */
@@ -434,10 +473,12 @@ static const struct test_case cases[] = {
     {"exit", case_exit}, {"signal", case_signal}, {"crash", case_crash},
     {"exit-from-thread", case_exit_from_thread}, {"main-thread-ends", case_main_thread_ends},
     {"fork", case_fork}, {"fork-snapshot", case_fork_snapshot}, {"raw-fork", case_raw_fork},
+    {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},
     {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
     {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"exec", case_exec},
-    {"exec-from-thread", case_exec_from_thread}, {"threads", case_threads},
-    {"wait-for-signal", case_wait_for_signal}, {"timer", case_timer},
+    {"exec-from-thread", case_exec_from_thread},
+    {"wait-for-signal", case_wait_for_signal},
+    {"count-interrupts", case_count_interrupts}, {"timer", case_timer},
     {"environment", case_environment}, {"surroundings", case_surroundings}, {"group", case_group},
     {"copy", case_copy}, {"close-all", case_close_all}, {NULL, NULL},
 };

@@ -1,10 +1,13 @@
 /*
- * verify MIB ROUNDS SEED THREADS: fills memory, then reads and rewrites pages at random.
+ * verify MIB ROUNDS SEED THREADS [SPAN]: fills memory, then reads and rewrites pages at random.
  *
+ * With SPAN, words repeat after that many, so that a page can be compressed.
  * Each thread owns its pages, so every read has one right answer. Two reads in three go to a
  * tenth of the pages. Ends with one line that depends on SEED and ROUNDS alone.
  */
 #include "common.h"
+
+static size_t span = WORDS;
 
 struct share {
     pthread_t thread;
@@ -20,24 +23,27 @@ static void check_page(struct share *s, size_t page) {
     volatile uint64_t *words = s->base + page * WORDS;
     for (size_t w = 0; w < WORDS; w++) {
         uint64_t got = words[w];
-        if (got != word_at(key, w))
+        if (got != word_at(key, w % span))
             die("wrong word: page %zu word %zu at %p: read %016lx, want %016lx (version %u)", page,
-                w, (void *)&words[w], got, word_at(key, w), s->version[page]);
+                w, (void *)&words[w], got, word_at(key, w % span), s->version[page]);
     }
     s->digest = mix(s->digest ^ key);
 }
 
+static void write_page(struct share *s, size_t page) {
+    uint64_t key = page_key(s->seed, page, ++s->version[page]);
+    for (size_t w = 0; w < WORDS; w++) s->base[page * WORDS + w] = word_at(key, w % span);
+}
+
 static void *work(void *argument) {
     struct share *s = argument;
-    fill(s->base, s->pages * PAGE, s->seed, 1);
-    for (size_t page = 0; page < s->pages; page++) s->version[page] = 1;
+    for (size_t page = 0; page < s->pages; page++) write_page(s, page);
     for (size_t step = 0; step < s->rounds * s->pages; step++) {
         size_t reach = below(&s->random, 3) ? s->pages / 10 + 1 : s->pages;
         size_t page = below(&s->random, reach);
         check_page(s, page);
         if (below(&s->random, 3) != 0) continue;
-        uint64_t key = page_key(s->seed, page, ++s->version[page]);
-        for (size_t w = 0; w < WORDS; w++) s->base[page * WORDS + w] = word_at(key, w);
+        write_page(s, page);
     }
     for (size_t page = 0; page < s->pages; page++) check_page(s, page);
     return NULL;
@@ -46,6 +52,7 @@ static void *work(void *argument) {
 int main(int argc, char **argv) {
     long mib = number(argc, argv, 1, 64), rounds = number(argc, argv, 2, 2);
     long seed = number(argc, argv, 3, 1), threads = number(argc, argv, 4, 1);
+    span = number(argc, argv, 5, WORDS);
     size_t pages = mib * MIB / PAGE / threads;
     struct share *shares = calloc(threads, sizeof *shares);
     uint64_t digest = 0;

@@ -102,12 +102,16 @@ impl Launch {
         self
     }
 
-    fn command(&self) -> Command {
+    /// The command; a limited run leaves its report in `folder`, unless told otherwise.
+    fn command(&self, folder: &Path) -> Command {
         let mut command = match self.limit {
             None => Command::new(&self.program),
             Some(bytes) => {
                 let mut ebb = Command::new(build::ebb());
                 ebb.arg("run").arg("--memory-max").arg(bytes.to_string());
+                if !self.options.iter().any(|option| option == "--report") {
+                    ebb.arg("--report-file").arg(folder.join("report"));
+                }
                 ebb.args(&self.options).arg("--").arg(&self.program);
                 ebb
             }
@@ -132,7 +136,7 @@ impl Launch {
             Some(path) => Stdio::from(File::open(path).expect("input file")),
             None => Stdio::null(),
         };
-        let mut command = self.command();
+        let mut command = self.command(folder.path());
         command.env(TAG, &tag).stdin(input).stdout(output("out")).stderr(output("err"));
         let begun = Instant::now();
         let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -157,6 +161,8 @@ impl Launch {
 pub struct Peak {
     pub bytes: u64,
     pub holders: String,
+    /// The most that Ebb's own processes held, whatever it was for.
+    pub own: u64,
     pub samples: u64,
 }
 
@@ -193,6 +199,7 @@ fn sample(root: &Root, shared: &Mutex<Peak>) {
     let mut bytes = tree.anonymous();
     let mut peak = shared.lock().expect("sampler's peak");
     peak.samples += 1;
+    peak.own = peak.own.max(tree.own());
     if bytes > peak.bytes && tree.program.len() > 1 {
         bytes = bytes.min(root.descendants().anonymous());
     }
@@ -275,7 +282,7 @@ impl Running {
     /// All that is known of it, for a message.
     fn state(&self) -> String {
         let (stdout, stderr) = (self.stdout(), self.stderr());
-        let command = format!("{:?}", self.launch.command());
+        let command = format!("{:?}", self.launch.command(self.folder.path()));
         let dump = self.root.find().dump();
         format!("command: {command}\nstdout: {stdout}\nstderr: {stderr}\n{dump}")
     }
@@ -292,8 +299,9 @@ impl Running {
         let read = |name| fs::read(self.folder.path().join(name)).expect("output");
         let stdout = read("out");
         let stderr = String::from_utf8_lossy(&read("err")).into_owned();
-        let command = format!("{:?}", self.launch.command());
-        Outcome { command, status, stdout, stderr, peak, wall, limit: self.launch.limit }
+        let command = format!("{:?}", self.launch.command(self.folder.path()));
+        let report = self.written("report");
+        Outcome { command, status, stdout, stderr, report, peak, wall, limit: self.launch.limit }
     }
 }
 
@@ -328,6 +336,8 @@ pub struct Outcome {
     pub status: ExitStatus,
     pub stdout: Vec<u8>,
     pub stderr: String,
+    /// What Ebb reported, if it did.
+    pub report: String,
     pub peak: Peak,
     pub wall: Duration,
     limit: Option<u64>,
@@ -364,7 +374,7 @@ impl Outcome {
     pub fn expect_within_limit(&self) -> &Self {
         let limit = self.limit.expect("a limited run");
         let most = limit + (limit * 3 / 100).max(8 * crate::MIB);
-        let Peak { bytes, holders, samples } = &self.peak;
+        let Peak { bytes, holders, samples, .. } = &self.peak;
         assert!(
             *bytes <= most,
             "held {bytes} bytes of {limit} (at most {most}) in {samples} samples: {holders}\n{}",
@@ -375,7 +385,8 @@ impl Outcome {
 
     fn state(&self) -> String {
         let (text, error) = (tail(&self.text()), tail(&self.stderr));
-        format!("command: {}\nstdout: {text}\nstderr: {error}", self.command)
+        let report = &self.report;
+        format!("command: {}\nstdout: {text}\nstderr: {error}\nreport: {report}", self.command)
     }
 }
 

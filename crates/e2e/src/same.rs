@@ -39,7 +39,8 @@ pub fn same(plain: &Outcome, limited: &Outcome) {
 /// Keeps the time and the peak of a run in the table.
 pub fn record(name: &str, percent: u64, outcome: &Outcome) {
     let (wall, peak) = (outcome.wall.as_secs_f64(), outcome.peak.bytes >> 20);
-    let line = format!("{name:28} {percent:3} %  {wall:7.2} s  peak {peak:5} MiB");
+    let own = outcome.peak.own >> 20;
+    let line = format!("{name:28} {percent:3} %  {wall:7.2} s  peak {peak:5} MiB  ebb {own:4} MiB");
     note(&line).expect("table of times");
     println!("{line}");
 }

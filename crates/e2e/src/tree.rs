@@ -80,6 +80,11 @@ impl Tree {
         }
     }
 
+    /// Bytes of anonymous memory that Ebb's own processes hold.
+    pub fn own(&self) -> u64 {
+        self.ebb.iter().map(|pid| kib_in(&format!("/proc/{pid}/status"), "RssAnon:") * 1024).sum()
+    }
+
     /// Who holds how much, for a message.
     pub fn describe(&self) -> String {
         let mut text = String::new();

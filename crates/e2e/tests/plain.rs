@@ -30,10 +30,18 @@ fn verify_and_hog_pass_without_ebb() {
 fn each_case_of_process_passes_without_ebb() {
     for case in ["fork", "fork-snapshot", "raw-fork", "many", "deep", "crash-child", "vfork"]
         .into_iter()
-        .chain(["exec", "exec-from-thread", "threads", "timer", "close-all"])
+        .chain(["exec", "exec-from-thread", "timer", "close-all", "raw-fork-fork"])
+        .chain(["stopped"])
     {
         let line = case.strip_suffix("-from-thread").unwrap_or(case);
         Launch::program("process", &format!("{case} 16")).run().expect_line(&format!("{line}: ok"));
+    }
+}
+
+#[test]
+fn each_case_of_threads_passes_without_ebb() {
+    for case in ["threads", "standard-threads", "late-threads", "robust-lock"] {
+        Launch::program("threads", &format!("{case} 16")).run().expect_line(&format!("{case}: ok"));
     }
 }
 
@@ -42,7 +50,7 @@ fn each_case_of_memory_passes_without_ebb() {
     for case in ["wipe-on-fork", "dont-fork", "discard", "break", "direct-io", "aio", "vectors"]
         .into_iter()
         .chain(["vmsplice", "peek", "sparse", "areas", "short-lived", "stack", "write-barrier"])
-        .chain(["lock", "shared", "sleepers", "together"])
+        .chain(["lock", "shared", "sleepers", "together", "lock-all", "scan-self"])
     {
         Launch::program("memory", &format!("{case} 16")).run().expect_line(&format!("{case}: ok"));
     }
@@ -50,7 +58,7 @@ fn each_case_of_memory_passes_without_ebb() {
 
 #[test]
 fn the_sampler_sees_what_a_tree_holds() {
-    let alone = Launch::program("process", "threads 64 30").run().peak.bytes >> 20;
+    let alone = Launch::program("process", "timer 64").run().peak.bytes >> 20;
     assert!((60..80).contains(&alone), "one process: {alone} MiB");
     // Three levels of children, each with a copy of its own of all 48 MiB.
     let tree = Launch::program("process", "deep 48 3").run().peak.bytes >> 20;

@@ -1,0 +1,139 @@
+/*
+ * threads CASE [MIB ...]: how threads end and are joined, with MIB of filled memory around them
+ * that a limit must have pushed out, and their stacks and control blocks with it.
+ */
+#include "common.h"
+
+#include <threads.h>
+#include <time.h>
+
+static struct ballast load(int argc, char **argv, int index) {
+    return ballast_new(number(argc, argv, index, 48), 13);
+}
+
+static __thread uint64_t own[1024];
+
+static void *thread_life(void *argument) {
+    uint64_t seed = (uintptr_t)argument;
+    volatile uint64_t deep[8192];
+    for (size_t i = 0; i < 1024; i++) own[i] = word_at(seed, i);
+    for (size_t i = 0; i < 8192; i++) deep[i] = word_at(seed, i);
+    usleep(seed % 7 * 1000);
+    for (size_t i = 0; i < 1024; i++) MUST(own[i] == word_at(seed, i));
+    for (size_t i = 0; i < 8192; i++) MUST(deep[i] == word_at(seed, i));
+    return argument;
+}
+
+/* Threads come and go while their stacks and control blocks are pushed out. */
+static int case_threads(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    long waves = number(argc, argv, 1, 20);
+    for (long wave = 0; wave < waves; wave++) {
+        pthread_t threads[32];
+        for (long i = 0; i < 32; i++)
+            MUST(pthread_create(&threads[i], NULL, thread_life, (void *)(wave * 100 + i + 1)) == 0);
+        ballast_check(&b, "beside threads");
+        for (long i = 0; i < 32; i++) {
+            void *result;
+            MUST(pthread_join(threads[i], &result) == 0);
+            MUST(result == (void *)(wave * 100 + i + 1));
+        }
+    }
+    puts("threads: ok");
+    return 0;
+}
+
+static int plain_thread(void *argument) {
+    thread_life(argument);
+    return 5;
+}
+
+/* Threads of the C standard, which do not go through pthread_create's name. */
+static int case_standard_threads(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    for (long wave = 0; wave < number(argc, argv, 1, 10); wave++) {
+        thrd_t threads[16];
+        for (long i = 0; i < 16; i++)
+            MUST(thrd_create(&threads[i], plain_thread, (void *)(i * 40 + 1)) == thrd_success);
+        ballast_check(&b, "beside threads");
+        for (long i = 0; i < 16; i++) {
+            int result;
+            MUST(thrd_join(threads[i], &result) == thrd_success && result == 5);
+        }
+    }
+    puts("standard-threads: ok");
+    return 0;
+}
+
+/* Threads that sleep so long before they end that all of their memory is pushed out. */
+static void *sleep_then_end(void *argument) {
+    usleep(400000);
+    return argument;
+}
+
+static int sleep_then_end_plainly(void *argument) {
+    return sleep_then_end(argument) != NULL;
+}
+
+static int case_late_threads(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pthread_t thread;
+    thrd_t plain;
+    MUST(pthread_create(&thread, NULL, sleep_then_end, &b) == 0);
+    MUST(thrd_create(&plain, sleep_then_end_plainly, &b) == thrd_success);
+    struct timespec now, end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += 1;
+    do {
+        ballast_change(&b);
+        ballast_check(&b, "beside a thread that ends");
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec < end.tv_sec || now.tv_nsec < end.tv_nsec);
+    void *result;
+    int plain_result;
+    MUST(pthread_join(thread, &result) == 0 && result == &b);
+    MUST(thrd_join(plain, &plain_result) == thrd_success && plain_result == 1);
+    puts("late-threads: ok");
+    return 0;
+}
+
+/* A thread ends while it holds a robust lock whose page was pushed out: the next one to take the
+ * lock is told. The kernel writes the lock on the thread's behalf, after its end. */
+static pthread_mutex_t *robust;
+static volatile int robust_held;
+
+static void *hold_and_end(void *argument) {
+    MUST(pthread_mutex_lock(robust) == 0);
+    robust_held = 1;
+    usleep(400000);
+    return argument;
+}
+
+static int case_robust_lock(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    robust = map(PAGE);
+    MUST(pthread_mutex_init(robust, &attributes) == 0);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, hold_and_end, NULL) == 0);
+    while (!robust_held) usleep(100);
+    ballast_change(&b);
+    ballast_check(&b, "while a robust lock is held");
+    MUST(pthread_join(thread, NULL) == 0);
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 5;
+    int error = pthread_mutex_timedlock(robust, &limit);
+    if (error != EOWNERDEAD) die("robust lock of a dead thread: %s", strerror(error));
+    puts("robust-lock: ok");
+    return 0;
+}
+
+static const struct test_case cases[] = {
+    {"threads", case_threads}, {"standard-threads", case_standard_threads},
+    {"late-threads", case_late_threads}, {"robust-lock", case_robust_lock}, {NULL, NULL},
+};
+
+int main(int argc, char **argv) { return run_case(cases, argc, argv); }

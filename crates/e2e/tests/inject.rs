@@ -1,0 +1,95 @@
+//! Storage that fails, lies, dawdles or fills up: the program reads right data, or dies by SIGBUS
+//! (or as out of memory when storage is full) with one line that names the cause. It never reads
+//! wrong data and never hangs.
+
+use ebb_e2e::MIB;
+use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::same::record;
+
+/// Pages that compress, so that the compressed tier can hold them too.
+const ARGUMENTS: &str = "48 1 5 2 32";
+
+const SIGBUS_CODE: i32 = 128 + 7;
+const OOM_CODE: i32 = 128 + 9;
+
+fn run(plan: &str, swap: &str) -> Outcome {
+    let options = format!("--swap {swap} --inject {plan},seed=7");
+    let launch = Launch::program("verify", ARGUMENTS).limit(24 * MIB).options(&options);
+    let outcome = launch.at_most(90).run();
+    record(&format!("inject {plan} ({swap})"), 50, &outcome);
+    outcome
+}
+
+/// Right, or dead with one line that has one of these words.
+#[track_caller]
+fn right_or_dead(plan: &str, code: i32, causes: &[&str]) {
+    let right = Launch::program("verify", ARGUMENTS).run().text();
+    for swap in ["ram", "file"] {
+        let outcome = run(plan, swap);
+        assert!(!outcome.stderr.contains("wrong word"), "{plan} {swap}: {}", outcome.stderr);
+        if outcome.code() == 0 {
+            assert_eq!(outcome.text(), right, "{plan} {swap}");
+            continue;
+        }
+        outcome.expect_code(code);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{plan} {swap}: {}", outcome.stderr);
+        let named = causes.iter().any(|cause| outcome.stderr.contains(cause));
+        assert!(named, "{plan} {swap}: {}", outcome.stderr);
+    }
+}
+
+/// These must be survived.
+#[track_caller]
+fn right(plan: &str) {
+    let right = Launch::program("verify", ARGUMENTS).run().text();
+    for swap in ["ram", "file"] {
+        let outcome = run(plan, swap);
+        assert_eq!(outcome.expect_code(0).text(), right, "{plan} {swap}");
+        outcome.expect_within_limit();
+    }
+}
+
+#[test]
+fn a_read_that_fails() {
+    right_or_dead("read-error@0.01", SIGBUS_CODE, &["read"]);
+    right_or_dead("read-error@n1", SIGBUS_CODE, &["read"]);
+}
+
+#[test]
+fn a_page_that_comes_back_changed() {
+    right_or_dead("flip@0.001", SIGBUS_CODE, &["hash", "checksum", "corrupt"]);
+}
+
+#[test]
+fn reads_that_give_less_than_asked() {
+    right_or_dead("short-read@0.1", SIGBUS_CODE, &["read", "short"]);
+}
+
+#[test]
+fn slow_reads_only_cost_time() {
+    right("slow-read=5ms@0.01");
+}
+
+#[test]
+fn a_write_that_fails_costs_no_data() {
+    right("write-error@n100");
+}
+
+#[test]
+fn storage_that_is_full() {
+    right_or_dead("full@n2000", OOM_CODE, &["full"]);
+}
+
+#[test]
+fn everything_at_once() {
+    let plan = "read-error@0.0005,short-read@0.01,slow-read=2ms@0.005,write-error@n300";
+    right_or_dead(plan, SIGBUS_CODE, &["read", "write", "short"]);
+}
+
+#[test]
+fn a_plan_that_cannot_be_read_is_refused() {
+    let outcome = run("explode@0.5", "ram");
+    outcome.expect_code(125);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.peak.bytes < MIB, "nothing may start");
+}

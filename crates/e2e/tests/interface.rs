@@ -1,0 +1,319 @@
+//! What the user and the program see of `ebb run` besides memory: statuses, streams, environment,
+//! messages, reports.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use ebb_e2e::build::{ebb, program, static_program};
+use ebb_e2e::client::{Random, value_of};
+use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::same::{need, same};
+use ebb_e2e::{MIB, SMALL};
+use tempfile::TempDir;
+
+#[test]
+fn every_exit_status_is_passed_on() {
+    for code in 0..=255 {
+        Launch::program("process", &format!("exit {code}")).limit(SMALL).run().expect_code(code);
+    }
+}
+
+#[test]
+fn the_signal_that_killed_the_program_is_passed_on() {
+    for signal in [1, 2, 3, 4, 6, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 31, 34, 64] {
+        let launch = Launch::program("process", &format!("signal {signal} 1")).limit(SMALL);
+        let outcome = launch.run();
+        outcome.expect_code(128 + signal);
+        assert_eq!(outcome.stderr, "", "signal {signal}");
+    }
+}
+
+#[test]
+fn streams_are_the_programs_own() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let input = folder.path().join("input");
+    let bytes = value_of(Random(4).next(), 1, 8 << 20);
+    fs::write(&input, &bytes).expect("input");
+    let outcome = Launch::program("process", "copy 32").input(&input).limit(SMALL).run();
+    outcome.expect_code(0);
+    assert!(outcome.stdout == bytes);
+    assert_eq!(outcome.stderr, "copied\n");
+}
+
+/// The environment has what it had, and besides only LD_PRELOAD and names that begin with EBB_.
+#[test]
+fn the_environment_stays() {
+    let variables = |outcome: &Outcome| -> BTreeMap<String, String> {
+        let text = outcome.expect_code(0).text();
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    };
+    // A library of the user's stays preloaded too.
+    let math = "/lib/x86_64-linux-gnu/libm.so.6";
+    for preload in [None, Some(math)] {
+        let mut launch = Launch::program("process", "environment").env("ODD", "a=b c");
+        if let Some(path) = preload {
+            launch = launch.env("LD_PRELOAD", path);
+        }
+        let (plain, limited) = (variables(&launch.run()), variables(&launch.limit(SMALL).run()));
+        for (name, value) in &limited {
+            let own = name.starts_with("EBB_") || name == "LD_PRELOAD";
+            assert!(own || plain.get(name) == Some(value), "{name}={value} is new or changed");
+        }
+        for name in plain.keys() {
+            assert!(limited.contains_key(name), "{name} is gone");
+        }
+        if let Some(path) = preload {
+            assert!(limited["LD_PRELOAD"].split([':', ' ']).any(|entry| entry == path));
+        }
+    }
+}
+
+/// Directory, umask, priority, descriptors, signal masks and dispositions, credentials, name.
+#[test]
+fn the_surroundings_stay() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let launch = Launch::program("process", "surroundings").args(["-x", "--", "", "a b", "*"]);
+    let launch = launch.directory(folder.path());
+    let seen = |outcome: Outcome| -> Vec<String> {
+        let text = outcome.expect_code(0).text();
+        // The agent is a thread of the program.
+        text.lines().filter(|line| !line.starts_with("Threads")).map(str::to_owned).collect()
+    };
+    assert_eq!(seen(launch.run()), seen(launch.limit(SMALL).run()));
+}
+
+#[test]
+fn the_program_stays_in_its_process_group() {
+    let launch = Launch::program("process", "group");
+    same(&launch.run(), &launch.clone().limit(SMALL).run());
+}
+
+#[test]
+fn without_a_limit_the_program_just_runs() {
+    let outcome = Launch::new(ebb()).args(["run", "--", "sh", "-c", "echo hello; exit 3"]).run();
+    assert_eq!(outcome.expect_code(3).text(), "hello\n");
+}
+
+// ---- bad input -------------------------------------------------------------------------------
+
+/// Programs and files that cannot be used, one of each kind.
+struct Unusable {
+    folder: TempDir,
+}
+
+impl Unusable {
+    fn new() -> Self {
+        let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder");
+        let this = Self { folder };
+        fs::create_dir(this.path("directory")).expect("directory");
+        fs::write(this.path("text"), "just text\n").expect("text");
+        fs::copy("/bin/true", this.path("plain")).expect("copy");
+        fs::copy("/bin/true", this.path("setuid")).expect("copy");
+        set_mode(&this.path("text"), 0o755);
+        set_mode(&this.path("plain"), 0o644);
+        // For root a set-uid file is only special when it belongs to somebody else.
+        if rustix::process::getuid().is_root() {
+            std::os::unix::fs::chown(this.path("setuid"), Some(65534), None).expect("chown");
+        }
+        set_mode(&this.path("setuid"), 0o4755);
+        this
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn name(&self, name: &str) -> String {
+        self.path(name).display().to_string()
+    }
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
+}
+
+/// `ebb run` with these words fails with this status, one line that has `word`, and no process.
+#[track_caller]
+fn refused(words: &[&str], code: i32, word: &str) {
+    let outcome = Launch::new(ebb()).arg("run").args(words).run();
+    let stderr = &outcome.stderr;
+    outcome.expect_code(code);
+    assert!(stderr.lines().count() == 1, "{words:?}: not one line: {stderr}");
+    assert!(stderr.starts_with("ebb: "), "{words:?}: {stderr}");
+    assert!(stderr.contains(word), "{words:?}: does not name {word:?}: {stderr}");
+    assert_eq!(outcome.text(), "", "{words:?}");
+}
+
+#[test]
+fn bad_options_are_refused_with_one_line() {
+    let unusable = Unusable::new();
+    let marker = unusable.name("started");
+    let program = ["--", "touch", &marker];
+    let no_folder = format!("file:{}/no/such/folder/pages", unusable.folder.path().display());
+    let no_file = format!("file:{}", unusable.name("directory"));
+    let no_report = unusable.name("no/such/report");
+    for (options, word) in [
+        (vec!["--memory-max", "0"], "0"),
+        (vec!["--memory-max", "4K"], "4K"),
+        (vec!["--memory-max", "12Q"], "12Q"),
+        (vec!["--memory-max", "-5M"], "-5M"),
+        (vec!["--memory-max", "lots"], "lots"),
+        (vec!["--memory-max", ""], "--memory-max"),
+        (vec!["--memory-max", "0%"], "0%"),
+        (vec!["--memory-max", "99999999999999999999"], "99999999999999999999"),
+        (vec!["--memory-max", "64M", "--swap", "floppy"], "floppy"),
+        (vec!["--memory-max", "64M", "--swap", ""], "--swap"),
+        (vec!["--memory-max", "64M", "--swap", "ram,,file"], "ram,,file"),
+        (vec!["--memory-max", "64M", "--swap", "ram:much"], "much"),
+        (vec!["--memory-max", "64M", "--swap", &no_folder], "no/such/folder"),
+        (vec!["--memory-max", "64M", "--swap", &no_file], "directory"),
+        (vec!["--memory-max", "64M", "--swap", "file:/proc/pages"], "/proc/pages"),
+        (vec!["--memory-max", "64M", "--report", "xml"], "xml"),
+        (vec!["--memory-max", "64M", "--report-file", &no_report], "no/such/report"),
+        (vec!["--memory-maximum", "64M"], "--memory-maximum"),
+    ] {
+        let words: Vec<&str> = options.iter().chain(&program).copied().collect();
+        refused(&words, 125, word);
+        assert!(!Path::new(&marker).exists(), "{options:?}: the program was started");
+    }
+    refused(&["--memory-max", "64M"], 125, "ebb run");
+    refused(&["--memory-max", "64M", "--"], 125, "ebb run");
+    refused(&["--memory-max"], 125, "--memory-max");
+}
+
+#[test]
+fn programs_that_cannot_be_run_are_refused_with_one_line() {
+    let unusable = Unusable::new();
+    let fixed = static_program("process").display().to_string();
+    for (path, code, word) in [
+        (unusable.name("directory"), 126, "directory"),
+        (unusable.name("text"), 126, "text"),
+        (unusable.name("plain"), 126, "plain"),
+        (unusable.name("setuid"), 126, "set-uid"),
+        (fixed, 126, "static"),
+        (unusable.name("absent"), 127, "absent"),
+        ("no-such-program-anywhere".to_owned(), 127, "no-such-program-anywhere"),
+    ] {
+        refused(&["--memory-max", "64M", "--", &path, "exit", "0"], code, word);
+    }
+}
+
+// ---- who runs it, and where ------------------------------------------------------------------
+
+/// `verify` under Ebb, started through another command.
+fn verify_through(before: &[&str]) -> Outcome {
+    let mut words: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
+    words.push(ebb().display().to_string());
+    words.extend(["run", "--memory-max", "16M", "--"].map(str::to_owned));
+    words.push(program("verify").display().to_string());
+    Launch::new(&words[0]).args(&words[1..]).args(["48", "1"]).run()
+}
+
+fn right_answer() -> String {
+    Launch::program("verify", "48 1").run().text()
+}
+
+/// Without the right to handle faults Ebb says so and how to get it, or it has it and works.
+#[test]
+fn an_ordinary_user_gets_an_answer() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    need("/usr/bin/setpriv");
+    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let outcome = verify_through(&user);
+    if outcome.code() == 0 {
+        assert_eq!(outcome.text(), right_answer());
+        return;
+    }
+    outcome.expect_code(125);
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("ebb doctor"), "{}", outcome.stderr);
+}
+
+/// CAP_SYS_PTRACE is all that Ebb needs.
+#[test]
+fn an_ordinary_user_with_the_capability_can_use_it() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let capability = ["--inh-caps", "+sys_ptrace", "--ambient-caps", "+sys_ptrace"];
+    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+    let outcome = verify_through(&[&user[..], &capability[..]].concat());
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+}
+
+#[test]
+fn few_descriptors_are_enough() {
+    let outcome = verify_through(&["sh", "-c", "ulimit -n 32; exec \"$@\"", "sh"]);
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+}
+
+/// A program of the tree that cannot be managed is not harmed: one that gives up its rights, and
+/// one that nothing can be preloaded into.
+#[test]
+fn what_cannot_be_managed_still_runs_right() {
+    let verify = program("verify").display().to_string();
+    if rustix::process::getuid().is_root() {
+        let words = ["--reuid", "65534", "--clear-groups", &verify, "48", "1"];
+        let outcome = Launch::new("setpriv").args(words).limit(SMALL).run();
+        assert_eq!(outcome.expect_code(0).text(), right_answer());
+    }
+    let fixed = static_program("process").display().to_string();
+    let outcome = Launch::new("sh").args(["-c", &format!("{fixed} fork 16; :")]).limit(SMALL).run();
+    assert_eq!(outcome.expect_code(0).text(), "fork: ok\n");
+}
+
+/// Ebb in Ebb gives the right answer, or says in a line that it does not do this.
+#[test]
+fn a_run_inside_a_run() {
+    let outcome =
+        verify_through(&[&ebb().display().to_string(), "run", "--memory-max", "32M", "--"]);
+    if outcome.code() == 125 {
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+        return;
+    }
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+}
+
+// ---- reports ---------------------------------------------------------------------------------
+
+fn is_json(bytes: &[u8]) -> bool {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let path = folder.path().join("report.json");
+    fs::write(&path, bytes).expect("report");
+    let python = Launch::new(need("/usr/bin/python3")).args(["-m", "json.tool"]).arg(path);
+    python.run().code() == 0
+}
+
+#[test]
+fn reports_go_where_they_are_sent() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let file = folder.path().join("report");
+    for format in ["text", "json"] {
+        let to_file = format!("--report {format} --report-file {}", file.display());
+        let launch = Launch::program("verify", "48 1").limit(SMALL);
+        let plain = Launch::program("verify", "48 1").run();
+        let outcome = launch.clone().options(&to_file).run();
+        same(&plain, &outcome);
+        let report = fs::read(&file).expect("report");
+        assert!(!report.is_empty() && is_json(&report) == (format == "json"));
+        let outcome = launch.options(&format!("--report {format}")).run();
+        assert_eq!(outcome.expect_code(0).text(), plain.text());
+        assert!(!outcome.stderr.is_empty());
+        assert_eq!(is_json(outcome.stderr.as_bytes()), format == "json");
+    }
+}
+
+#[test]
+fn doctor_says_what_the_kernel_offers() {
+    let text = Launch::new(ebb()).arg("doctor").run();
+    assert!(text.text().contains("userfaultfd"), "{}", text.text());
+    let json = Launch::new(ebb()).args(["doctor", "--format", "json"]).run();
+    assert!(is_json(&json.stdout), "{}", json.text());
+    assert_eq!(text.code(), json.code());
+    assert!(json.peak.bytes < 64 * MIB);
+}

@@ -1,0 +1,53 @@
+//! Ebb dies at a random moment. The program must die with it, at once, and must never have read a
+//! wrong byte. `EBB_KILL_ROUNDS` says how often (50 unless said).
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ebb_e2e::MIB;
+use ebb_e2e::client::Random;
+use ebb_e2e::launch::{Launch, Running, send};
+use ebb_e2e::tree::is_alive;
+use rustix::process::Signal;
+
+/// How long the tree may outlive Ebb.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
+
+fn victims(run: &Running, front: bool) -> Vec<i32> {
+    let own = run.root().find().ebb;
+    let others: Vec<i32> = own.into_iter().filter(|pid| *pid != run.pid()).collect();
+    if front || others.is_empty() { vec![run.pid()] } else { others }
+}
+
+fn round(number: u64, random: &mut Random) {
+    let mut run = Launch::program("torture", &format!("30 {number}")).limit(24 * MIB).start();
+    thread::sleep(Duration::from_millis(30 + random.below(900)));
+    assert!(!run.ended(), "round {number}: ended early: {}", run.stderr());
+    let before: Vec<i32> = run.root().find().all().collect();
+    for pid in victims(&run, number.is_multiple_of(2)) {
+        send(pid, Signal::KILL);
+    }
+    let killed = Instant::now();
+    loop {
+        let left = run.root().find();
+        let alive = before.iter().copied().chain(left.all()).filter(|pid| is_alive(*pid)).count();
+        if alive == 0 {
+            break;
+        }
+        let late = killed.elapsed() > GONE_WITHIN;
+        assert!(!late, "round {number}: {alive} processes outlive Ebb\n{}", left.dump());
+        thread::sleep(Duration::from_millis(10));
+    }
+    let stderr = run.stderr();
+    assert!(!stderr.contains("wrong"), "round {number}: {stderr}");
+    run.finish();
+}
+
+#[test]
+fn the_program_dies_with_ebb_and_never_reads_a_wrong_byte() {
+    let rounds = std::env::var("EBB_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let mut random = Random(9);
+    for number in 0..rounds.unwrap_or(50) {
+        round(number, &mut random);
+    }
+}

@@ -1,0 +1,116 @@
+//! Kinds of memory, and the kernel or another process reaching into it, while most of it is
+//! elsewhere.
+
+use ebb_e2e::SMALL;
+use ebb_e2e::launch::Launch;
+
+/// A case with 48 MiB of its own, in a third of that. Files lie beside the compiled programs,
+/// because not every /tmp has direct I/O.
+#[track_caller]
+fn case(arguments: &str) {
+    let name = arguments.split(' ').next().unwrap_or_default();
+    let launch = Launch::program("memory", arguments).limit(SMALL);
+    let outcome = launch.run();
+    outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn wiped_on_fork() {
+    case("wipe-on-fork 48");
+}
+
+#[test]
+fn absent_after_fork() {
+    case("dont-fork 48");
+}
+
+#[test]
+fn discarded_memory_is_zero() {
+    case("discard 48");
+}
+
+#[test]
+fn the_break_grows_and_shrinks() {
+    case("break 48");
+}
+
+#[test]
+fn direct_io_from_and_into_memory() {
+    case(&format!("direct-io 48 {}", env!("CARGO_TARGET_TMPDIR")));
+}
+
+#[test]
+fn aio_from_and_into_memory() {
+    case(&format!("aio 48 {}", env!("CARGO_TARGET_TMPDIR")));
+}
+
+#[test]
+fn one_call_with_many_buffers() {
+    case("vectors 48");
+}
+
+#[test]
+fn pages_lent_to_a_pipe() {
+    case("vmsplice 48");
+}
+
+#[test]
+fn another_process_reads_and_writes() {
+    case("peek 48");
+}
+
+#[test]
+fn a_huge_area_touched_sparsely() {
+    case("sparse 48");
+}
+
+#[test]
+fn a_thousand_areas() {
+    case("areas 48 1000");
+}
+
+#[test]
+fn areas_that_come_and_go() {
+    case("short-lived 48");
+}
+
+#[test]
+fn a_deep_stack() {
+    case("stack 48");
+}
+
+#[test]
+fn a_write_barrier_of_the_program() {
+    case("write-barrier 48");
+}
+
+#[test]
+fn locked_pages_stay() {
+    case("lock 48");
+}
+
+#[test]
+fn shared_memory_and_private_file_pages() {
+    case("shared 48");
+}
+
+#[test]
+fn threads_asleep_on_pages_that_left() {
+    case("sleepers 48");
+}
+
+#[test]
+fn two_threads_touch_one_missing_page() {
+    case("together 48");
+}
+
+#[test]
+fn everything_locked_for_a_while() {
+    case("lock-all 48");
+}
+
+#[test]
+fn a_program_that_reads_all_of_its_address_space() {
+    case("scan-self 48");
+}

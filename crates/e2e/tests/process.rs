@@ -1,0 +1,189 @@
+//! Forks, threads, signals and endings while most of the program's memory is elsewhere.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ebb_e2e::launch::Launch;
+use ebb_e2e::tree::is_alive;
+use ebb_e2e::{MIB, SMALL};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+/// A case with 48 MiB of its own, in a third of that.
+#[track_caller]
+fn case(arguments: &str) {
+    case_of("process", arguments);
+}
+
+#[track_caller]
+fn case_of(program: &str, arguments: &str) {
+    let name = arguments.split(' ').next().unwrap_or_default();
+    let outcome = Launch::program(program, arguments).limit(SMALL).run();
+    let line = name.strip_suffix("-from-thread").unwrap_or(name);
+    outcome.expect_line(&format!("{line}: ok")).expect_within_limit();
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn fork_gives_the_child_a_copy() {
+    case("fork 48");
+}
+
+#[test]
+fn fork_gives_the_child_a_snapshot() {
+    case("fork-snapshot 48");
+}
+
+#[test]
+fn forks_around_the_c_library() {
+    case("raw-fork 48");
+}
+
+#[test]
+fn forks_of_a_child_made_around_the_c_library() {
+    case("raw-fork-fork 32");
+}
+
+#[test]
+fn a_stopped_child_holds_up_nobody() {
+    case("stopped 48");
+}
+
+#[test]
+fn threads_of_the_c_standard() {
+    case_of("threads", "standard-threads 48 10");
+}
+
+#[test]
+fn threads_that_end_when_their_memory_is_gone() {
+    case_of("threads", "late-threads 48");
+}
+
+#[test]
+fn a_robust_lock_of_a_dead_thread() {
+    case_of("threads", "robust-lock 48");
+}
+
+#[test]
+fn many_children_at_once() {
+    case("many 48 12");
+}
+
+#[test]
+fn children_of_children() {
+    case("deep 32 8");
+}
+
+#[test]
+fn a_child_that_crashes() {
+    case("crash-child 48");
+}
+
+#[test]
+fn vfork_posix_spawn_system_popen() {
+    case("vfork 48");
+}
+
+#[test]
+fn exec_in_place() {
+    case("exec 48 3");
+}
+
+#[test]
+fn exec_from_a_thread() {
+    case("exec-from-thread 48");
+}
+
+#[test]
+fn threads_end_and_are_joined() {
+    case_of("threads", "threads 48 20");
+}
+
+#[test]
+fn signal_handlers_read_memory() {
+    case("timer 48");
+}
+
+#[test]
+fn closing_every_descriptor() {
+    case("close-all 48");
+}
+
+#[test]
+fn a_daemon_goes_on_after_its_parents() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let word = folder.path().join("word");
+    let launch = Launch::program("process", "daemon 48").arg(&word).limit(SMALL);
+    // The status is the started program's own, and the daemon keeps its memory until its end.
+    let mut run = launch.start();
+    run.wait_for("daemon: left");
+    let begun = Instant::now();
+    while !word.exists() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no word of the daemon");
+        thread::sleep(Duration::from_millis(10));
+    }
+    run.finish().expect_line("daemon: left").expect_within_limit();
+    let text = fs::read_to_string(&word).expect("word");
+    assert!(text == "daemon: ok\n", "{text}");
+}
+
+#[test]
+fn a_hundred_short_children() {
+    let script = "i=0; while [ $i -lt 100 ]; do /bin/true & i=$((i+1)); done; wait; echo done";
+    let outcome = Launch::new("sh").args(["-c", script]).limit(SMALL).run();
+    outcome.expect_line("done").expect_within_limit();
+}
+
+#[test]
+fn a_pipeline_of_programs() {
+    let script = "seq 200000 | sort -S 64M -rn | sed 's/7/x/' | md5sum";
+    let launch = Launch::new("sh").args(["-c", script]);
+    let plain = launch.run();
+    let limited = launch.limit(SMALL).run();
+    ebb_e2e::same::same(&plain, &limited);
+    limited.expect_within_limit();
+}
+
+#[test]
+fn exit_from_a_thread() {
+    Launch::program("process", "exit-from-thread 5 48").limit(SMALL).run().expect_code(5);
+}
+
+#[test]
+fn the_main_thread_ends_first() {
+    let outcome = Launch::program("process", "main-thread-ends 48").limit(SMALL).run();
+    assert_eq!(outcome.expect_code(7).text(), "outlived\n");
+}
+
+#[test]
+fn a_crash_of_the_program() {
+    Launch::program("process", "crash 48").limit(SMALL).run().expect_code(128 + 11);
+}
+
+#[test]
+fn the_program_is_killed() {
+    Launch::program("process", "signal 9 48").limit(SMALL).run().expect_code(128 + 9);
+    // From outside too, while it works.
+    let run = Launch::program("torture", "20 1").limit(32 * MIB).start();
+    thread::sleep(Duration::from_millis(800));
+    let tree = run.root().find();
+    let root = *tree.program.iter().min().expect("a program");
+    ebb_e2e::launch::send(root, Signal::KILL);
+    let begun = Instant::now();
+    run.finish().expect_code(128 + 9);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(!is_alive(root));
+}
+
+#[test]
+fn a_signal_to_ebb_reaches_the_program() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1] {
+        let mut run = Launch::program("process", "wait-for-signal 48").limit(SMALL).start();
+        run.wait_for("ready");
+        run.signal(signal);
+        let outcome = run.finish();
+        let text = format!("ready\nsignal {}\n", signal.as_raw());
+        assert_eq!(outcome.expect_code(40).text(), text);
+    }
+}

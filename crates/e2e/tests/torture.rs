@@ -1,0 +1,32 @@
+//! Eight threads that verify every word while the address space changes at random, in half and in
+//! a quarter of the memory; once for a minute, and shorter with other seeds.
+
+use ebb_e2e::MIB;
+use ebb_e2e::launch::Launch;
+use ebb_e2e::same::record;
+
+fn torture(seconds: u64, seed: u64, limit: u64) {
+    let launch = Launch::program("torture", &format!("{seconds} {seed}"));
+    let outcome = launch.limit(limit).at_most(seconds * 2 + 30).run();
+    record(&format!("torture seed {seed}"), limit * 100 / (96 * MIB), &outcome);
+    outcome.expect_line("torture: ok");
+    assert_eq!(outcome.stderr, "");
+    outcome.expect_within_limit();
+}
+
+#[test]
+fn a_minute_in_half_of_the_memory() {
+    torture(60, 1, 48 * MIB);
+}
+
+#[test]
+fn other_seeds_in_a_quarter_of_the_memory() {
+    for seed in 2..=5 {
+        torture(6, seed, 24 * MIB);
+    }
+}
+
+#[test]
+fn with_plenty_nothing_changes() {
+    torture(3, 6, 1024 * MIB);
+}
