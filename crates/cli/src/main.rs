@@ -64,11 +64,16 @@ fn main() -> ExitCode {
 
 /// Prints help or what is wrong with the arguments. `ebb run` fails as Ebb (125), the rest as usage (2).
 fn usage(error: &clap::Error) -> ExitCode {
+    let run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    if run && error.use_stderr() {
+        // One line, as every other refusal of `ebb run`.
+        let text = error.to_string();
+        let words = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let words: Vec<&str> = words.take_while(|line| !line.starts_with("Usage")).collect();
+        eprintln!("ebb: {}", words.join(" ").trim_start_matches("error: "));
+        return ExitCode::from(125);
+    }
     // Nowhere to tell it if the output is closed.
     let _ = error.print();
-    if !error.use_stderr() {
-        return ExitCode::SUCCESS;
-    }
-    let run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
-    ExitCode::from(if run { 125 } else { 2 })
+    ExitCode::from(if error.use_stderr() { 2 } else { 0 })
 }

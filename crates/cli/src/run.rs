@@ -81,6 +81,10 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     let Some(name) = arguments.command.first() else {
         return fail(FAILED, "no program; write: ebb run --memory-max SIZE -- PROGRAM [ARGS...]");
     };
+    if name.as_encoded_bytes().starts_with(b"-") {
+        let name = name.to_string_lossy();
+        return fail(FAILED, format!("{name}: unknown option; see ebb run --help"));
+    }
     let path = match program::find(&name.to_string_lossy()) {
         Ok(path) => path,
         Err(refusal) => return fail(refusal.status, refusal),
