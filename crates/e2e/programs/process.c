@@ -114,6 +114,54 @@ static int case_fork_snapshot(int argc, char **argv) {
     return 0;
 }
 
+/* Areas come under management while forks go on: each child checks the areas there were when it was
+ * forked, after a while in which they may be taken away from under it. */
+#define NEW_AREA (256 * 1024ul)
+
+static char *new_areas[4096];
+static volatile size_t new_count;
+static volatile int new_done;
+
+static void *map_areas(void *argument) {
+    size_t wanted = (size_t)(intptr_t)argument * MIB / NEW_AREA;
+    for (size_t n = 0; n < wanted; n++) {
+        char *area = mmap(NULL, NEW_AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        MUST(area != MAP_FAILED);
+        /* No neighbours: each is an area of its own. */
+        MUST(mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+        fill(area, NEW_AREA, n, 1);
+        new_areas[n] = area;
+        __atomic_store_n(&new_count, n + 1, __ATOMIC_RELEASE);
+    }
+    new_done = 1;
+    return NULL;
+}
+
+static int case_fork_new_areas(int argc, char **argv) {
+    pthread_t thread;
+    long mib = number(argc, argv, 0, 48);
+    MUST(mib * MIB / NEW_AREA <= 4096);
+    MUST(pthread_create(&thread, NULL, map_areas, (void *)(intptr_t)mib) == 0);
+    while (!new_done) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            size_t count = __atomic_load_n(&new_count, __ATOMIC_ACQUIRE);
+            for (int round = 0; round < 2; round++) {
+                for (size_t n = count > 24 ? count - 24 : 0; n < count; n++)
+                    check(new_areas[n], NEW_AREA, n, 1, "a new area in a forked child");
+                usleep(5000);
+            }
+            _exit(0);
+        }
+        int status;
+        MUST(waitpid(child, &status, 0) == child);
+        if (status) die("a child ended with wait status %#x", status);
+    }
+    MUST(pthread_join(thread, NULL) == 0);
+    return 0;
+}
+
 /* Forks that go around the C library. */
 static int case_raw_fork(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
@@ -473,6 +521,7 @@ static const struct test_case cases[] = {
     {"exit", case_exit}, {"signal", case_signal}, {"crash", case_crash},
     {"exit-from-thread", case_exit_from_thread}, {"main-thread-ends", case_main_thread_ends},
     {"fork", case_fork}, {"fork-snapshot", case_fork_snapshot}, {"raw-fork", case_raw_fork},
+    {"fork-new-areas", case_fork_new_areas},
     {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},
     {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
     {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"exec", case_exec},

@@ -4,17 +4,18 @@
 //! taken up again when the store or kswapd says so.
 
 use crate::counters;
+use crate::fork;
 use crate::mm::{Mm, State};
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, SlotId, Vpn};
 use ebb_store::Page;
-use ebb_sys::uffd::{Event, PlaceError, Uffd};
-use ebb_sys::{proc, process};
+use ebb_sys::process;
+use ebb_sys::uffd::{Event, PlaceError};
 use rustix::event::epoll;
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long to wait for a batch of moves before turning to other processes.
@@ -160,13 +161,13 @@ impl Server<'_> {
         match event {
             Event::Fault { address, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
-                self.learn_process(mm, state, thread);
+                fork::learn_process(self.pager, mm, state, thread);
                 let touch = Touch { mm: mm.clone(), address, protected, thread, since: now };
                 if let Answer::Later = self.answer(mm, state, &touch) {
                     self.set_aside(touch);
                 }
             }
-            Event::Fork(uffd) => self.forked(mm, state, uffd),
+            Event::Fork(uffd) => fork::forked(self.pager, mm, state, uffd),
             Event::Unmap { start, end } => {
                 self.forget(mm, state, start, end);
                 state.areas.remove(start, end);
@@ -176,32 +177,6 @@ impl Server<'_> {
             }
             Event::Remove { start, end } => self.forget(mm, state, start, end),
             Event::Remap { from, to, len } => self.remap(mm, state, from, to, len),
-        }
-    }
-
-    /// A forked child that has not greeted may be known by a thread of its own. That of a debugger
-    /// that looks at its memory is not: it must prove to be the same address space.
-    fn learn_process(&self, mm: &Arc<Mm>, state: &mut State, thread: u32) {
-        if mm.pid.load(Relaxed) != 0 {
-            return;
-        }
-        let Some(pid) = process::group_of(thread) else { return };
-        let proof = mm.is_process(state, pid, self.pager.started.elapsed().as_nanos());
-        self.pager.resident().zone.charge(1);
-        if proof == Some(true) {
-            mm.set_process(pid);
-        }
-    }
-
-    /// A child of a raw `clone` never greets: it is looked for among the processes of the tree.
-    fn find_process(&self, mm: &Arc<Mm>, state: &mut State) {
-        for pid in crate::monitor::tree(self.pager) {
-            let proof = mm.is_process(state, pid, self.pager.started.elapsed().as_nanos());
-            self.pager.resident().zone.charge(1);
-            if proof == Some(true) {
-                mm.set_process(pid);
-                return;
-            }
         }
     }
 
@@ -417,10 +392,13 @@ impl Server<'_> {
     /// The store cannot give a page back: whoever touches it dies of it, and nobody reads a wrong byte.
     fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) {
         counters::count(&self.pager.counters.poisoned);
-        self.pager.complain(&format!(
-            "a stored page of process {} is lost ({why}); touching it is a bus error (SIGBUS)",
-            mm.pid.load(Relaxed)
-        ));
+        // Several threads may each meet a lost page before the first has died of it: one line tells all.
+        if !mm.told_lost.swap(true, Relaxed) {
+            self.pager.complain(&format!(
+                "a stored page of process {} is lost ({why}); touching it is a bus error (SIGBUS)",
+                mm.pid.load(Relaxed)
+            ));
+        }
         let _ = mm.uffd.poison(touch.address, PAGE_SIZE as u64);
     }
 
@@ -548,60 +526,6 @@ impl Server<'_> {
         }
         mm.known.fetch_sub(gone as i64, Relaxed);
         self.pager.discard(dropped);
-    }
-
-    /// The program forked: the child starts with the same pages, in memory and in the store.
-    fn forked(&self, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
-        counters::count(&self.pager.counters.forks);
-        let id = self.pager.new_mm_id();
-        let mut space = self.pager.resident().fork(&state.space, id);
-        let mut areas = state.areas.clone();
-        let mut pool = state.pool.clone();
-        if parent.pid.load(Relaxed) == 0 {
-            self.find_process(parent, state);
-        }
-        let parent_pid = parent.pid.load(Relaxed);
-        let parent_task = parent.task();
-        // Nothing of these ranges reached the child; the program may have asked for that at any time.
-        match proc::areas_not_inherited(parent_task) {
-            Ok(ranges) => {
-                let mut dropped = Dropped::default();
-                for (start, end) in ranges {
-                    let range = (Vpn::of_address(start), Vpn::of_address(end));
-                    self.pager.resident().forget_range(&mut space, range.0, range.1, &mut dropped);
-                    areas.remove(start, end);
-                }
-                dropped.pool.iter().for_each(|&place| pool.retire(place));
-                self.pager.discard(&dropped);
-            }
-            Err(error) => {
-                if parent.is_alive() {
-                    self.pager.complain(&format!(
-                        "cannot see which areas process {parent_pid} passes on ({error}); \
-                         the run is stopped"
-                    ));
-                    self.pager.kill_tree();
-                }
-            }
-        }
-        let mut resident = 0;
-        space.for_each(|_, entry| {
-            resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
-        });
-        let child = Arc::new(Mm::new(id, uffd, space, areas, pool));
-        child.known.store(resident, Relaxed);
-        child.shared.store(resident as u64, Relaxed);
-        child.related.store(true, Relaxed);
-        parent.shared.store(resident as u64, Relaxed);
-        parent.related.store(true, Relaxed);
-        if let Err(error) = self.pager.add_mm(&child) {
-            self.pager.complain(&format!("cannot serve a forked process: {error}"));
-            self.pager.kill_tree();
-            return;
-        }
-        self.pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-        self.pager.fork_seen.notify_all();
-        self.pager.monitor.raise();
     }
 }
 

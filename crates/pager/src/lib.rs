@@ -22,6 +22,7 @@ mod config;
 mod counters;
 mod door;
 mod faults;
+mod fork;
 mod link;
 mod mm;
 mod monitor;

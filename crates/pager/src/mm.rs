@@ -38,6 +38,8 @@ pub struct Mm {
     pub related: AtomicBool,
     /// Its agent has hung up: dropped as soon as the address space is gone.
     pub closing: AtomicBool,
+    /// The user has been told that a page of it is lost.
+    pub told_lost: AtomicBool,
     pub born: Instant,
 }
 
@@ -71,6 +73,7 @@ impl Mm {
             shared: AtomicU64::new(0),
             related: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            told_lost: AtomicBool::new(false),
             born: Instant::now(),
         }
     }

@@ -1,0 +1,111 @@
+//! What a fork makes of an address space, and which process that then is.
+//!
+//! Called by the fault thread with the parent's (or the child's) state held, and nothing else.
+
+use crate::mm::{Areas, Mm, State};
+use crate::server::Pager;
+use crate::{counters, monitor};
+use ebb_core::resident::{Dropped, Entry, Space};
+use ebb_core::types::Vpn;
+use ebb_sys::uffd::{Mode, Uffd};
+use ebb_sys::{proc, process};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+/// A forked child that has not greeted may be known by a thread of its own. That of a debugger
+/// that looks at its memory is not: it must prove to be the same address space.
+pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32) {
+    if mm.pid.load(Relaxed) != 0 {
+        return;
+    }
+    let Some(pid) = process::group_of(thread) else { return };
+    let proof = mm.is_process(state, pid, pager.started.elapsed().as_nanos());
+    pager.resident().zone.charge(1);
+    if proof == Some(true) {
+        mm.set_process(pid);
+    }
+}
+
+/// A child of a raw `clone` never greets: it is looked for among the processes of the tree.
+fn find_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State) {
+    for pid in monitor::tree(pager) {
+        let proof = mm.is_process(state, pid, pager.started.elapsed().as_nanos());
+        pager.resident().zone.charge(1);
+        if proof == Some(true) {
+            mm.set_process(pid);
+            return;
+        }
+    }
+}
+
+/// The program forked: the child starts with the same pages, in memory and in the store.
+pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
+    counters::count(&pager.counters.forks);
+    let id = pager.new_mm_id();
+    let mut space = pager.resident().fork(&state.space, id);
+    let mut areas = state.areas.clone();
+    let mut pool = state.pool.clone();
+    if parent.pid.load(Relaxed) == 0 {
+        find_process(pager, parent, state);
+    }
+    let parent_pid = parent.pid.load(Relaxed);
+    let parent_task = parent.task();
+    // Nothing of these ranges reached the child; the program may have asked for that at any time.
+    match proc::areas_not_inherited(parent_task) {
+        Ok(ranges) => {
+            let mut dropped = Dropped::default();
+            for (start, end) in ranges {
+                let range = (Vpn::of_address(start), Vpn::of_address(end));
+                pager.resident().forget_range(&mut space, range.0, range.1, &mut dropped);
+                areas.remove(start, end);
+            }
+            dropped.pool.iter().for_each(|&place| pool.retire(place));
+            pager.discard(&dropped);
+        }
+        Err(error) => {
+            if parent.is_alive() {
+                pager.complain(&format!(
+                    "cannot see which areas process {parent_pid} passes on ({error}); \
+                     the run is stopped"
+                ));
+                pager.kill_tree();
+            }
+        }
+    }
+    settle_inherited(pager, &uffd, &mut space, &mut areas);
+    let mut resident = 0;
+    space.for_each(|_, entry| {
+        resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
+    });
+    let child = Arc::new(Mm::new(id, uffd, space, areas, pool));
+    child.known.store(resident, Relaxed);
+    child.shared.store(resident as u64, Relaxed);
+    child.related.store(true, Relaxed);
+    parent.shared.store(resident as u64, Relaxed);
+    parent.related.store(true, Relaxed);
+    if let Err(error) = pager.add_mm(&child) {
+        pager.complain(&format!("cannot serve a forked process: {error}"));
+        pager.kill_tree();
+        return;
+    }
+    pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+    pager.fork_seen.notify_all();
+    pager.monitor.raise();
+}
+
+/// An area may have come under management after the fork copied it and before its message was read:
+/// the child's is then registered nowhere, and a page moved out of it would read as zeros. Each is
+/// registered here, which changes nothing where it is already; the child does not run yet.
+fn settle_inherited(pager: &Pager, uffd: &Uffd, space: &mut Space, areas: &mut Areas) {
+    let refused: Vec<(u64, u64)> = areas
+        .iter()
+        .filter(|&(start, end)| uffd.register(start, end - start, Mode::Managed).is_err())
+        .collect();
+    let mut dropped = Dropped::default();
+    for (start, end) in refused {
+        let range = (Vpn::of_address(start), Vpn::of_address(end));
+        pager.resident().forget_range(space, range.0, range.1, &mut dropped);
+        areas.remove(start, end);
+    }
+    pager.discard(&dropped);
+}
