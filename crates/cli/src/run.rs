@@ -145,6 +145,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         inject: arguments.inject.clone(),
         io_uring: true,
         cool_permille: 150,
+        readahead_pages: 64,
         eager: false,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     };
@@ -161,12 +162,15 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
 
 fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
     let wrong = || {
-        Err(format!("--set {setting}: unknown; there are cool=0..900, eager=0|1 and io_uring=0|1"))
+        Err(format!(
+            "--set {setting}: unknown; there are cool=0..900, readahead=0..256, eager=0|1 and io_uring=0|1"
+        ))
     };
     let Some((key, value)) = setting.split_once('=') else { return wrong() };
     let Ok(number) = value.parse::<u32>() else { return wrong() };
     match (key, number) {
         ("cool", 0..=900) => config.cool_permille = number,
+        ("readahead", 0..=256) => config.readahead_pages = number,
         ("eager", 0 | 1) => config.eager = number == 1,
         ("io_uring", 0 | 1) => config.io_uring = number == 1,
         _ => return wrong(),

@@ -107,7 +107,8 @@ fn greet_new(
     uffd.register(greeting.pool_start, greeting.pool_len, Mode::Quiet)?;
     let id = pager.new_mm_id();
     let pool = Pool::new(greeting.pool_start, greeting.pool_len);
-    let mm = Arc::new(Mm::new(id, uffd, Space::new(id), Areas::default(), pool));
+    let mm =
+        Arc::new(Mm::new(id, uffd, Space::new(id), Areas::default(), pool, pager.window_max()));
     mm.set_process(pid);
     counters::count(&pager.counters.processes);
     pager.add_mm(&mm)?;

@@ -5,10 +5,12 @@
 
 use crate::counters;
 use crate::fork;
+use crate::loads::Load;
 use crate::mm::{Mm, State};
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
+use ebb_core::readahead::Window;
 use ebb_core::resident::{Arrival, Dropped, Entry};
-use ebb_core::types::{MmId, PAGE_SIZE, SlotId, Vpn};
+use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
 use ebb_sys::process;
 use ebb_sys::uffd::{Event, PlaceError};
@@ -19,42 +21,43 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 /// How long to wait for a batch of moves before turning to other processes.
-const BATCH_PATIENCE: Duration = Duration::from_millis(2);
+pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 /// How soon to look again at touches set aside for a reason that raises no event.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// A touch that waits.
-struct Touch {
-    mm: Arc<Mm>,
-    address: u64,
-    /// A write to a protected page, which is there.
-    protected: bool,
-    thread: u32,
-    since: Instant,
-}
+/// Most pages of zeros placed beside a touched one: memory that the program may never use.
+const FRESH_AHEAD_MAX: usize = 15;
 
-/// A page on its way from the store. Holds a share of the slot.
-struct Load {
-    touch: Touch,
-    slot: SlotId,
+static ZEROS: [u8; (1 + FRESH_AHEAD_MAX) * PAGE_SIZE] = [0; (1 + FRESH_AHEAD_MAX) * PAGE_SIZE];
+
+/// A touch that waits.
+pub struct Touch {
+    pub mm: Arc<Mm>,
+    pub address: u64,
+    /// A write to a protected page, which is there.
+    pub protected: bool,
+    pub thread: u32,
+    pub since: Instant,
+    /// What to fetch beside it.
+    pub window: Window,
 }
 
 /// What became of a touch.
-enum Answer {
+pub enum Answer {
     /// The thread runs on, or will when its load completes.
     Given,
     /// No memory, or the mapping is changing: again later.
     Later,
 }
 
-struct Server<'a> {
-    pager: &'a Arc<Pager>,
+pub struct Server<'a> {
+    pub pager: &'a Arc<Pager>,
     waiting: VecDeque<Touch>,
-    loads: HashMap<u64, Load>,
+    pub loads: HashMap<u64, Load>,
     /// Pages that arrived while their address space could not take them.
-    arrived: Vec<(u64, Box<Page>)>,
-    next_token: u64,
-    buffer: Box<Page>,
+    pub arrived: Vec<(u64, Box<Page>)>,
+    pub next_token: u64,
+    pub buffer: Box<Page>,
     events: Vec<Event>,
 }
 
@@ -162,7 +165,17 @@ impl Server<'_> {
             Event::Fault { address, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
                 fork::learn_process(self.pager, mm, state, thread);
-                let touch = Touch { mm: mm.clone(), address, protected, thread, since: now };
+                let vpn = Vpn::of_address(address);
+                let window = match state.space.get(vpn) {
+                    Entry::None | Entry::Stored { loading: false, .. }
+                        if self.pager.config.readahead_pages > 0 =>
+                    {
+                        state.streams.miss(vpn)
+                    }
+                    _ => Window::NONE,
+                };
+                let touch =
+                    Touch { mm: mm.clone(), address, protected, thread, since: now, window };
                 if let Answer::Later = self.answer(mm, state, &touch) {
                     self.set_aside(touch);
                 }
@@ -180,7 +193,7 @@ impl Server<'_> {
         }
     }
 
-    fn set_aside(&mut self, touch: Touch) {
+    pub fn set_aside(&mut self, touch: Touch) {
         self.waiting.push_back(touch);
         self.pager.starving.store(self.waiting.len() as u32, Relaxed);
     }
@@ -212,15 +225,14 @@ impl Server<'_> {
                 let pool = self.pager.resident().frame(pfn).pool;
                 self.rescue(mm, state, touch, pool)
             }
-            // Whoever loads it wakes every thread that waits for it.
-            Entry::Stored { loading: true, .. } => Answer::Given,
+            Entry::Stored { loading: true, .. } => self.join_load(touch),
             Entry::Stored { slot, loading: false } => self.load(mm, state, touch, vpn, slot),
         }
     }
 
     /// Takes a page of the budget. Those whose touch keeps others from giving pages back need none to
     /// be left: a child that has yet to greet, and an agent at its work.
-    fn charge(&self, mm: &Mm, touch: &Touch) -> bool {
+    pub fn charge(&self, mm: &Mm, touch: &Touch) -> bool {
         let first = mm.is_infant() || mm.link.get().is_some_and(|l| l.thread() == touch.thread);
         let (charged, low) = {
             let mut resident = self.pager.resident();
@@ -237,26 +249,54 @@ impl Server<'_> {
         charged
     }
 
-    fn uncharge(&self) {
+    pub fn uncharge(&self) {
         self.pager.resident().zone.uncharge(1);
     }
 
-    /// A page nobody has stored: zeros.
+    /// Takes pages of the budget for up to `wanted` pages nobody has asked for; returns how many. The
+    /// reserve is left to those who have.
+    pub fn charge_ahead(&self, wanted: usize) -> usize {
+        let mut resident = self.pager.resident();
+        let spare = resident.zone.free().saturating_sub(resident.zone.watermarks().min);
+        let count = spare.min(wanted as u64);
+        resident.zone.charge(count);
+        count as usize
+    }
+
+    /// A page nobody has stored: zeros. In a pass over fresh memory the next few come along.
     fn fresh(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
         if !self.charge(mm, touch) {
             return Answer::Later;
         }
-        match mm.uffd.copy(touch.address, &[0; PAGE_SIZE]) {
-            Ok(()) => {
-                self.pager.resident().map(&mut state.space, vpn, Arrival::Fresh, None);
-                mm.known.fetch_add(1, Relaxed);
+        let ahead = self.charge_ahead(fresh_beside(state, touch));
+        let mut placed = mm.uffd.copy(touch.address, &ZEROS[..(1 + ahead) * PAGE_SIZE]);
+        if ahead > 0 && matches!(placed, Err((0, _))) {
+            // The next pages may belong to another area, or to none.
+            placed = match mm.uffd.copy(touch.address, &ZEROS[..PAGE_SIZE]) {
+                Ok(()) => Err((PAGE_SIZE as u64, PlaceError::Exists)),
+                failed => failed,
+            };
+        }
+        let pages = match placed {
+            Ok(()) => 1 + ahead as u64,
+            Err((bytes, _)) => bytes / PAGE_SIZE as u64,
+        };
+        {
+            let mut resident = self.pager.resident();
+            resident.zone.uncharge(1 + ahead as u64 - pages);
+            for page in 0..pages {
+                let how = if page == 0 { Arrival::Fresh } else { Arrival::Ahead };
+                resident.map(&mut state.space, Vpn(vpn.0 + page), how, None);
+            }
+        }
+        mm.known.fetch_add(pages as i64, Relaxed);
+        match placed {
+            Err((0, error)) => self.not_placed(mm, touch, error),
+            _ => {
                 counters::count(&self.pager.counters.faults_fresh);
+                counters::add(&self.pager.counters.pages_ahead, pages - 1);
                 self.answered(touch);
                 Answer::Given
-            }
-            Err((_, error)) => {
-                self.uncharge();
-                self.not_placed(mm, touch, error)
             }
         }
     }
@@ -296,7 +336,7 @@ impl Server<'_> {
     }
 
     /// What to do when a page could not be put in place.
-    fn not_placed(&self, mm: &Arc<Mm>, touch: &Touch, error: PlaceError) -> Answer {
+    pub fn not_placed(&self, mm: &Arc<Mm>, touch: &Touch, error: PlaceError) -> Answer {
         match error {
             PlaceError::Changing | PlaceError::NoMemory => Answer::Later,
             PlaceError::Exists | PlaceError::Gone => {
@@ -316,7 +356,7 @@ impl Server<'_> {
         }
     }
 
-    fn answered(&self, touch: &Touch) {
+    pub fn answered(&self, touch: &Touch) {
         self.pager.counters.record_wait(touch.since.elapsed());
     }
 
@@ -349,146 +389,6 @@ impl Server<'_> {
             Err((_, error)) => {
                 self.uncharge();
                 self.not_placed(mm, touch, error)
-            }
-        }
-    }
-
-    /// A stored page.
-    fn load(
-        &mut self,
-        mm: &Arc<Mm>,
-        state: &mut State,
-        touch: &Touch,
-        vpn: Vpn,
-        slot: SlotId,
-    ) -> Answer {
-        if !self.charge(mm, touch) {
-            return Answer::Later;
-        }
-        let token = self.next_token;
-        self.next_token += 1;
-        match self.pager.store.get_or_start(slot, &mut self.buffer, token) {
-            Ok(true) => {
-                let page = std::mem::replace(&mut self.buffer, Box::new([0; PAGE_SIZE]));
-                let answer = self.place_loaded(mm, state, touch, slot, &page);
-                self.buffer = page;
-                answer
-            }
-            Ok(false) => {
-                self.pager.resident().begin_load(&mut state.space, vpn, slot);
-                let touch = Touch { mm: mm.clone(), ..*touch };
-                self.loads.insert(token, Load { touch, slot });
-                self.pager.loading.fetch_add(1, Relaxed);
-                Answer::Given
-            }
-            Err(error) => {
-                self.uncharge();
-                self.lost(mm, touch, &error.to_string());
-                Answer::Given
-            }
-        }
-    }
-
-    /// The store cannot give a page back: whoever touches it dies of it, and nobody reads a wrong byte.
-    fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) {
-        counters::count(&self.pager.counters.poisoned);
-        // Several threads may each meet a lost page before the first has died of it: one line tells all.
-        if !mm.told_lost.swap(true, Relaxed) {
-            self.pager.complain(&format!(
-                "a stored page of process {} is lost ({why}); touching it is a bus error (SIGBUS)",
-                mm.pid.load(Relaxed)
-            ));
-        }
-        let _ = mm.uffd.poison(touch.address, PAGE_SIZE as u64);
-    }
-
-    /// Puts a loaded page in place; the entry still names its slot.
-    fn place_loaded(
-        &mut self,
-        mm: &Arc<Mm>,
-        state: &mut State,
-        touch: &Touch,
-        slot: SlotId,
-        page: &Page,
-    ) -> Answer {
-        match mm.uffd.copy(touch.address, page) {
-            Ok(()) => {
-                let vpn = Vpn::of_address(touch.address);
-                self.pager.resident().map(&mut state.space, vpn, Arrival::Loaded, Some(slot));
-                mm.known.fetch_add(1, Relaxed);
-                counters::count(&self.pager.counters.faults_loaded);
-                self.answered(touch);
-                Answer::Given
-            }
-            Err((_, error)) => {
-                self.uncharge();
-                self.not_placed(mm, touch, error)
-            }
-        }
-    }
-
-    fn take_completions(&mut self) {
-        let arrived = &mut self.arrived;
-        let mut failed = Vec::new();
-        self.pager.store.poll_completions(&mut |token, result| match result {
-            Ok(page) => arrived.push((token, Box::new(*page))),
-            Err(error) => failed.push((token, error.to_string())),
-        });
-        for (token, why) in failed {
-            let Some(load) = self.loads.remove(&token) else { continue };
-            let mm = load.touch.mm.clone();
-            let mut state = mm.lock();
-            if self.end_load(&mut state, &load) {
-                self.lost(&mm, &load.touch, &why);
-            } else {
-                self.touch_again(&mm, &load.touch);
-            }
-            self.uncharge();
-        }
-    }
-
-    /// The load is over. True if its page is still wanted; the entry is then plainly stored again.
-    fn end_load(&self, state: &mut State, load: &Load) -> bool {
-        let vpn = Vpn::of_address(load.touch.address);
-        let wanted = !state.ended
-            && state.space.get(vpn) == Entry::Stored { slot: load.slot, loading: true };
-        let mut dropped = Dropped::default();
-        self.pager.loading.fetch_sub(1, Relaxed);
-        if wanted {
-            state.space.set(vpn, Entry::Stored { slot: load.slot, loading: false });
-        }
-        self.pager.resident().release_slot(load.slot, &mut dropped);
-        self.pager.discard(&dropped);
-        wanted
-    }
-
-    /// The page that threads wait for is not wanted any more (discarded, unmapped, moved): they touch
-    /// again and get what is there now.
-    fn touch_again(&self, mm: &Mm, touch: &Touch) {
-        // An address space that has ended has nobody waiting.
-        let _ = mm.uffd.wake(touch.address, PAGE_SIZE as u64);
-    }
-
-    /// Puts in place what has arrived from the store.
-    fn place_arrived(&mut self) {
-        for (token, page) in std::mem::take(&mut self.arrived) {
-            let Some(load) = self.loads.remove(&token) else { continue };
-            let mm = load.touch.mm.clone();
-            let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else {
-                self.loads.insert(token, load);
-                self.arrived.push((token, page));
-                continue;
-            };
-            if !self.end_load(&mut state, &load) {
-                self.touch_again(&mm, &load.touch);
-                self.uncharge();
-                continue;
-            }
-            let answer = self.place_loaded(&mm, &mut state, &load.touch, load.slot, &page);
-            drop(state);
-            if let Answer::Later = answer {
-                // The mapping is changing: looked up again once that is settled.
-                self.set_aside(load.touch);
             }
         }
     }
@@ -527,6 +427,20 @@ impl Server<'_> {
         mm.known.fetch_sub(gone as i64, Relaxed);
         self.pager.discard(dropped);
     }
+}
+
+/// How many pages after a touched one, never touched either, its window covers within its area.
+fn fresh_beside(state: &State, touch: &Touch) -> usize {
+    if touch.window.down || touch.window.count == 0 {
+        return 0;
+    }
+    let end = state.areas.end_of(touch.address).unwrap_or(0);
+    touch
+        .window
+        .pages(Vpn::of_address(touch.address))
+        .take(FRESH_AHEAD_MAX)
+        .take_while(|&vpn| vpn.address() < end && state.space.get(vpn) == Entry::None)
+        .count()
 }
 
 /// The kernel hands out touches before changes, and lets the thread that made a change go on as soon

@@ -77,7 +77,7 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
     space.for_each(|_, entry| {
         resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
     });
-    let child = Arc::new(Mm::new(id, uffd, space, areas, pool));
+    let child = Arc::new(Mm::new(id, uffd, space, areas, pool, pager.window_max()));
     child.known.store(resident, Relaxed);
     child.shared.store(resident as u64, Relaxed);
     child.related.store(true, Relaxed);

@@ -24,6 +24,7 @@ mod door;
 mod faults;
 mod fork;
 mod link;
+mod loads;
 mod mm;
 mod monitor;
 mod pool;

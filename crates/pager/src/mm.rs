@@ -2,6 +2,7 @@
 
 use crate::link::Link;
 use crate::pool::Pool;
+use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::MmId;
 use ebb_sys::proc::Statm;
@@ -53,18 +54,20 @@ pub struct State {
     pub space: Space,
     pub areas: Areas,
     pub pool: Pool,
+    pub streams: Streams,
 }
 
 impl Mm {
-    /// An address space served through `uffd`.
+    /// An address space served through `uffd`, with at most `window` pages fetched ahead at once.
     #[must_use]
-    pub fn new(id: MmId, uffd: Uffd, space: Space, areas: Areas, pool: Pool) -> Self {
+    pub fn new(id: MmId, uffd: Uffd, space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
+        let streams = Streams::new(window);
         Self {
             id,
             uffd,
             pid: AtomicU32::new(0),
             probe: pool.start(),
-            state: Mutex::new(State { busy: false, ended: false, space, areas, pool }),
+            state: Mutex::new(State { busy: false, ended: false, space, areas, pool, streams }),
             quiet: Condvar::new(),
             link: OnceLock::new(),
             statm: OnceLock::new(),
@@ -193,6 +196,13 @@ impl Areas {
                 self.ranges.insert(end, stop);
             }
         }
+    }
+
+    /// The end of the range that `address` lies in.
+    #[must_use]
+    pub fn end_of(&self, address: u64) -> Option<u64> {
+        let (_, &stop) = self.ranges.range(..=address).next_back()?;
+        (stop > address).then_some(stop)
     }
 
     /// The parts of `[start, end)` that are not registered.

@@ -172,6 +172,12 @@ impl Pager {
         let _ = rustix::io::read(&self.wake, &mut counter);
     }
 
+    /// Most pages fetched ahead at once: few beside the budget.
+    pub fn window_max(&self) -> u32 {
+        let share = self.config.memory_max_bytes / PAGE_SIZE as u64 / 128;
+        share.min(u64::from(self.config.readahead_pages)) as u32
+    }
+
     /// A number no address space had.
     pub fn new_mm_id(&self) -> MmId {
         MmId(self.next_mm.fetch_add(1, Relaxed))

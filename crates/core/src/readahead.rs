@@ -1,0 +1,198 @@
+//! Readahead: which misses follow one another through memory, and how far ahead to fetch.
+//!
+//! A miss that comes at (or shortly after) the place where an earlier one, with all that was fetched
+//! beside it, left off continues a *stream*. Each continuation doubles what is fetched ahead: that the
+//! program has come through the whole window is the evidence that the window was of use (after the
+//! kernel's `page_cache_ra_order` and `swap_vma_readahead`). A miss that continues nothing fetches
+//! nothing, so scattered accesses cost no more than without readahead.
+//!
+//! Invariants:
+//! * I1: a window is 0 or between [`WINDOW_MIN`] and the limit given at creation.
+//! * I2: a miss next to none of the last [`RECENT`] misses never starts a stream.
+
+use crate::types::Vpn;
+
+/// Streams followed at once.
+const STREAMS: usize = 8;
+/// Single misses remembered, one of which a neighbour makes a stream.
+const RECENT: usize = 32;
+/// Least pages fetched ahead.
+pub const WINDOW_MIN: u32 = 4;
+/// How far past its expected place a miss still continues a stream: pages between are in memory.
+const SLACK: u64 = 4;
+
+/// Pages to fetch beside a miss: `count` of them, upwards or downwards from its neighbour.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    pub count: u32,
+    pub down: bool,
+}
+
+impl Window {
+    /// Nothing.
+    pub const NONE: Self = Self { count: 0, down: false };
+
+    /// The pages beside `miss`, nearest first.
+    pub fn pages(self, miss: Vpn) -> impl Iterator<Item = Vpn> {
+        (1..=u64::from(self.count)).map_while(move |step| {
+            let vpn = if self.down { miss.0.checked_sub(step) } else { miss.0.checked_add(step) };
+            vpn.map(Vpn)
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    /// The page that the next miss of the stream should be on.
+    next: u64,
+    down: bool,
+    window: u32,
+    /// When it last went on, in misses.
+    used: u64,
+}
+
+impl Stream {
+    /// How far `vpn` lies beyond the expected place, if it lies there.
+    fn distance(&self, vpn: u64) -> Option<u64> {
+        let beyond =
+            if self.down { self.next.checked_sub(vpn) } else { vpn.checked_sub(self.next) };
+        beyond.filter(|&beyond| self.window > 0 && beyond <= SLACK.max(u64::from(self.window)))
+    }
+}
+
+/// The streams of one address space.
+#[derive(Clone, Debug)]
+pub struct Streams {
+    streams: [Stream; STREAMS],
+    recent: [u64; RECENT],
+    misses: u64,
+    window_max: u32,
+}
+
+impl Streams {
+    /// No stream yet; none will fetch more than `window_max` pages at once.
+    #[must_use]
+    pub fn new(window_max: u32) -> Self {
+        Self {
+            streams: [Stream::default(); STREAMS],
+            recent: [u64::MAX; RECENT],
+            misses: 0,
+            window_max: window_max.max(WINDOW_MIN),
+        }
+    }
+
+    /// A thread needs the page at `vpn`, which is not in memory: what else to fetch.
+    pub fn miss(&mut self, vpn: Vpn) -> Window {
+        self.misses += 1;
+        let (vpn, now, most) = (vpn.0, self.misses, self.window_max);
+        let continued = self.streams.iter_mut().find(|stream| stream.distance(vpn).is_some());
+        if let Some(stream) = continued {
+            stream.window = (stream.window * 2).min(most);
+            return stream.advance(vpn, now);
+        }
+        let neighbour = |down: bool| {
+            let before = if down { vpn.checked_add(1) } else { vpn.checked_sub(1) };
+            before.is_some_and(|before| self.recent.contains(&before))
+        };
+        let down = match (neighbour(false), neighbour(true)) {
+            (true, _) => false,
+            (false, true) => true,
+            (false, false) => {
+                self.recent[(now % RECENT as u64) as usize] = vpn;
+                return Window::NONE;
+            }
+        };
+        let oldest = self.streams.iter_mut().min_by_key(|stream| stream.used);
+        let stream = oldest.expect("there are streams");
+        *stream = Stream { next: 0, down, window: WINDOW_MIN, used: 0 };
+        stream.advance(vpn, now)
+    }
+}
+
+impl Stream {
+    fn advance(&mut self, vpn: u64, now: u64) -> Window {
+        let reach = u64::from(self.window) + 1;
+        self.next = if self.down { vpn.saturating_sub(reach) } else { vpn.saturating_add(reach) };
+        self.used = now;
+        Window { count: self.window, down: self.down }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn counts(streams: &mut Streams, misses: &[u64]) -> Vec<u32> {
+        misses.iter().map(|&vpn| streams.miss(Vpn(vpn)).count).collect()
+    }
+
+    #[test]
+    fn a_pass_over_memory_doubles_its_window_up_to_the_limit() {
+        let mut streams = Streams::new(32);
+        let (mut vpn, mut windows) = (1000, Vec::new());
+        for _ in 0..7 {
+            let window = streams.miss(Vpn(vpn));
+            assert!(!window.down);
+            windows.push(window.count);
+            vpn += u64::from(window.count) + 1;
+        }
+        assert_eq!(windows, [0, 4, 8, 16, 32, 32, 32]);
+    }
+
+    #[test]
+    fn a_pass_downwards_is_a_stream_too() {
+        let mut streams = Streams::new(8);
+        assert_eq!(streams.miss(Vpn(500)), Window::NONE);
+        let window = streams.miss(Vpn(499));
+        assert_eq!(window, Window { count: 4, down: true });
+        let pages: Vec<u64> = window.pages(Vpn(499)).map(|vpn| vpn.0).collect();
+        assert_eq!(pages, [498, 497, 496, 495]);
+        assert_eq!(streams.miss(Vpn(494)), Window { count: 8, down: true });
+    }
+
+    #[test]
+    fn scattered_misses_fetch_nothing() {
+        let mut streams = Streams::new(32);
+        let misses: Vec<u64> = (0..200).map(|n| n * 7919 % 100_000).collect();
+        assert!(counts(&mut streams, &misses).iter().all(|&count| count == 0));
+    }
+
+    #[test]
+    fn a_stream_survives_scattered_misses_between_its_own() {
+        let mut streams = Streams::new(16);
+        counts(&mut streams, &[10, 11]);
+        let mut vpn = 16;
+        for round in 0..4u64 {
+            let scattered: Vec<u64> =
+                (0..100).map(|n| 1_000_000 + (round * 100 + n) * 17).collect();
+            counts(&mut streams, &scattered);
+            let window = streams.miss(Vpn(vpn));
+            assert!(window.count >= 8, "round {round}: {window:?}");
+            vpn += u64::from(window.count) + 1;
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_address_space_are_ends() {
+        let mut streams = Streams::new(32);
+        counts(&mut streams, &[1]);
+        let window = streams.miss(Vpn(0));
+        assert_eq!(window.pages(Vpn(0)).count(), 0);
+        streams.miss(Vpn(u64::MAX));
+    }
+
+    proptest! {
+        #[test]
+        fn windows_keep_to_their_bounds(
+            misses in prop::collection::vec(0u64..64, 1..300),
+            most in 1u32..100,
+        ) {
+            let mut streams = Streams::new(most);
+            for vpn in misses {
+                let count = streams.miss(Vpn(vpn)).count;
+                prop_assert!(count == 0 || (WINDOW_MIN..=most.max(WINDOW_MIN)).contains(&count));
+            }
+        }
+    }
+}

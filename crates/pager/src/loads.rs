@@ -1,0 +1,234 @@
+//! Loads: stored pages on their way back, asked for or ahead of being asked for.
+//!
+//! Part of the fault thread. A load is in `Server::loads` from its start to its end; it holds a share
+//! of its slot, and its page is charged. However it ends, whoever waits for the page is woken: by the
+//! page being placed, by a bus error, or to touch it again.
+
+use crate::counters;
+use crate::faults::{Answer, BATCH_PATIENCE, Server, Touch};
+use crate::mm::{Mm, State};
+use ebb_core::resident::{Arrival, Dropped, Entry};
+use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
+use ebb_store::Page;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A page on its way from the store. Holds a share of the slot.
+pub struct Load {
+    touch: Touch,
+    pub slot: SlotId,
+    /// Nobody has asked for it yet.
+    pub ahead: bool,
+}
+
+impl Server<'_> {
+    /// A stored page.
+    pub fn load(
+        &mut self,
+        mm: &Arc<Mm>,
+        state: &mut State,
+        touch: &Touch,
+        vpn: Vpn,
+        slot: SlotId,
+    ) -> Answer {
+        if !self.charge(mm, touch) {
+            return Answer::Later;
+        }
+        let beside = self.stored_beside(state, touch);
+        if !beside.is_empty() {
+            self.load_all(mm, state, touch, slot, &beside);
+            return Answer::Given;
+        }
+        let token = self.next_token;
+        self.next_token += 1;
+        match self.pager.store.get_or_start(slot, &mut self.buffer, token) {
+            Ok(true) => {
+                let page = std::mem::replace(&mut self.buffer, Box::new([0; PAGE_SIZE]));
+                let answer = self.place_loaded(mm, state, touch, Arrival::Loaded, slot, &page);
+                self.buffer = page;
+                answer
+            }
+            Ok(false) => {
+                self.pager.resident().begin_load(&mut state.space, vpn, slot);
+                let touch = Touch { mm: mm.clone(), ..*touch };
+                self.loads.insert(token, Load { touch, slot, ahead: false });
+                self.pager.loading.fetch_add(1, Relaxed);
+                Answer::Given
+            }
+            Err(error) => {
+                self.uncharge();
+                self.lost(mm, touch, &error.to_string());
+                Answer::Given
+            }
+        }
+    }
+
+    /// A page that is on its way: whoever loads it wakes every thread that waits for it.
+    pub fn join_load(&mut self, touch: &Touch) -> Answer {
+        let same = |load: &&mut Load| {
+            load.ahead
+                && load.touch.address == touch.address
+                && Arc::ptr_eq(&load.touch.mm, &touch.mm)
+        };
+        if let Some(load) = self.loads.values_mut().find(same) {
+            load.ahead = false;
+            load.touch.since = touch.since;
+        }
+        Answer::Given
+    }
+
+    /// The stored pages of a touch's window, as many as there is memory for, charged.
+    fn stored_beside(&self, state: &State, touch: &Touch) -> Vec<(Vpn, SlotId)> {
+        if touch.window.count == 0 {
+            return Vec::new();
+        }
+        let stored = |vpn| match state.space.get(vpn) {
+            Entry::Stored { slot, loading: false } => Some((vpn, slot)),
+            _ => None,
+        };
+        let window = touch.window.pages(Vpn::of_address(touch.address));
+        let mut beside: Vec<(Vpn, SlotId)> = window.filter_map(stored).collect();
+        beside.truncate(self.charge_ahead(beside.len()));
+        beside
+    }
+
+    /// Starts to load the page of a touch together with those beside it; all are charged.
+    fn load_all(
+        &mut self,
+        mm: &Arc<Mm>,
+        state: &mut State,
+        touch: &Touch,
+        slot: SlotId,
+        beside: &[(Vpn, SlotId)],
+    ) {
+        let wanted = (Vpn::of_address(touch.address), slot);
+        let mut reads = Vec::with_capacity(1 + beside.len());
+        for (index, &(vpn, slot)) in std::iter::once(&wanted).chain(beside).enumerate() {
+            let token = self.next_token;
+            self.next_token += 1;
+            self.pager.resident().begin_load(&mut state.space, vpn, slot);
+            let touch = Touch { mm: mm.clone(), address: vpn.address(), ..*touch };
+            self.loads.insert(token, Load { touch, slot, ahead: index > 0 });
+            reads.push((slot, token));
+        }
+        self.pager.loading.fetch_add(reads.len() as u64, Relaxed);
+        counters::add(&self.pager.counters.pages_ahead, beside.len() as u64);
+        self.pager.store.start_batch(&reads);
+    }
+
+    /// The store cannot give a page back: whoever touches it dies of it, and nobody reads a wrong byte.
+    fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) {
+        counters::count(&self.pager.counters.poisoned);
+        // Several threads may each meet a lost page before the first has died of it: one line tells all.
+        if !mm.told_lost.swap(true, Relaxed) {
+            self.pager.complain(&format!(
+                "a stored page of process {} is lost ({why}); touching it is a bus error (SIGBUS)",
+                mm.pid.load(Relaxed)
+            ));
+        }
+        let _ = mm.uffd.poison(touch.address, PAGE_SIZE as u64);
+    }
+
+    /// Puts a loaded page in place; the entry still names its slot.
+    fn place_loaded(
+        &mut self,
+        mm: &Arc<Mm>,
+        state: &mut State,
+        touch: &Touch,
+        how: Arrival,
+        slot: SlotId,
+        page: &Page,
+    ) -> Answer {
+        match mm.uffd.copy(touch.address, page) {
+            Ok(()) => {
+                let vpn = Vpn::of_address(touch.address);
+                self.pager.resident().map(&mut state.space, vpn, how, Some(slot));
+                mm.known.fetch_add(1, Relaxed);
+                if how == Arrival::Loaded {
+                    counters::count(&self.pager.counters.faults_loaded);
+                    self.answered(touch);
+                }
+                Answer::Given
+            }
+            Err((_, error)) => {
+                self.uncharge();
+                self.not_placed(mm, touch, error)
+            }
+        }
+    }
+
+    pub fn take_completions(&mut self) {
+        let pager = self.pager;
+        pager.store.poll_completions(&mut |token, result| match result {
+            Ok(page) => self.arrive(token, page),
+            Err(error) => self.fail(token, &error.to_string()),
+        });
+    }
+
+    /// A page could not be read. One that nobody asked for is no loss yet: whoever does will be told.
+    fn fail(&mut self, token: u64, why: &str) {
+        let Some(load) = self.loads.remove(&token) else { return };
+        let mm = load.touch.mm.clone();
+        let mut state = mm.lock();
+        if self.end_load(&mut state, &load) && !load.ahead {
+            self.lost(&mm, &load.touch, why);
+        } else {
+            self.touch_again(&mm, &load.touch);
+        }
+        self.uncharge();
+    }
+
+    /// A page has arrived: into its place, or aside while its address space cannot take it.
+    fn arrive(&mut self, token: u64, page: &Page) {
+        let Some(load) = self.loads.remove(&token) else { return };
+        let mm = load.touch.mm.clone();
+        let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else {
+            self.loads.insert(token, load);
+            self.arrived.push((token, Box::new(*page)));
+            return;
+        };
+        if !self.end_load(&mut state, &load) {
+            self.touch_again(&mm, &load.touch);
+            self.uncharge();
+            return;
+        }
+        let how = if load.ahead { Arrival::Ahead } else { Arrival::Loaded };
+        let answer = self.place_loaded(&mm, &mut state, &load.touch, how, load.slot, page);
+        drop(state);
+        match answer {
+            Answer::Given => {}
+            // The mapping is changing: looked up again once that is settled, if anybody cares.
+            Answer::Later if load.ahead => self.touch_again(&mm, &load.touch),
+            Answer::Later => self.set_aside(load.touch),
+        }
+    }
+
+    /// The load is over. True if its page is still wanted; the entry is then plainly stored again.
+    fn end_load(&self, state: &mut State, load: &Load) -> bool {
+        let vpn = Vpn::of_address(load.touch.address);
+        let wanted = !state.ended
+            && state.space.get(vpn) == Entry::Stored { slot: load.slot, loading: true };
+        let mut dropped = Dropped::default();
+        self.pager.loading.fetch_sub(1, Relaxed);
+        if wanted {
+            state.space.set(vpn, Entry::Stored { slot: load.slot, loading: false });
+        }
+        self.pager.resident().release_slot(load.slot, &mut dropped);
+        self.pager.discard(&dropped);
+        wanted
+    }
+
+    /// The page that threads wait for is not wanted any more (discarded, unmapped, moved): they touch
+    /// again and get what is there now.
+    fn touch_again(&self, mm: &Mm, touch: &Touch) {
+        // An address space that has ended has nobody waiting.
+        let _ = mm.uffd.wake(touch.address, PAGE_SIZE as u64);
+    }
+
+    /// Puts in place what had to wait.
+    pub fn place_arrived(&mut self) {
+        for (token, page) in std::mem::take(&mut self.arrived) {
+            self.arrive(token, &page);
+        }
+    }
+}
