@@ -4,14 +4,20 @@
 //! * [`policy`]: the textbook policies behind one trait.
 //! * [`replay`]: runs any number of policies and sizes over a trace.
 //! * [`baseline`]: compares replays with miss counts measured elsewhere.
+//! * [`machine`], [`workload`], [`scenario`], [`experiment`]: a simulated machine in virtual time, what
+//!   runs on it, published results as files, and comparisons with intervals.
 //! * [`cli`]: the commands of `ebb lab` as a library.
 #![forbid(unsafe_code)]
 
 pub mod baseline;
 pub mod cli;
+pub mod experiment;
+pub mod machine;
 pub mod mrc;
 pub mod plot;
 pub mod policy;
 pub mod replay;
 pub mod report;
+pub mod scenario;
 pub mod trace;
+pub mod workload;

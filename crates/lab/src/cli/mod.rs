@@ -1,6 +1,7 @@
 //! The commands of `ebb lab` as a library: arguments in, report on standard output, exit code out.
 
 mod mrc;
+mod scenarios;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
 pub use mrc::MrcArgs;
+pub use scenarios::RunArgs;
 
 use crate::baseline;
 use crate::policy::{Layout, Nature, POLICIES, PolicyInfo, Settings, parse_list};
@@ -22,6 +24,15 @@ use crate::trace::{self, CompactWriter, Format, Reader, Spool};
 /// What `ebb lab` can do.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
+    /// List the built-in scenarios
+    List,
+    /// Print a built-in scenario's file, to read or to start from
+    Show {
+        /// Its name
+        name: String,
+    },
+    /// Run a scenario on the simulated machine and compare its sides
+    Run(RunArgs),
     /// Replay a page trace through one or more policies
     Replay(ReplayArgs),
     /// Draw miss-ratio curves: miss ratios of policies at many memory sizes
@@ -116,6 +127,9 @@ pub struct CheckArgs {
 /// Runs a command. The exit code is 0, or 1 for a check that does not pass.
 pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
     match command {
+        LabCommand::List => scenarios::list(),
+        LabCommand::Show { name } => scenarios::show(name),
+        LabCommand::Run(args) => scenarios::run(args),
         LabCommand::Replay(args) => run_replay(args),
         LabCommand::Mrc(args) => mrc::run(args),
         LabCommand::Policies => run_policies(),

@@ -1,0 +1,211 @@
+//! All runs of some scenarios.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::stats::Estimate;
+use super::verdict::{Verdict, judge};
+use crate::machine::Sample;
+use crate::scenario::{ArmSpec, Published, Scenario, ScenarioError, run_once};
+
+/// A scenario with everything decided but the seed.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The scenario as set.
+    pub scenario: Scenario,
+    /// Its text.
+    pub text: String,
+    /// Settings from the command line.
+    pub set: Vec<String>,
+    /// What is compared, in place of the file's arms.
+    pub arms: Option<Vec<ArmSpec>>,
+    /// Seeds.
+    pub seeds: u32,
+    /// Looks at the machine in the first run of each arm; 0: none.
+    pub samples: u64,
+}
+
+/// What an arm measured.
+#[derive(Clone, Debug)]
+pub struct Arm {
+    /// Its name.
+    pub name: String,
+    /// By metric: its value for each seed.
+    pub values: std::collections::BTreeMap<String, Vec<f64>>,
+    /// The first run in pictures.
+    pub samples: Vec<Sample>,
+}
+
+impl Arm {
+    /// A metric's values.
+    #[must_use]
+    pub fn of(&self, metric: &str) -> &[f64] {
+        self.values.get(metric).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// A case's results.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// `SCENARIO` or `SCENARIO/CASE`.
+    pub name: String,
+    /// The metric that decides.
+    pub metric: String,
+    /// What was published; none if the arms are the user's own.
+    pub published: Option<Published>,
+    /// The arms; the first is the baseline.
+    pub arms: Vec<Arm>,
+    /// The change from the first arm to the second, in percent.
+    pub effect: Estimate,
+    /// The judgement.
+    pub verdict: Option<Verdict>,
+}
+
+/// A scenario's results.
+#[derive(Clone, Debug)]
+pub struct Results {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// Seeds run.
+    pub seeds: u32,
+    /// Its cases.
+    pub cases: Vec<Case>,
+}
+
+struct Run {
+    scenario: Scenario,
+    seed: u64,
+    samples: u64,
+    label: String,
+}
+
+/// The cases of a job: name, metric, published, and each arm's scenario.
+type Planned = Vec<(String, String, Option<Published>, Vec<(String, Scenario)>)>;
+
+fn plan(job: &Job) -> Result<Planned, ScenarioError> {
+    let s = &job.scenario;
+    let arms = job.arms.as_ref().unwrap_or(&s.arm);
+    let mut cases: Vec<(String, String, Option<Published>, Vec<String>)> = s
+        .case
+        .iter()
+        .map(|c| {
+            let name = format!("{}/{}", s.name, c.name);
+            let metric = c.metric.as_ref().unwrap_or(&s.measure.metric).clone();
+            (name, metric, Some(c.published.clone()), c.set.clone())
+        })
+        .collect();
+    if let [only] = cases.as_mut_slice() {
+        only.0.clone_from(&s.name);
+    }
+    if cases.is_empty() {
+        cases.push((s.name.clone(), s.measure.metric.clone(), None, Vec::new()));
+    }
+    let mut planned = Vec::new();
+    for (name, metric, published, case_set) in cases {
+        let published = published.filter(|_| job.arms.is_none());
+        let mut sides = Vec::new();
+        for arm in arms {
+            // The file, the case, the arm, the command line: the later wins.
+            let pairs: Vec<String> =
+                case_set.iter().chain(&arm.set).chain(&job.set).cloned().collect();
+            sides.push((arm.name.clone(), Scenario::with(&job.text, &pairs)?));
+        }
+        planned.push((name, metric, published, sides));
+    }
+    Ok(planned)
+}
+
+/// Runs all jobs over `threads` threads. `progress` is told of each run that ended.
+///
+/// # Errors
+/// A setting that makes no sense, or a run that breaks a law.
+pub fn run(
+    jobs: &[Job],
+    threads: usize,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> anyhow::Result<Vec<Results>> {
+    let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+    let mut runs = Vec::new();
+    for (job, cases) in jobs.iter().zip(&plans) {
+        for (case, _, _, sides) in cases {
+            for (arm, scenario) in sides {
+                for seed in 0..u64::from(job.seeds) {
+                    let samples = if seed == 0 { job.samples } else { 0 };
+                    let label = format!("{case}, {arm}, seed {seed}");
+                    runs.push(Run { scenario: scenario.clone(), seed: seed + 1, samples, label });
+                }
+            }
+        }
+    }
+    let mut outcomes = spread(&runs, threads, progress)?.into_iter();
+    let mut results = Vec::new();
+    for (job, cases) in jobs.iter().zip(plans) {
+        let mut done = Vec::new();
+        for (name, metric, published, sides) in cases {
+            let mut arms = Vec::new();
+            for (arm, _) in sides {
+                let mut values = std::collections::BTreeMap::<String, Vec<f64>>::new();
+                let mut samples = Vec::new();
+                for (metrics, looked) in outcomes.by_ref().take(job.seeds as usize) {
+                    for (metric, value) in metrics {
+                        values.entry(metric).or_default().push(value);
+                    }
+                    if !looked.is_empty() {
+                        samples = looked;
+                    }
+                }
+                arms.push(Arm { name: arm, values, samples });
+            }
+            if arms.iter().any(|a| a.of(&metric).is_empty()) {
+                let known: Vec<&str> = arms[0].values.keys().map(String::as_str).collect();
+                let near = crate::scenario::nearest(&metric, &known).unwrap_or_default();
+                anyhow::bail!("{name}: there is no metric {metric:?}; did you mean {near:?}?");
+            }
+            let effect = match arms.as_slice() {
+                [a, b, ..] => Estimate::of_change(a.of(&metric), b.of(&metric)),
+                _ => Estimate::default(),
+            };
+            let verdict = published.as_ref().map(|p| judge(&effect, p));
+            done.push(Case { name, metric, published, arms, effect, verdict });
+        }
+        let scenario = job.scenario.clone();
+        results.push(Results { scenario, seeds: job.seeds, cases: done });
+    }
+    Ok(results)
+}
+
+type Done = (crate::scenario::Metrics, Vec<Sample>);
+
+fn spread(
+    runs: &[Run],
+    threads: usize,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> anyhow::Result<Vec<Done>> {
+    let next = AtomicUsize::new(0);
+    let ended = AtomicUsize::new(0);
+    let results: Vec<Mutex<Option<Result<Done, String>>>> =
+        runs.iter().map(|_| Mutex::new(None)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, runs.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    // Relaxed: the number itself is all that is shared.
+                    let i = next.fetch_add(1, Relaxed);
+                    let Some(run) = runs.get(i) else { break };
+                    let done = run_once(&run.scenario, run.seed, run.samples)
+                        .map(|(metrics, outcome)| (metrics, outcome.samples))
+                        .map_err(|e| format!("{}: {e}", run.label));
+                    *results[i].lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
+                        Some(done);
+                    progress(ended.fetch_add(1, Relaxed) + 1, runs.len());
+                }
+            });
+        }
+    });
+    let mut done = Vec::new();
+    for cell in results {
+        let result = cell.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        done.push(result.unwrap_or(Err("a run was lost".into())).map_err(anyhow::Error::msg)?);
+    }
+    Ok(done)
+}

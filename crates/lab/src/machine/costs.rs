@@ -1,0 +1,104 @@
+//! What things cost on the simulated processor, in nanoseconds.
+//!
+//! Owns the cost model. Every figure is one field with where it comes from; a scenario may replace
+//! any of them in its `[costs]` table, and `--set costs.NAME=N` does so for one run.
+//!
+//! Sources. Work that is mostly waiting for memory is counted in cache misses of 80 ns, the latency of
+//! local DRAM on servers of 2018 to 2022. "Measured" is `cargo run --release -p ebb-core --example lru_bench` on a two-core VM
+//! (docs/benchmarks-lru.md). "Kernel" is the usual figure for x86-64 servers. The device latencies are
+//! in [`device`](super::device).
+//!
+//! What is under the lru lock delays everybody else who wants it; the rest delays only who does it.
+
+use serde::Deserialize;
+
+/// Nanoseconds by kind of work.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Costs {
+    /// A touch of a resident page: one cache miss.
+    pub hit_ns: u64,
+    /// An exception, finding the area, taking the page table. Kernel.
+    pub fault_ns: u64,
+    /// Clearing a page of new memory. Kernel: 16 GB/s.
+    pub zero_ns: u64,
+    /// What a fault costs beside the device: swap cache, submission, wake-up. Kernel.
+    pub major_ns: u64,
+    /// A read or write of one page through a file descriptor, copy included. Kernel.
+    pub fd_ns: u64,
+    /// Getting a frame from the per-CPU sets. Kernel and measured: tens of nanoseconds.
+    pub alloc_ns: u64,
+    /// Giving a frame back, its entry removed and the processors' copies dropped: process exit,
+    /// `munmap`.
+    pub free_ns: u64,
+    /// Putting one folio on a list, under the lru lock. Measured: part of a miss.
+    pub add_ns: u64,
+    /// Looking at one folio of a list, under the lru lock: one cache miss.
+    pub scan_ns: u64,
+    /// Moving one folio to another list, under the lru lock: its neighbour is a second miss.
+    pub sort_ns: u64,
+    /// Aging one folio with no batching, under the lru lock. Measured, random order in memory.
+    pub age_ns: u64,
+    /// The same with counters settled once a batch. Measured.
+    pub age_counter_ns: u64,
+    /// The same with segments moved whole as well. Measured.
+    pub age_bulk_ns: u64,
+    /// The same with the next record read early as well. Measured.
+    pub age_prefetch_ns: u64,
+    /// Finding and reading the page-table entries of one folio: ten misses (record, reverse map and its
+    /// lock, two of its tree, area, two levels of tables, entry, and back).
+    pub rmap_ns: u64,
+    /// A neighbour found accessed by the look around an entry.
+    pub look_ns: u64,
+    /// Reading one page-table entry in a walk. Measured: 0.8.
+    pub walk_ns: u64,
+    /// Promoting one folio in a walk. Measured: 12.
+    pub promote_ns: u64,
+    /// Taking one folio out: the same walk again, its share of telling the processors, slot, frame.
+    pub evict_ns: u64,
+    /// Submitting one page to a device. Kernel.
+    pub submit_ns: u64,
+    /// Going to sleep and being woken again. Kernel.
+    pub switch_ns: u64,
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self {
+            hit_ns: 80,
+            fault_ns: 500,
+            zero_ns: 250,
+            major_ns: 1500,
+            fd_ns: 700,
+            alloc_ns: 50,
+            free_ns: 60,
+            add_ns: 40,
+            scan_ns: 80,
+            sort_ns: 80,
+            age_ns: 345,
+            age_counter_ns: 319,
+            age_bulk_ns: 319,
+            age_prefetch_ns: 309,
+            rmap_ns: 800,
+            look_ns: 20,
+            walk_ns: 1,
+            promote_ns: 12,
+            evict_ns: 1500,
+            submit_ns: 500,
+            switch_ns: 1500,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batching_never_makes_aging_dearer() {
+        let c = Costs::default();
+        assert!(c.age_ns >= c.age_counter_ns);
+        assert!(c.age_counter_ns >= c.age_bulk_ns);
+        assert!(c.age_bulk_ns >= c.age_prefetch_ns);
+    }
+}

@@ -1,0 +1,222 @@
+//! Storage devices: how long a transfer takes when others are under way.
+//!
+//! A device has `depth` places; a request waits for one, then takes its latency, and its data
+//! passes over one bus at the device's bandwidth. Requests are served in the order in which they
+//! are submitted. A request that continues where the last one ended takes the sequential latency:
+//! on a disk the head is there already.
+//!
+//! A synchronous device (compressed memory, persistent memory) works on the processor of who asks:
+//! nothing waits, the time is that thread's own.
+
+use serde::Deserialize;
+
+/// Bytes in a page.
+const PAGE: u64 = 4096;
+
+/// A kind of device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Preset {
+    /// Compressed memory: 10 us a page on the processor.
+    Zram,
+    /// Persistent memory or a RAM disk: 1 us a page on the processor.
+    Ramdisk,
+    /// A flash drive on PCIe.
+    Nvme,
+    /// A flash drive on SATA.
+    Ssd,
+    /// A disk that turns.
+    Disk,
+}
+
+/// A device's figures. What is absent comes from the preset.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSpec {
+    /// Where the other figures come from.
+    pub kind: Preset,
+    /// Latency of a read.
+    pub read_us: Option<f64>,
+    /// Latency of a write.
+    pub write_us: Option<f64>,
+    /// Latency of a request that continues the last one.
+    pub sequential_us: Option<f64>,
+    /// Bandwidth of reads, megabytes a second; 0 is no limit.
+    pub read_mb_s: Option<f64>,
+    /// Bandwidth of writes.
+    pub write_mb_s: Option<f64>,
+    /// Requests in flight.
+    pub depth: Option<usize>,
+    /// Pages it holds; 0 is no limit.
+    pub pages: Option<u64>,
+    /// Pages of data in one page of memory, for compressed memory.
+    pub ratio: Option<f64>,
+}
+
+impl DeviceSpec {
+    /// All figures as the preset says.
+    #[must_use]
+    pub fn preset(kind: Preset) -> Self {
+        Self {
+            kind,
+            read_us: None,
+            write_us: None,
+            sequential_us: None,
+            read_mb_s: None,
+            write_mb_s: None,
+            depth: None,
+            pages: None,
+            ratio: None,
+        }
+    }
+}
+
+/// A device at work.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Latency of a read, of a write, of a request that continues the last one.
+    latency_ns: [u64; 3],
+    /// Time on the bus for a page read or written.
+    page_ns: [f64; 2],
+    sync: bool,
+    /// Pages it holds.
+    pub pages_max: u64,
+    /// Pages of data in a page of memory; 0 for a device that takes none.
+    pub ratio: f64,
+    /// When each place is free.
+    places: Vec<u64>,
+    bus_free_ns: u64,
+    last_end: u64,
+    /// Pages read and written.
+    pub moved: [u64; 2],
+    /// Time requests spent in the device.
+    pub busy_ns: u64,
+}
+
+impl Device {
+    /// A device by its figures.
+    #[must_use]
+    pub fn new(spec: &DeviceSpec) -> Self {
+        // Latencies of read, write and sequential in us; bandwidths in MB/s; places.
+        let (lat, mb_s, depth) = match spec.kind {
+            Preset::Zram => ([10.0, 10.0, 10.0], [0.0, 0.0], 1),
+            Preset::Ramdisk => ([1.0, 1.0, 1.0], [0.0, 0.0], 1),
+            Preset::Nvme => ([80.0, 20.0, 80.0], [3000.0, 1500.0], 64),
+            Preset::Ssd => ([100.0, 60.0, 100.0], [500.0, 450.0], 32),
+            Preset::Disk => ([8000.0, 8000.0, 100.0], [150.0, 150.0], 1),
+        };
+        let ns = |us: f64| (us * 1000.0) as u64;
+        let page = |mb_s: f64| if mb_s > 0.0 { PAGE as f64 * 1000.0 / mb_s } else { 0.0 };
+        let ratio = if spec.kind == Preset::Zram { 3.0 } else { 0.0 };
+        Self {
+            latency_ns: [
+                ns(spec.read_us.unwrap_or(lat[0])),
+                ns(spec.write_us.unwrap_or(lat[1])),
+                ns(spec.sequential_us.or(spec.read_us).unwrap_or(lat[2])),
+            ],
+            page_ns: [
+                page(spec.read_mb_s.unwrap_or(mb_s[0])),
+                page(spec.write_mb_s.unwrap_or(mb_s[1])),
+            ],
+            sync: matches!(spec.kind, Preset::Zram | Preset::Ramdisk),
+            pages_max: spec.pages.filter(|&p| p > 0).unwrap_or(u64::MAX),
+            ratio: spec.ratio.unwrap_or(ratio),
+            places: vec![0; spec.depth.unwrap_or(depth).max(1)],
+            bus_free_ns: 0,
+            last_end: u64::MAX,
+            moved: [0; 2],
+            busy_ns: 0,
+        }
+    }
+
+    /// Whether it works on the processor of who asks.
+    #[must_use]
+    pub fn is_sync(&self) -> bool {
+        self.sync
+    }
+
+    /// Moves `pages` from or to `place`, submitted at `now`. Returns when that is done.
+    pub fn submit(&mut self, now: u64, write: bool, place: u64, pages: u64) -> u64 {
+        let way = usize::from(write);
+        self.moved[way] += pages;
+        let bus = (self.page_ns[way] * pages as f64) as u64;
+        if self.sync {
+            let takes = self.latency_ns[way] * pages + bus;
+            self.busy_ns += takes;
+            return now + takes;
+        }
+        let follows = place == self.last_end;
+        self.last_end = place + pages;
+        let latency = if follows {
+            self.latency_ns[2].min(self.latency_ns[way])
+        } else {
+            self.latency_ns[way]
+        };
+        // The place that is free first; of equals the lowest, so that runs repeat.
+        let mut first = 0;
+        for i in 1..self.places.len() {
+            if self.places[i] < self.places[first] {
+                first = i;
+            }
+        }
+        let start = self.places[first].max(now);
+        let done = (start + latency).max(self.bus_free_ns) + bus;
+        self.bus_free_ns = done;
+        if self.page_ns[way] == 0.0 {
+            self.bus_free_ns = 0;
+        }
+        self.places[first] = done;
+        self.busy_ns += done - start;
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nvme() -> Device {
+        Device::new(&DeviceSpec::preset(Preset::Nvme))
+    }
+
+    #[test]
+    fn one_request_takes_its_latency_and_its_transfer() {
+        let mut d = nvme();
+        assert_eq!(d.submit(1000, false, 0, 1), 1000 + 80_000 + 1365);
+    }
+
+    #[test]
+    fn many_requests_are_bound_by_bandwidth() {
+        let mut d = nvme();
+        let last = (0..10_000).map(|i| d.submit(0, false, i * 7, 1)).max().unwrap_or(0);
+        let mb_s = 10_000.0 * 4096.0 * 1000.0 / last as f64;
+        assert!((2000.0..3001.0).contains(&mb_s), "{mb_s}");
+    }
+
+    #[test]
+    fn few_places_make_requests_wait() {
+        let mut spec = DeviceSpec::preset(Preset::Ssd);
+        spec.depth = Some(1);
+        let mut d = Device::new(&spec);
+        let a = d.submit(0, false, 0, 1);
+        let b = d.submit(0, false, 50, 1);
+        assert!(b >= 2 * a - 10, "{a} {b}");
+    }
+
+    #[test]
+    fn a_disk_is_fast_where_its_head_is() {
+        let mut d = Device::new(&DeviceSpec::preset(Preset::Disk));
+        let far = d.submit(0, false, 1000, 8);
+        let near = d.submit(far, false, 1008, 8) - far;
+        assert!(near * 10 < far, "{near} {far}");
+    }
+
+    #[test]
+    fn zero_latency_is_no_time() {
+        let mut spec = DeviceSpec::preset(Preset::Nvme);
+        (spec.read_us, spec.write_us) = (Some(0.0), Some(0.0));
+        (spec.read_mb_s, spec.write_mb_s) = (Some(0.0), Some(0.0));
+        let mut d = Device::new(&spec);
+        assert_eq!((0..100).map(|i| d.submit(5, i % 2 == 0, i, 3)).max(), Some(5));
+    }
+}

@@ -1,0 +1,26 @@
+//! A virtual machine in virtual time: CPUs, memory, devices, and threads that run on them.
+//!
+//! Everything that takes part is an event with a time; the earliest happens first, and of equals
+//! the one that was asked for first. There is no other source of order, so the same seed gives the
+//! same run to the last digit. What threads do comes from [`workload`](crate::workload); what
+//! memory does is the engine of `ebb_core`, unchanged; what that costs is in [`costs`].
+//!
+//! * [`sched`]: the clock, CPUs, threads, kswapd.
+//! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
+//! * [`device`], [`costs`], [`histogram`]: figures.
+//!
+//! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
+//! [`SLICE_NS`](sched::SLICE_NS) at most; faults, transfers and everything else happen in order.
+
+pub mod costs;
+pub mod device;
+pub mod histogram;
+pub mod mem;
+pub mod outflow;
+pub mod sched;
+
+pub use costs::Costs;
+pub use device::{Device, DeviceSpec, Preset};
+pub use histogram::Histogram;
+pub use mem::{Access, Mem, Region};
+pub use sched::{Machine, Outcome, Sample};

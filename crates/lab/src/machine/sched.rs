@@ -1,0 +1,563 @@
+//! The clock: which thread runs where and when, who waits for what, and kswapd.
+//!
+//! Invariants
+//! * I1: a thread is in exactly one place: on a CPU (an event `Run`), in the queue of those that
+//!   could run, waiting (an event `Wake`, a barrier, the start), or ended.
+//! * I2: events happen in the order of their times; of equals in the order they were asked for.
+//! * I3: a CPU runs one thread at a time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use ebb_core::frame::Order;
+use ebb_core::lru::{Scan, Who};
+use ebb_core::types::Pfn;
+
+use super::Access;
+use super::histogram::Histogram;
+use super::mem::{Fault, Mem, STREAMS, Spent, Stream};
+use crate::workload::{KINDS, Program, Step};
+
+/// How far a thread runs ahead of the clock through pages that are there.
+pub const SLICE_NS: u64 = 50_000;
+/// How long a thread keeps a CPU that others wait for.
+const QUANTUM_NS: u64 = 1_000_000;
+/// A run that takes longer than this in virtual time has gone wrong.
+const TIME_MAX_NS: u64 = 3_600_000_000_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Event {
+    Run { cpu: usize, thread: usize },
+    Wake(usize),
+    WriteDone(u32),
+    Kswapd,
+    Sample,
+    Stop,
+}
+
+struct Thread {
+    program: Box<dyn Program>,
+    steps: Vec<Step>,
+    at: usize,
+    streams: [Stream; STREAMS],
+    op_start_ns: u64,
+    ran_ns: u64,
+    measured: bool,
+    ended: bool,
+    /// The space that dies with it when memory runs out.
+    home: usize,
+}
+
+/// A look at the machine in the middle of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Since the start.
+    pub time_ns: u64,
+    /// Operations so far.
+    pub ops: u64,
+    /// Pages that came back so far: anonymous, file.
+    pub refaults: [u64; 2],
+    /// Direct reclaim and kswapd so far.
+    pub reclaim_ns: [u64; 2],
+    /// Free frames.
+    pub free: u64,
+    /// Sequence number, age in ms, anonymous and file pages of each generation of the first memcg.
+    pub generations: Vec<(u64, u64, u64, u64)>,
+}
+
+/// What a run came to, from the start to the end of measuring.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Virtual time measured.
+    pub elapsed_ns: u64,
+    /// Operations done.
+    pub ops: u64,
+    /// Latencies by kind of operation.
+    pub latency: [Histogram; KINDS],
+    /// The engine's counters, by vmstat name.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Time spent.
+    pub spent: Spent,
+    /// Pages read from and written to swap and files.
+    pub moved: [[u64; 2]; 2],
+    /// Processes killed for lack of memory.
+    pub kills: u64,
+    /// Touches.
+    pub touches: u64,
+    /// Looks at the machine.
+    pub samples: Vec<Sample>,
+}
+
+/// The machine.
+pub struct Machine {
+    /// Its memory.
+    pub mem: Mem,
+    heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    asked: u64,
+    now: u64,
+    idle: Vec<(u64, usize)>,
+    queue: VecDeque<usize>,
+    threads: Vec<Thread>,
+    barriers: Vec<(u64, Vec<usize>)>,
+    starting: Vec<usize>,
+    measured: usize,
+    ended: usize,
+    kswapd_awake: bool,
+    kswapd_priority: u8,
+    kswapd_failures: u32,
+    begun_ns: Option<u64>,
+    before: Outcome,
+    outcome: Outcome,
+    sample_ns: u64,
+    limit_ns: u64,
+    stopped: bool,
+}
+
+impl Machine {
+    /// A machine with `cpus` CPUs and no threads.
+    #[must_use]
+    pub fn new(mem: Mem, cpus: usize) -> Self {
+        Self {
+            mem,
+            heap: BinaryHeap::new(),
+            asked: 0,
+            now: 0,
+            idle: (0..cpus.max(1)).rev().map(|cpu| (0, cpu)).collect(),
+            queue: VecDeque::new(),
+            threads: Vec::new(),
+            barriers: Vec::new(),
+            starting: Vec::new(),
+            measured: 0,
+            ended: 0,
+            kswapd_awake: false,
+            kswapd_priority: 12,
+            kswapd_failures: 0,
+            begun_ns: None,
+            before: Outcome::default(),
+            outcome: Outcome::default(),
+            sample_ns: 0,
+            limit_ns: 0,
+            stopped: false,
+        }
+    }
+
+    /// Ends the run this long after the start, whoever still works.
+    pub fn set_limit_ns(&mut self, limit_ns: u64) {
+        self.limit_ns = limit_ns;
+    }
+
+    /// Looks at the machine this often once measuring has begun.
+    pub fn set_sample_ns(&mut self, sample_ns: u64) {
+        self.sample_ns = sample_ns;
+    }
+
+    /// Adds a thread. The run ends when every measured one has; others run as long as that.
+    pub fn add_thread(&mut self, program: Box<dyn Program>, home: usize, measured: bool) {
+        let thread = self.threads.len();
+        self.threads.push(Thread {
+            program,
+            steps: Vec::new(),
+            at: 0,
+            streams: [Stream::default(); STREAMS],
+            op_start_ns: 0,
+            ran_ns: 0,
+            measured,
+            ended: false,
+            home,
+        });
+        self.measured += usize::from(measured);
+        self.ask(0, Event::Wake(thread));
+    }
+
+    fn ask(&mut self, time: u64, event: Event) {
+        self.asked += 1;
+        self.heap.push(Reverse((time, self.asked, event)));
+    }
+
+    /// Runs to the end.
+    ///
+    /// # Errors
+    /// Threads that wait for each other for good, or a run without end.
+    pub fn run(mut self) -> Result<(Outcome, Mem, u64), String> {
+        while self.ended < self.measured && !self.stopped {
+            let Some(Reverse((time, _, event))) = self.heap.pop() else {
+                return Err("every thread waits and nothing will wake one".into());
+            };
+            self.now = time;
+            if time > TIME_MAX_NS {
+                return Err("the run does not end".into());
+            }
+            match event {
+                Event::Run { cpu, thread } => self.run_slice(cpu, thread),
+                Event::Wake(thread) => self.wake(thread),
+                Event::WriteDone(pfn) => self.mem.end_write(time, Pfn(pfn)),
+                Event::Kswapd => self.kswapd(),
+                Event::Sample => self.sample(),
+                Event::Stop => self.stopped = true,
+            }
+            self.after();
+        }
+        self.finish_writes();
+        let now = self.now;
+        let outcome = self.close(now);
+        Ok((outcome, self.mem, now))
+    }
+
+    /// Turns what memory did into events.
+    fn after(&mut self) {
+        if !self.mem.out.started.is_empty() {
+            for (done, pfn) in std::mem::take(&mut self.mem.out.started) {
+                self.ask(done, Event::WriteDone(pfn.0));
+            }
+        }
+        if self.mem.kswapd_wanted.get() {
+            self.mem.kswapd_wanted.set(false);
+            if !self.kswapd_awake {
+                self.kswapd_awake = true;
+                self.kswapd_priority = 12;
+                self.ask(self.now + self.mem.costs.switch_ns, Event::Kswapd);
+            }
+        }
+    }
+
+    /// Writes under way end before the last look at the books.
+    fn finish_writes(&mut self) {
+        while let Some(Reverse((time, _, event))) = self.heap.pop() {
+            if let Event::WriteDone(pfn) = event {
+                self.mem.end_write(time, Pfn(pfn));
+            }
+        }
+    }
+
+    fn wake(&mut self, thread: usize) {
+        if self.threads[thread].ended {
+            return;
+        }
+        // The CPU that has been free the longest; of equals the lowest.
+        let best = (0..self.idle.len()).min_by_key(|&i| self.idle[i]);
+        match best {
+            Some(i) => {
+                let (free_at, cpu) = self.idle.swap_remove(i);
+                let start = self.now.max(free_at);
+                let switch = if start > 0 { self.mem.costs.switch_ns } else { 0 };
+                self.ask(start + switch, Event::Run { cpu, thread });
+            }
+            None => self.queue.push_back(thread),
+        }
+    }
+
+    /// A CPU is free from `at` on.
+    fn release(&mut self, cpu: usize, at: u64) {
+        while let Some(thread) = self.queue.pop_front() {
+            if !self.threads[thread].ended {
+                let switch = self.mem.costs.switch_ns;
+                self.threads[thread].ran_ns = 0;
+                self.ask(at + switch, Event::Run { cpu, thread });
+                return;
+            }
+        }
+        self.idle.push((at, cpu));
+    }
+
+    /// The thread waits until `until`, having worked until `at`.
+    fn block(&mut self, cpu: usize, thread: usize, at: u64, until: u64) {
+        self.threads[thread].ran_ns = 0;
+        self.ask(until.max(at), Event::Wake(thread));
+        self.release(cpu, at);
+    }
+
+    fn run_slice(&mut self, cpu: usize, id: usize) {
+        let mut t = self.now;
+        let mut end = t + SLICE_NS;
+        if self.threads[id].ended {
+            self.release(cpu, t);
+            return;
+        }
+        self.mem.out.cpu = cpu;
+        loop {
+            let thread = &mut self.threads[id];
+            if thread.at == thread.steps.len() {
+                thread.steps.clear();
+                thread.at = 0;
+                thread.program.fill(&mut thread.steps);
+                if thread.steps.is_empty() {
+                    self.end_thread(id);
+                    self.release(cpu, t);
+                    self.now = t;
+                    return;
+                }
+            }
+            match thread.steps[thread.at] {
+                Step::Touch { page, space, access } => {
+                    let (space, page) = (usize::from(space), u64::from(page));
+                    if self.mem.touch(space, page, access, t) {
+                        let costs = &self.mem.costs;
+                        t += if access.mapped() { costs.hit_ns } else { costs.fd_ns };
+                        thread.at += 1;
+                        self.outcome.touches += 1;
+                    } else if self.ahead(t) {
+                        self.ask(t, Event::Run { cpu, thread: id });
+                        return;
+                    } else {
+                        match self.fault(cpu, id, t, space, page, access) {
+                            Some(now) => t = now,
+                            None => return,
+                        }
+                        end = end.max(t);
+                    }
+                }
+                Step::Cpu(ns) => {
+                    t += u64::from(ns);
+                    thread.at += 1;
+                }
+                Step::Done(kind) => {
+                    thread.at += 1;
+                    let took = t - thread.op_start_ns;
+                    thread.op_start_ns = t;
+                    if self.begun_ns.is_some() && thread.measured {
+                        self.outcome.ops += 1;
+                        self.outcome.latency[usize::from(kind) % KINDS].add(took);
+                    }
+                }
+                step => {
+                    if self.ahead(t) {
+                        self.ask(t, Event::Run { cpu, thread: id });
+                        return;
+                    }
+                    self.threads[id].at += 1;
+                    match self.rare(cpu, id, t, step) {
+                        Some(now) => t = now,
+                        None => return,
+                    }
+                }
+            }
+            if t >= end {
+                if self.pause(cpu, id, t) {
+                    return;
+                }
+                end = t + SLICE_NS;
+            }
+        }
+    }
+
+    /// Whether something else comes before `t`.
+    fn ahead(&self, t: u64) -> bool {
+        self.heap.peek().is_some_and(|Reverse((time, ..))| *time < t)
+    }
+
+    /// The end of a slice: lets others run if there are any. True if the thread gave way.
+    fn pause(&mut self, cpu: usize, id: usize, t: u64) -> bool {
+        let ran = &mut self.threads[id].ran_ns;
+        *ran += t.saturating_sub(self.now);
+        if *ran >= QUANTUM_NS && !self.queue.is_empty() {
+            self.queue.push_back(id);
+            self.release(cpu, t);
+            return true;
+        }
+        if self.ahead(t) || !self.queue.is_empty() {
+            self.ask(t, Event::Run { cpu, thread: id });
+            return true;
+        }
+        self.now = t;
+        false
+    }
+
+    /// Handles a page that is not there. The time after it, or none if the thread has to wait.
+    fn fault(
+        &mut self,
+        cpu: usize,
+        id: usize,
+        t: u64,
+        space: usize,
+        page: u64,
+        access: Access,
+    ) -> Option<u64> {
+        self.now = t;
+        let thread = &mut self.threads[id];
+        let fault = self.mem.fault(t, space, page, access, &mut thread.streams);
+        self.after();
+        match fault {
+            Fault::Done(cost) => {
+                self.threads[id].at += 1;
+                self.outcome.touches += 1;
+                Some(t + cost)
+            }
+            Fault::Wait { until_ns, cost_ns } => {
+                self.block(cpu, id, t + cost_ns, until_ns);
+                None
+            }
+            Fault::NoMemory(cost) => {
+                self.kill(id, t + cost);
+                self.release(cpu, t + cost);
+                None
+            }
+        }
+    }
+
+    /// Kills the process of a thread and frees its memory.
+    fn kill(&mut self, id: usize, t: u64) {
+        let home = self.threads[id].home;
+        self.outcome.kills += 1;
+        for i in 0..self.threads.len() {
+            if self.threads[i].home == home && !self.threads[i].ended {
+                self.end_thread(i);
+            }
+        }
+        let pages = self.mem.pages_of(home);
+        self.mem.free(t, home, 0, pages);
+    }
+
+    fn end_thread(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        thread.ended = true;
+        self.ended += usize::from(thread.measured);
+        if thread.measured && !self.starting.is_empty() {
+            self.begin_if_all_here(self.now);
+        }
+    }
+
+    /// Steps other than touches and computing.
+    fn rare(&mut self, cpu: usize, id: usize, t: u64, step: Step) -> Option<u64> {
+        self.now = t;
+        match step {
+            Step::Sleep(ns) => {
+                self.block(cpu, id, t, t + ns);
+                self.threads[id].op_start_ns = t + ns;
+                None
+            }
+            Step::Start => {
+                self.starting.push(id);
+                self.release(cpu, t);
+                self.begin_if_all_here(t);
+                None
+            }
+            Step::Barrier { group, parties } => {
+                let group = usize::from(group);
+                if self.barriers.len() <= group {
+                    self.barriers.resize(group + 1, (0, Vec::new()));
+                }
+                self.barriers[group].1.push(id);
+                self.release(cpu, t);
+                if self.barriers[group].1.len() >= usize::from(parties) {
+                    for thread in std::mem::take(&mut self.barriers[group].1) {
+                        self.threads[thread].op_start_ns = t;
+                        self.ask(t, Event::Wake(thread));
+                    }
+                }
+                None
+            }
+            Step::Free { space, page, pages } => {
+                let (page, pages) = (u64::from(page), u64::from(pages));
+                Some(t + self.mem.free(t, usize::from(space), page, pages))
+            }
+            Step::Sync { .. } | Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
+        }
+    }
+
+    /// Measuring begins when the last measured thread that lives has come to the start.
+    fn begin_if_all_here(&mut self, t: u64) {
+        if self.begun_ns.is_some() || self.starting.len() + self.ended < self.measured {
+            return;
+        }
+        self.begun_ns = Some(t);
+        self.before = self.snapshot();
+        self.outcome.ops = 0;
+        self.outcome.touches = 0;
+        for thread in std::mem::take(&mut self.starting) {
+            self.threads[thread].op_start_ns = t;
+            self.ask(t, Event::Wake(thread));
+        }
+        if self.sample_ns > 0 {
+            self.ask(t, Event::Sample);
+        }
+        if self.limit_ns > 0 {
+            self.ask(t + self.limit_ns, Event::Stop);
+        }
+    }
+
+    fn kswapd(&mut self) {
+        let t = self.now;
+        let zones = self.mem.out.frames.zones().len();
+        if self.mem.out.frames.balanced(0, Order::ZERO, zones - 1, false) {
+            self.kswapd_awake = false;
+            self.kswapd_failures = 0;
+            return;
+        }
+        let marks = self.mem.out.frames.zones().iter().map(|z| z.state().marks().high);
+        let target = marks.sum::<u64>().max(32);
+        let mut sc = Scan::new(Who::Kswapd, true, target, self.mem.tun.swappiness.0);
+        self.mem.out.watch_marks = true;
+        let p = self.kswapd_priority;
+        let cost = self.mem.shrink(t, None, &mut sc, p, p);
+        self.mem.out.watch_marks = false;
+        self.mem.spent.kswapd_ns += cost;
+        if self.mem.out.freed == 0 {
+            self.kswapd_priority = p - 1;
+            if self.kswapd_priority == 0 {
+                self.kswapd_failures += 1;
+                self.kswapd_priority = 12;
+                if self.kswapd_failures >= 16 && self.mem.out.writing == 0 {
+                    self.kswapd_awake = false;
+                    self.kswapd_failures = 0;
+                    return;
+                }
+            }
+        } else {
+            self.kswapd_failures = 0;
+        }
+        let pause = if self.mem.out.writing > 256 { 1_000_000 } else { 1000 };
+        self.ask(t + cost + pause, Event::Kswapd);
+    }
+
+    fn snapshot(&self) -> Outcome {
+        let counters = ebb_core::observe::vmstat::Event::ALL;
+        let swap = self.mem.out.swap.as_ref().map_or([0; 2], |d| d.moved);
+        Outcome {
+            counters: counters.iter().map(|&e| (e.name(), self.mem.stat.get(e))).collect(),
+            spent: self.mem.spent,
+            moved: [swap, self.mem.disk.moved],
+            ..Outcome::default()
+        }
+    }
+
+    fn sample(&mut self) {
+        use ebb_core::folio::LruType;
+        let Some(begun) = self.begun_ns else { return };
+        let spent = self.mem.spent;
+        let count = |e| self.mem.stat.get(e);
+        let refault = [
+            ebb_core::observe::vmstat::Event::WorkingsetRefaultAnon,
+            ebb_core::observe::vmstat::Event::WorkingsetRefaultFile,
+        ];
+        let g = self.mem.memcgs[0].lruvec.generations();
+        let first = g.min_seq(LruType::Anon).min(g.min_seq(LruType::File));
+        let generations = (first..=g.max_seq()).map(|seq| {
+            let age = (self.now / 1_000_000).saturating_sub(g.born_ms(seq));
+            (seq, age, g.pages(seq, LruType::Anon), g.pages(seq, LruType::File))
+        });
+        let sample = Sample {
+            time_ns: self.now - begun,
+            ops: self.outcome.ops,
+            refaults: refault.map(count),
+            reclaim_ns: [spent.direct_ns, spent.kswapd_ns],
+            free: self.mem.free_pages(),
+            generations: generations.collect(),
+        };
+        self.outcome.samples.push(sample);
+        self.ask(self.now + self.sample_ns, Event::Sample);
+    }
+
+    fn close(&mut self, now: u64) -> Outcome {
+        let after = self.snapshot();
+        let before = std::mem::take(&mut self.before);
+        let mut out = std::mem::take(&mut self.outcome);
+        out.elapsed_ns = now - self.begun_ns.unwrap_or(0);
+        let was = |name| before.counters.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1);
+        out.counters = after.counters.iter().map(|&(n, v)| (n, v - was(n))).collect();
+        out.spent = after.spent.since(&before.spent);
+        for (i, row) in after.moved.iter().enumerate() {
+            out.moved[i] = [row[0] - before.moved[i][0], row[1] - before.moved[i][1]];
+        }
+        out
+    }
+}

@@ -1,0 +1,106 @@
+//! From a scenario and a seed to a run.
+
+use std::collections::BTreeMap;
+
+use ebb_core::frame::Config;
+use ebb_core::tunables::Tunables;
+
+use super::Scenario;
+use crate::machine::outflow::Outflow;
+use crate::machine::{Device, DeviceSpec, Machine, Mem, Outcome, Preset};
+use crate::workload::Plan;
+use crate::workload::spec::Place;
+
+/// The names of the kinds of operations.
+const KIND_NAMES: [&str; 4] = ["read", "write", "alloc", "other"];
+
+/// What one run measured.
+pub type Metrics = BTreeMap<String, f64>;
+
+/// Runs the scenario once.
+///
+/// # Errors
+/// A switch or workload that makes no sense, or a conservation law that does not hold.
+pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outcome), String> {
+    let mut tun = Tunables::default();
+    for pair in &s.switches {
+        tun.set(pair).map_err(|e| e.to_string())?;
+    }
+    let frames = Config::flat(s.machine.frames, s.machine.cpus).faithful();
+    let frames = frames.build().map_err(|e| format!("machine: {e}"))?;
+    let swap = s.machine.swap.as_ref().map(Device::new);
+    let disk = s.machine.disk.clone().unwrap_or_else(|| DeviceSpec::preset(Preset::Nvme));
+    let out = Outflow::new(frames, s.machine.frames, swap, &s.costs);
+    let mut mem = Mem::new(out, Device::new(&disk), tun, s.costs.clone(), seed);
+    let limits: Vec<Option<f64>> =
+        if s.memcg.is_empty() { vec![None] } else { s.memcg.iter().map(|m| m.limit).collect() };
+    let pages = |limit: f64| (f64::from(s.machine.frames) * limit) as u64;
+    for limit in &limits {
+        mem.add_memcg(limit.map_or(u64::MAX / 2, pages));
+    }
+    let mut plan = Plan::default();
+    for (i, w) in s.workload.iter().enumerate() {
+        let memcg = w.memcg.as_ref().and_then(|m| s.memcg.iter().position(|g| &g.name == m));
+        let memcg = memcg.unwrap_or(0);
+        let memory = limits[memcg].map_or(u64::from(s.machine.frames), pages);
+        let seed = seed.wrapping_mul(0x9e37_79b9) + i as u64;
+        w.plan(&mut plan, &Place { memcg, memory, seed, measured: !w.background })?;
+    }
+    for space in &plan.spaces {
+        mem.add_space(space.memcg, &space.regions);
+    }
+    let mut machine = Machine::new(mem, s.machine.cpus);
+    machine.set_limit_ns((s.measure.seconds * 1e9) as u64);
+    machine.set_sample_ns(samples);
+    for thread in plan.threads {
+        machine.add_thread(thread.program, thread.home, thread.measured);
+    }
+    let (outcome, mut mem, now) = machine.run()?;
+    mem.check(now)?;
+    Ok((metrics(&outcome), outcome))
+}
+
+/// Everything measured, by name.
+fn metrics(o: &Outcome) -> Metrics {
+    let mut m = Metrics::new();
+    let seconds = o.elapsed_ns as f64 / 1e9;
+    let mut put = |name: &str, value: f64| {
+        m.insert(name.to_owned(), value);
+    };
+    put("elapsed_s", seconds);
+    put("ops", o.ops as f64);
+    put("ops_per_s", o.ops as f64 / seconds.max(1e-9));
+    for (kind, h) in KIND_NAMES.iter().zip(&o.latency).filter(|(_, h)| h.count() > 0) {
+        put(&format!("{kind}_mean_us"), h.mean() / 1000.0);
+        for (name, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+            put(&format!("{kind}_{name}_us"), h.quantile(q) as f64 / 1000.0);
+        }
+    }
+    let total: f64 = o.latency.iter().map(|h| h.mean() * h.count() as f64).sum();
+    put("latency_us", total / (o.ops.max(1) as f64) / 1000.0);
+    for (name, value) in &o.counters {
+        put(name, *value as f64);
+    }
+    let count = |name: &str| {
+        o.counters.iter().filter(|(n, _)| n.starts_with(name)).map(|c| c.1).sum::<u64>() as f64
+    };
+    let refault = count("workingset_refault_");
+    let steal = |who: &str| count(&format!("pgsteal_{who}"));
+    let scan = |who: &str| count(&format!("pgscan_{who}"));
+    put("refaults", refault);
+    put("touches", o.touches as f64);
+    put("pgpgin", (o.moved[0][0] + o.moved[1][0]) as f64 * 4.0);
+    put("pgpgout", (o.moved[0][1] + o.moved[1][1]) as f64 * 4.0);
+    put("swap_pages_out", o.moved[0][1] as f64);
+    for who in ["kswapd", "direct"] {
+        put(&format!("{who}_efficiency_pct"), 100.0 * steal(who) / scan(who).max(1.0));
+        put(&format!("{who}_velocity"), scan(who) / seconds.max(1e-9));
+    }
+    put("direct_runs", o.spent.direct_runs as f64);
+    put("direct_s", o.spent.direct_ns as f64 / 1e9);
+    put("kswapd_s", o.spent.kswapd_ns as f64 / 1e9);
+    put("lock_wait_s", o.spent.lock_wait_ns as f64 / 1e9);
+    put("lock_hold_s", o.spent.lock_hold_ns as f64 / 1e9);
+    put("oom_kills", o.kills as f64);
+    m
+}

@@ -1,0 +1,71 @@
+//! The scenarios that come with Ebb, one for each published result.
+
+use super::ScenarioError;
+use super::error::nearest;
+
+/// A built-in scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// Its name.
+    pub name: &'static str,
+    /// Its file.
+    pub text: &'static str,
+}
+
+macro_rules! builtin {
+    ($($name:literal),* $(,)?) => {
+        /// All of them, in the order in which they are listed.
+        pub const BUILTIN: &[Builtin] = &[$(
+            Builtin { name: $name, text: include_str!(concat!("builtin/", $name, ".toml")) }
+        ),*];
+    };
+}
+
+builtin!["memcached"];
+
+/// The scenario of that name.
+///
+/// # Errors
+/// There is none.
+pub fn find(name: &str) -> Result<&'static Builtin, ScenarioError> {
+    let names: Vec<&str> = BUILTIN.iter().map(|b| b.name).collect();
+    BUILTIN.iter().find(|b| b.name == name).ok_or_else(|| {
+        ScenarioError::Unknown(name.into(), nearest(name, &names).unwrap_or_default().into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn every_file_can_be_read_and_bears_its_name() {
+        for b in BUILTIN {
+            let scenario = Scenario::parse(b.name, b.text).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(scenario.name, b.name);
+            assert!(scenario.measure.seeds >= 10, "{}", b.name);
+        }
+    }
+
+    #[test]
+    fn a_wrong_key_is_told_with_its_line_and_the_right_one() {
+        let text = BUILTIN[0].text.replace("\nframes", "\nfraems");
+        let line = text.lines().position(|l| l.starts_with("fraems")).map(|l| l + 1);
+        let error = Scenario::parse("x.toml", &text).unwrap_err().to_string();
+        let wanted =
+            format!("x.toml:{}: unknown key 'fraems'; did you mean 'frames'?", line.unwrap_or(0));
+        assert_eq!(error, wanted);
+    }
+
+    #[test]
+    fn a_wrong_setting_is_told_with_the_right_one() {
+        let fail = |pair: &str| {
+            Scenario::with(BUILTIN[0].text, &[pair.to_owned()]).unwrap_err().to_string()
+        };
+        assert!(fail("machine.fraems=5").ends_with("did you mean 'frames'?"));
+        assert!(fail("gen.bulkmove=on").ends_with("did you mean 'gen.bulk_move'?"));
+        assert!(fail("machine.swap.kind=zramm").ends_with("did you mean 'zram'?"));
+        assert!(find("memcache").unwrap_err().to_string().contains("did you mean \"memcached\"?"));
+    }
+}

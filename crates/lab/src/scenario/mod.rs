@@ -1,0 +1,235 @@
+//! Scenarios: a machine, what runs on it, what is compared, and what was published.
+//!
+//! Owns the form of scenario files (TOML), the built-in ones, and settings from the command line.
+//! A wrong key or value is an error with its line and the nearest right one.
+//!
+//! A file says where each parameter is from: the publication, the rule that scales it down, or a
+//! choice made here. No parameter is fitted to the published effect.
+
+mod build;
+mod builtin;
+mod error;
+mod set;
+
+use serde::Deserialize;
+
+pub use build::{Metrics, run_once};
+pub use builtin::{BUILTIN, Builtin, find};
+pub use error::{ScenarioError, nearest};
+
+use crate::machine::{Costs, DeviceSpec};
+use crate::workload::WorkloadSpec;
+
+/// The hardware.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MachineSpec {
+    /// Frames of 4 KiB in its one zone.
+    pub frames: u32,
+    /// CPUs.
+    pub cpus: usize,
+    /// Where anonymous pages are stored; none: they cannot be.
+    pub swap: Option<DeviceSpec>,
+    /// Where files are.
+    pub disk: Option<DeviceSpec>,
+}
+
+/// A memory control group.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemcgSpec {
+    /// Its name.
+    pub name: String,
+    /// Its limit as a share of the machine's frames; none: only the machine limits it.
+    pub limit: Option<f64>,
+}
+
+/// One side of the comparison.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArmSpec {
+    /// Its name.
+    pub name: String,
+    /// Settings, `KEY=VALUE`.
+    #[serde(default)]
+    pub set: Vec<String>,
+}
+
+/// What the publication says of a case.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// The metric's value before.
+    pub baseline: Option<f64>,
+    /// And after.
+    pub patched: Option<f64>,
+    /// The change in percent, if only that is published.
+    pub effect: Option<f64>,
+    /// Its interval, in percent.
+    pub interval: Option<[f64; 2]>,
+    /// Whether the publication finds it significant.
+    #[serde(default = "yes")]
+    pub significant: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Published {
+    /// The change in percent.
+    #[must_use]
+    pub fn change(&self) -> f64 {
+        match (self.effect, self.baseline, self.patched) {
+            (Some(effect), ..) => effect,
+            (None, Some(b), Some(p)) if b != 0.0 => (p / b - 1.0) * 100.0,
+            _ => 0.0,
+        }
+    }
+}
+
+/// A variant of the scenario with its own published result.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaseSpec {
+    /// Its name.
+    pub name: String,
+    /// Settings, `KEY=VALUE`, before those of the arms.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// The metric compared, if not the scenario's.
+    pub metric: Option<String>,
+    /// What was published.
+    pub published: Published,
+}
+
+/// What is measured and how often.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasureSpec {
+    /// The metric that decides.
+    pub metric: String,
+    /// Whether more of it is better.
+    #[serde(default = "yes")]
+    pub higher_is_better: bool,
+    /// Further metrics to print.
+    #[serde(default)]
+    pub also: Vec<String>,
+    /// Seeds, at least 2.
+    #[serde(default = "ten")]
+    pub seeds: u32,
+    /// Virtual seconds to measure; 0: until the work is done.
+    #[serde(default)]
+    pub seconds: f64,
+}
+
+fn ten() -> u32 {
+    10
+}
+
+/// A published result that the lab cannot run, and why.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Missing {
+    /// Its name.
+    pub name: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A scenario file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// Where the published result is.
+    pub source: String,
+    /// The hardware.
+    pub machine: MachineSpec,
+    /// Costs that differ from the model's.
+    #[serde(default)]
+    pub costs: Costs,
+    /// Memcgs; one without a limit if there are none.
+    #[serde(default)]
+    pub memcg: Vec<MemcgSpec>,
+    /// What runs.
+    pub workload: Vec<WorkloadSpec>,
+    /// What is measured.
+    pub measure: MeasureSpec,
+    /// What is compared: the first is the baseline, the second is what was published.
+    pub arm: Vec<ArmSpec>,
+    /// Variants.
+    #[serde(default)]
+    pub case: Vec<CaseSpec>,
+    /// What was published and is not run.
+    #[serde(default)]
+    pub missing: Vec<Missing>,
+    /// Settings of the engine in every arm and case.
+    #[serde(default)]
+    pub set: Vec<String>,
+    /// What was set beyond the file, for the engine.
+    #[serde(skip)]
+    pub switches: Vec<String>,
+}
+
+impl Scenario {
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// With the line, the key and the nearest right one.
+    pub fn parse(file: &str, text: &str) -> Result<Self, ScenarioError> {
+        let scenario: Self =
+            toml::from_str(text).map_err(|e| ScenarioError::in_file(file, text, &e))?;
+        scenario.check().map_err(|what| ScenarioError::Wrong { file: file.into(), what })?;
+        // Settings are tried out here, so that a wrong one is told of before anything runs.
+        for pairs in scenario.case.iter().map(|c| &c.set).chain(scenario.arm.iter().map(|a| &a.set))
+        {
+            set::apply(text, pairs)?;
+        }
+        set::apply(text, &scenario.set)?;
+        Ok(scenario)
+    }
+
+    /// The same with settings applied in order.
+    ///
+    /// # Errors
+    /// A setting that makes no sense.
+    pub fn with(text: &str, pairs: &[String]) -> Result<Self, ScenarioError> {
+        let mut scenario = set::apply(text, pairs)?;
+        let own = scenario.set.clone();
+        scenario.switches.splice(0..0, own);
+        Ok(scenario)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.workload.is_empty() {
+            return Err("there is no [[workload]]".into());
+        }
+        if self.arm.len() < 2 {
+            return Err("a comparison needs two [[arm]] tables at least".into());
+        }
+        if self.machine.frames < 4096 || self.machine.frames > 1 << 24 {
+            return Err(format!(
+                "machine.frames = {}: expected 4096 to 16777216",
+                self.machine.frames
+            ));
+        }
+        if self.machine.cpus == 0 || self.machine.cpus > 1024 {
+            return Err(format!("machine.cpus = {}: expected 1 to 1024", self.machine.cpus));
+        }
+        if self.measure.seeds < 2 {
+            return Err("measure.seeds: an interval needs two seeds at least".into());
+        }
+        for w in &self.workload {
+            if let Some(m) = &w.memcg
+                && !self.memcg.iter().any(|g| &g.name == m)
+            {
+                return Err(format!("workload {:?}: there is no memcg {m:?}", w.name));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! Settings: `KEY=VALUE` for a scenario's own keys by path, and for the engine's switches.
+//!
+//! `machine.`, `costs.`, `measure.`, `memcg.NAME.` and `workload.` name keys of the file;
+//! `workload.KEY` is a parameter of every workload's generator, `workload.NAME.KEY` of one. All
+//! other keys are switches of the engine, or `preset`.
+
+use ebb_core::tunables::Tunables;
+use toml::{Table, Value};
+
+use super::error::explain;
+use super::{Scenario, ScenarioError};
+
+/// The scenario of `text` with `pairs` applied.
+pub(super) fn apply(text: &str, pairs: &[String]) -> Result<Scenario, ScenarioError> {
+    let fail = |pair: &str, what: String| ScenarioError::Setting { pair: pair.into(), what };
+    let mut table: Table = text.parse().map_err(|e: toml::de::Error| fail("", e.to_string()))?;
+    let mut switches = Vec::new();
+    let mut scenario = None;
+    for pair in pairs {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(fail(pair, "expected KEY=VALUE".into()));
+        };
+        let (key, value) = (key.trim(), value.trim());
+        let root = key.split('.').next().unwrap_or_default();
+        if ["machine", "costs", "measure", "memcg", "workload"].contains(&root) {
+            put(&mut table, key, parse(value)).map_err(|what| fail(pair, what))?;
+            let tried: Scenario = table
+                .clone()
+                .try_into()
+                .map_err(|e: toml::de::Error| fail(pair, explain(e.message())))?;
+            scenario = Some(tried);
+        } else {
+            // Tried out on a scratch set, for the message.
+            Tunables::default().set(pair).map_err(|e| fail(pair, e.to_string()))?;
+            switches.push(pair.clone());
+        }
+    }
+    let mut scenario = match scenario {
+        Some(scenario) => scenario,
+        None => table.try_into().map_err(|e: toml::de::Error| fail("", explain(e.message())))?,
+    };
+    scenario.switches = switches;
+    Ok(scenario)
+}
+
+/// A value as TOML would read it; else the text itself.
+fn parse(text: &str) -> Value {
+    let whole: Result<Table, _> = format!("x = {text}").parse();
+    match whole.ok().and_then(|mut t| t.remove("x")) {
+        Some(value) => value,
+        None => Value::String(text.to_owned()),
+    }
+}
+
+fn put(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
+    let path: Vec<&str> = key.split('.').collect();
+    match path.as_slice() {
+        ["workload", name] => each_workload(table, None, name, &value),
+        ["workload", workload, name] => each_workload(table, Some(workload), name, &value),
+        ["memcg", memcg, name] => {
+            let list = table.get_mut("memcg").and_then(Value::as_array_mut);
+            let found = list.into_iter().flatten().filter_map(Value::as_table_mut);
+            let mut found = found.filter(|t| t.get("name").and_then(Value::as_str) == Some(memcg));
+            let Some(t) = found.next() else { return Err(format!("there is no memcg {memcg:?}")) };
+            t.insert((*name).to_owned(), value);
+            Ok(())
+        }
+        [root, middle @ .., last] if !middle.is_empty() || *root != "memcg" => {
+            let mut at = table;
+            for part in std::iter::once(root).chain(middle) {
+                let next = at.entry((*part).to_owned()).or_insert_with(|| Table::new().into());
+                at = next.as_table_mut().ok_or_else(|| format!("{part} has no keys"))?;
+            }
+            at.insert((*last).to_owned(), value);
+            Ok(())
+        }
+        _ => Err("expected memcg.NAME.KEY".into()),
+    }
+}
+
+/// Sets a parameter of the generator of one workload, or of all.
+fn each_workload(
+    table: &mut Table,
+    only: Option<&str>,
+    name: &str,
+    value: &Value,
+) -> Result<(), String> {
+    let list = table.get_mut("workload").and_then(Value::as_array_mut);
+    let mut hit = false;
+    for workload in list.into_iter().flatten().filter_map(Value::as_table_mut) {
+        let its_name = workload.get("name").and_then(Value::as_str);
+        if only.is_some() && its_name != only {
+            continue;
+        }
+        for (_, generator) in workload.iter_mut() {
+            if let Some(generator) = generator.as_table_mut() {
+                generator.insert(name.to_owned(), value.clone());
+                hit = true;
+            }
+        }
+    }
+    if hit { Ok(()) } else { Err(format!("there is no workload {:?}", only.unwrap_or(""))) }
+}

@@ -1,0 +1,182 @@
+//! Which key is next: the distributions of the load generators, by their own names and constants.
+//!
+//! * `zipfian`: YCSB's: rank drawn by Gray's method with `theta` (0.99), scrambled by a hash.
+//! * `latest`: YCSB's: zipfian over the distance from the newest key.
+//! * `exponential`: YCSB's: 95 % of the draws from the first 85.7 % of the keys.
+//! * `gaussian`: memtier's: mean in the middle, standard deviation a sixth of the range.
+//! * `uniform`, and `sequential`: each thread has its own part of the range and goes round in it.
+
+use serde::Deserialize;
+
+use crate::trace::synth::Random;
+
+/// A distribution's name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pattern {
+    /// Hot keys scattered over the range.
+    Zipfian,
+    /// The newest keys are the hottest.
+    Latest,
+    /// All alike.
+    Uniform,
+    /// The first keys are the hottest.
+    Exponential,
+    /// The middle keys are the hottest.
+    Gaussian,
+    /// One after the other.
+    Sequential,
+}
+
+/// YCSB's constant of the zipfian distribution.
+pub const THETA: f64 = 0.99;
+
+/// Draws keys.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    pattern: Pattern,
+    count: u64,
+    zipf: Option<Zipf>,
+    /// For `sequential`: this thread's part and where it is in it.
+    part: (u64, u64, u64),
+    spare: Option<f64>,
+}
+
+/// Gray's method: constant time for a draw.
+#[derive(Clone, Debug)]
+struct Zipf {
+    items: u64,
+    theta: f64,
+    alpha: f64,
+    zetan: f64,
+    eta: f64,
+    half: f64,
+}
+
+impl Zipf {
+    fn new(items: u64, theta: f64) -> Self {
+        let zeta = |n: u64| (1..=n).map(|i| (i as f64).powf(-theta)).sum::<f64>();
+        let zetan = zeta(items);
+        let eta = (1.0 - (2.0 / items as f64).powf(1.0 - theta)) / (1.0 - zeta(2) / zetan);
+        let alpha = 1.0 / (1.0 - theta);
+        Self { items, theta, alpha, zetan, eta, half: 1.0 + 0.5f64.powf(theta) }
+    }
+
+    fn rank(&self, u: f64) -> u64 {
+        let uz = u * self.zetan;
+        if uz < 1.0 {
+            return 0;
+        }
+        if uz < self.half {
+            return 1;
+        }
+        debug_assert!(self.theta < 1.0);
+        let x = (self.eta * u - self.eta + 1.0).powf(self.alpha);
+        ((self.items as f64 * x) as u64).min(self.items - 1)
+    }
+}
+
+/// A number in [0, 1).
+pub fn unit(random: &mut Random) -> f64 {
+    (random.bits() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// Spreads ranks over the keys.
+fn scramble(rank: u64, count: u64) -> u64 {
+    let hash = Random(rank).bits();
+    ((u128::from(hash) * u128::from(count)) >> 64) as u64
+}
+
+impl Keys {
+    /// Keys 0 to `count`, drawn by thread `thread` of `threads`.
+    #[must_use]
+    pub fn new(pattern: Pattern, count: u64, theta: f64, thread: u64, threads: u64) -> Self {
+        let count = count.max(3);
+        let zipf =
+            matches!(pattern, Pattern::Zipfian | Pattern::Latest).then(|| Zipf::new(count, theta));
+        let (from, to) = (count * thread / threads, count * (thread + 1) / threads);
+        Self { pattern, count, zipf, part: (from, to.max(from + 1), from), spare: None }
+    }
+
+    /// The next key.
+    #[inline]
+    pub fn draw(&mut self, random: &mut Random) -> u64 {
+        match (self.pattern, &self.zipf) {
+            (Pattern::Zipfian, Some(z)) => scramble(z.rank(unit(random)), self.count),
+            (Pattern::Latest, Some(z)) => self.count - 1 - z.rank(unit(random)),
+            (Pattern::Exponential, _) => loop {
+                // 95 % of the draws lie below 85.7 % of the range.
+                let gamma = -(0.05f64).ln() / (self.count as f64 * 0.857_142_857);
+                let key = (-(1.0 - unit(random)).ln() / gamma) as u64;
+                if key < self.count {
+                    break key;
+                }
+            },
+            (Pattern::Gaussian, _) => self.gaussian(random),
+            (Pattern::Sequential, _) => {
+                let (from, to, at) = self.part;
+                self.part.2 = if at + 1 >= to { from } else { at + 1 };
+                at
+            }
+            _ => ((u128::from(random.bits()) * u128::from(self.count)) >> 64) as u64,
+        }
+    }
+
+    fn gaussian(&mut self, random: &mut Random) -> u64 {
+        loop {
+            let z = self.spare.take().unwrap_or_else(|| {
+                let radius = (-2.0 * (1.0 - unit(random)).ln()).sqrt();
+                let angle = std::f64::consts::TAU * unit(random);
+                self.spare = Some(radius * angle.sin());
+                radius * angle.cos()
+            });
+            let key = self.count as f64 * (0.5 + z / 6.0);
+            if key >= 0.0 && key < self.count as f64 {
+                return key as u64;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn draws(pattern: Pattern) -> Vec<u64> {
+        let mut keys = Keys::new(pattern, 10_000, THETA, 0, 1);
+        let mut random = Random(7);
+        let mut counts = vec![0; 10_000];
+        (0..200_000).for_each(|_| counts[keys.draw(&mut random) as usize] += 1);
+        counts
+    }
+
+    #[test]
+    fn a_zipfian_hundredth_of_the_keys_takes_half_the_draws() {
+        let mut counts = draws(Pattern::Zipfian);
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        let hot: u64 = counts[..100].iter().sum();
+        assert!((90_000..125_000).contains(&hot), "{hot}");
+        assert!(draws(Pattern::Latest)[9_999] > 15_000);
+    }
+
+    #[test]
+    fn exponential_puts_95_of_100_into_the_first_six_sevenths() {
+        let first: u64 = draws(Pattern::Exponential)[..8571].iter().sum();
+        // Draws beyond the range are drawn again.
+        assert!((194_000..198_500).contains(&first), "{first}");
+    }
+
+    #[test]
+    fn gaussian_keeps_68_of_100_within_a_sixth_of_the_middle() {
+        let middle: u64 = draws(Pattern::Gaussian)[3333..6667].iter().sum();
+        assert!((134_000..140_000).contains(&middle), "{middle}");
+    }
+
+    #[test]
+    fn sequential_threads_go_round_in_their_own_parts() {
+        let mut keys = Keys::new(Pattern::Sequential, 100, THETA, 1, 4);
+        let mut random = Random(1);
+        let got: Vec<u64> = (0..27).map(|_| keys.draw(&mut random)).collect();
+        assert_eq!((got[0], got[24], got[25], got[26]), (25, 49, 25, 26));
+    }
+}

@@ -1,0 +1,66 @@
+//! What programs do: streams of steps for the simulated machine.
+//!
+//! Owns the generators, under the names and with the parameters their field knows, and the steps
+//! they are made of. A generator sees only its own random numbers, never the machine: with the same
+//! seed it asks for the same things whatever reclaim does, which is what makes pairs of runs
+//! comparable.
+
+pub mod keys;
+pub mod kv;
+pub mod spec;
+
+pub use spec::{Plan, SpaceSpec, ThreadSpec, WorkloadSpec};
+
+use crate::machine::Access;
+
+/// One thing a thread does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Touches a page of a space.
+    Touch {
+        /// The page.
+        page: u32,
+        /// The space.
+        space: u16,
+        /// How.
+        access: Access,
+    },
+    /// Computes.
+    Cpu(u32),
+    /// An operation of a kind is done; its latency is counted.
+    Done(u8),
+    /// Does nothing for a while.
+    Sleep(u64),
+    /// Waits until every measured thread is here; measuring begins.
+    Start,
+    /// Waits until `parties` threads of the group are here.
+    Barrier {
+        /// The group.
+        group: u16,
+        /// Its size.
+        parties: u16,
+    },
+    /// Gives pages back.
+    Free {
+        /// The space.
+        space: u16,
+        /// The first page.
+        page: u32,
+        /// How many.
+        pages: u32,
+    },
+    /// Waits until what was written to a file is on the device.
+    Sync {
+        /// The file's space.
+        space: u16,
+    },
+}
+
+/// Kinds of operations whose latencies are kept apart.
+pub const KINDS: usize = 4;
+
+/// What a thread runs.
+pub trait Program: Send {
+    /// Appends the next steps; none means that it has ended.
+    fn fill(&mut self, steps: &mut Vec<Step>);
+}

@@ -1,0 +1,123 @@
+//! Workloads as scenarios write them, and what they come to: spaces and threads.
+
+use serde::Deserialize;
+
+use super::{Program, kv};
+use crate::machine::Region;
+
+/// One workload of a scenario: a name, a memcg and the parameters of one generator.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct WorkloadSpec {
+    /// Its name.
+    pub name: String,
+    /// The memcg it is in; the first if none is named.
+    pub memcg: Option<String>,
+    /// Runs beside the others and is not measured.
+    #[serde(default)]
+    pub background: bool,
+    /// A key-value store under a memtier-like load.
+    pub key_value: Option<kv::KeyValue>,
+}
+
+/// What a space is made of.
+#[derive(Clone, Debug)]
+pub struct SpaceSpec {
+    /// Whose pages they are.
+    pub memcg: usize,
+    /// Its regions, from page 0.
+    pub regions: Vec<Region>,
+}
+
+/// A thread.
+pub struct ThreadSpec {
+    /// What it does.
+    pub program: Box<dyn Program>,
+    /// Its own space.
+    pub home: usize,
+    /// Whether its operations count.
+    pub measured: bool,
+}
+
+/// Everything that a scenario puts on the machine.
+#[derive(Default)]
+pub struct Plan {
+    /// Spaces in order.
+    pub spaces: Vec<SpaceSpec>,
+    /// Threads in order.
+    pub threads: Vec<ThreadSpec>,
+    /// Barriers handed out.
+    pub groups: u16,
+}
+
+/// Where a workload is put.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its memcg.
+    pub memcg: usize,
+    /// Pages that ratios refer to: the memcg's limit, or the machine's memory.
+    pub memory: u64,
+    /// The seed of its random numbers.
+    pub seed: u64,
+    /// Whether it is measured.
+    pub measured: bool,
+}
+
+impl Place {
+    /// `ratio` of memory in pages.
+    #[must_use]
+    pub fn pages(&self, ratio: f64) -> u64 {
+        (self.memory as f64 * ratio).round().max(1.0) as u64
+    }
+
+    /// The seed of thread `thread` of workload part `part`.
+    #[must_use]
+    pub fn seed_of(&self, part: u64, thread: u64) -> u64 {
+        let mix = crate::trace::synth::Random(self.seed ^ (part << 32) ^ (thread << 8)).bits();
+        mix ^ self.seed.rotate_left(17)
+    }
+}
+
+impl Plan {
+    /// Adds a space; returns its number.
+    pub fn space(&mut self, memcg: usize, regions: Vec<Region>) -> u16 {
+        self.spaces.push(SpaceSpec { memcg, regions });
+        (self.spaces.len() - 1) as u16
+    }
+
+    /// Adds a thread.
+    pub fn thread(&mut self, program: Box<dyn Program>, home: u16, measured: bool) {
+        self.threads.push(ThreadSpec { program, home: usize::from(home), measured });
+    }
+
+    /// A new barrier.
+    pub fn group(&mut self) -> u16 {
+        self.groups += 1;
+        self.groups - 1
+    }
+}
+
+impl WorkloadSpec {
+    /// The names of the generators.
+    pub const KINDS: &'static [&'static str] = &["key-value"];
+
+    /// Puts it on the machine.
+    ///
+    /// # Errors
+    /// None or several generators.
+    pub fn plan(&self, plan: &mut Plan, place: &Place) -> Result<(), String> {
+        let mut made = 0;
+        if let Some(spec) = &self.key_value {
+            spec.plan(plan, place);
+            made += 1;
+        }
+        if made == 1 {
+            return Ok(());
+        }
+        Err(format!(
+            "workload {:?}: expected one generator, of {}; it has {made}",
+            self.name,
+            Self::KINDS.join(", ")
+        ))
+    }
+}

@@ -1,0 +1,127 @@
+//! Laws of the simulated machine, seen from outside: bounds, monotony, repetition.
+
+use ebb_lab::experiment::{self, Job, json};
+use ebb_lab::scenario::{Scenario, run_once};
+
+const SMALL: &str = r#"
+name = "small"
+title = "a small key-value store"
+source = "none"
+[machine]
+frames = 8192
+cpus = 2
+swap = { kind = "nvme" }
+[[memcg]]
+name = "m"
+limit = 0.5
+[[workload]]
+name = "kv"
+memcg = "m"
+[workload.key-value]
+threads = 4
+data = 1.5
+item_bytes = 1024
+pattern = "zipfian"
+writes = 0.3
+op_ns = 1000
+ops = 3.0
+[measure]
+metric = "ops_per_s"
+[[arm]]
+name = "classic"
+set = ["preset=classic"]
+[[arm]]
+name = "ebb"
+[[case]]
+name = "only"
+[case.published]
+effect = 1.0
+significant = false
+"#;
+
+fn metric(pairs: &[&str], seed: u64, name: &str) -> f64 {
+    let pairs: Vec<String> = pairs.iter().map(|p| (*p).to_owned()).collect();
+    let scenario = Scenario::with(SMALL, &pairs).unwrap();
+    let (metrics, _) = run_once(&scenario, seed, 0).unwrap();
+    metrics[name]
+}
+
+#[test]
+fn without_pressure_throughput_is_the_bound() {
+    // Four threads on four CPUs, nothing reclaimed: an operation is its work and its touches.
+    let pairs = ["workload.data=0.5", "machine.cpus=4", "costs.hit_ns=100"];
+    let touches = metric(&pairs, 1, "touches") / metric(&pairs, 1, "ops");
+    let bound = 4.0 * 1e9 / (1000.0 + 100.0 * touches);
+    let measured = metric(&pairs, 1, "ops_per_s");
+    assert!((measured / bound - 1.0).abs() < 0.001, "{measured} against {bound}");
+    assert!(metric(&pairs, 1, "pgsteal_direct") == 0.0);
+}
+
+#[test]
+fn two_cpus_do_half_of_what_four_do() {
+    let four = metric(&["workload.data=0.5", "machine.cpus=4"], 1, "ops_per_s");
+    let two = metric(&["workload.data=0.5", "machine.cpus=2"], 1, "ops_per_s");
+    assert!((four / two - 2.0).abs() < 0.02, "{four} {two}");
+}
+
+#[test]
+fn with_a_device_of_no_latency_nobody_waits_for_it() {
+    let zero = [
+        "machine.swap.read_us=0",
+        "machine.swap.write_us=0",
+        "machine.swap.read_mb_s=0",
+        "machine.swap.write_mb_s=0",
+    ];
+    let free: Vec<&str> = zero
+        .iter()
+        .copied()
+        .chain(["machine.cpus=4", "costs.fault_ns=0", "costs.major_ns=0", "costs.alloc_ns=0"])
+        .chain(["costs.zero_ns=0", "costs.scan_ns=0", "costs.sort_ns=0", "costs.rmap_ns=0"])
+        .chain(["costs.evict_ns=0", "costs.submit_ns=0", "costs.walk_ns=0", "costs.age_ns=0"])
+        .chain(["costs.promote_ns=0", "costs.age_prefetch_ns=0", "costs.switch_ns=0"])
+        .chain(["costs.look_ns=0"])
+        .collect();
+    assert!(metric(&free, 1, "pswpin") > 1000.0, "there is paging");
+    let touches = metric(&free, 1, "touches") / metric(&free, 1, "ops");
+    let bound = 4.0 * 1e9 / (1000.0 + 80.0 * touches);
+    let measured = metric(&free, 1, "ops_per_s");
+    assert!((measured / bound - 1.0).abs() < 0.005, "{measured} against {bound}");
+}
+
+#[test]
+fn a_faster_device_never_makes_it_slower() {
+    for preset in ["preset=classic", "preset=k618", "preset=ebb"] {
+        let at = |us: &str| {
+            let read = format!("machine.swap.read_us={us}");
+            let mean = (1..=3).map(|s| metric(&[preset, &read], s, "ops_per_s")).sum::<f64>();
+            mean / 3.0
+        };
+        let (slow, middle, fast) = (at("400"), at("200"), at("100"));
+        assert!(middle > slow * 0.98 && fast > middle * 0.98, "{preset}: {slow} {middle} {fast}");
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
+    let report = |threads| {
+        let scenario = Scenario::parse("small.toml", SMALL).unwrap();
+        let text = SMALL.to_owned();
+        let job = Job { scenario, text, set: vec![], arms: None, seeds: 3, samples: 0 };
+        json::document(&experiment::run(&[job], threads, &|_, _| {}).unwrap())
+    };
+    let once = report(1);
+    assert_eq!(once, report(1));
+    assert_eq!(once, report(3));
+    assert!(once.contains("\"verdict\""));
+}
+
+#[test]
+fn different_seeds_differ() {
+    assert_ne!(metric(&[], 1, "elapsed_s").to_bits(), metric(&[], 2, "elapsed_s").to_bits());
+}
+
+#[test]
+fn a_full_swap_kills_and_the_books_still_balance() {
+    let kills = metric(&["machine.swap.pages=500", "preset=ebb"], 1, "oom_kills");
+    assert!(kills >= 1.0, "nothing else could have made room");
+}
