@@ -60,6 +60,9 @@ impl Histogram {
     /// The value that a share `q` of all values does not exceed.
     #[must_use]
     pub fn quantile(&self, q: f64) -> u64 {
+        if q >= 1.0 {
+            return self.max;
+        }
         let wanted = ((self.total as f64 * q).ceil() as u64).max(1);
         let mut seen = 0;
         for (b, &n) in self.counts.iter().enumerate() {

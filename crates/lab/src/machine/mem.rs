@@ -16,16 +16,16 @@ use std::sync::Arc;
 use ebb_core::folio::{Folios, LruType, MemcgId, Word};
 use ebb_core::frame::{Gfp, Host, Order, Request, Zone, ZoneItem};
 use ebb_core::lru::r#gen::memcg_lru::MemcgLru;
-use ebb_core::lru::scan::DEF_PRIORITY;
-use ebb_core::lru::{Ctx, Lruvec, Pagevec, Scan, Shadow, Who};
+use ebb_core::lru::{Ctx, Lruvec, Pagevec, Shadow};
 use ebb_core::observe::vmstat::{Event, VmStat};
 use ebb_core::space::{Area, Backing, Pte, Space, Spaces};
-use ebb_core::tunables::{LruKind, Tunables};
+use ebb_core::tunables::Tunables;
 use ebb_core::types::{Pfn, Vpn};
 
 use super::costs::Costs;
 use super::device::Device;
 use super::outflow::Outflow;
+use super::spent::Spent;
 
 /// How a page is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,40 +103,8 @@ pub struct Memcg {
     pub lruvec: Arc<Lruvec>,
     /// Pages it may have.
     pub limit: u64,
-    pagevec: Pagevec,
-    lock_free_ns: u64,
-}
-
-/// Time spent by kind, and things counted that vmstat has no name for.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Spent {
-    /// Faults, without reclaim and device.
-    pub fault_ns: u64,
-    /// Reclaim by tasks, waiting for locks included.
-    pub direct_ns: u64,
-    /// Reclaim by kswapd.
-    pub kswapd_ns: u64,
-    /// Waiting for lru locks.
-    pub lock_wait_ns: u64,
-    /// Holding lru locks.
-    pub lock_hold_ns: u64,
-    /// Direct reclaim runs.
-    pub direct_runs: u64,
-}
-
-impl Spent {
-    /// What was spent after `before`.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        Self {
-            fault_ns: self.fault_ns - before.fault_ns,
-            direct_ns: self.direct_ns - before.direct_ns,
-            kswapd_ns: self.kswapd_ns - before.kswapd_ns,
-            lock_wait_ns: self.lock_wait_ns - before.lock_wait_ns,
-            lock_hold_ns: self.lock_hold_ns - before.lock_hold_ns,
-            direct_runs: self.direct_runs - before.direct_runs,
-        }
-    }
+    pub(super) pagevec: Pagevec,
+    pub(super) lock_free_ns: u64,
 }
 
 /// Memory and everything that moves pages in and out of it.
@@ -149,15 +117,15 @@ pub struct Mem {
     /// The same in the order they were made.
     pub list: Vec<Arc<Space>>,
     /// Whose memcg each is.
-    owner: Vec<usize>,
-    ends: Vec<Vec<(u64, Region)>>,
+    pub(super) owner: Vec<usize>,
+    pub(super) ends: Vec<Vec<(u64, Region)>>,
     /// Switches.
     pub tun: Tunables,
     /// Counters.
     pub stat: VmStat,
     /// Memcgs.
     pub memcgs: Vec<Memcg>,
-    lru: MemcgLru,
+    pub(super) lru: MemcgLru,
     /// Frames, charges, swap.
     pub out: Outflow,
     /// The device behind files.
@@ -169,13 +137,13 @@ pub struct Mem {
     /// kswapd was asked for.
     pub kswapd_wanted: std::cell::Cell<bool>,
     zone_ends: Vec<u32>,
-    marks: [u64; COUNTED.len()],
+    pub(super) marks: [u64; COUNTED.len()],
     last_fd: (usize, u64),
-    next_fold: u64,
+    pub(super) next_fold: u64,
 }
 
 /// The counters that say what reclaim did.
-const COUNTED: [Event; 12] = [
+pub(super) const COUNTED: [Event; 12] = [
     Event::PgScanKswapd,
     Event::PgScanDirect,
     Event::PgScanAnon,
@@ -198,6 +166,7 @@ impl Host for Wake<'_> {
     }
 }
 
+/// What every engine call is handed.
 macro_rules! cx {
     ($m:expr, $now:expr) => {
         Ctx {
@@ -209,6 +178,8 @@ macro_rules! cx {
         }
     };
 }
+
+pub(super) use cx;
 
 impl Mem {
     /// Empty memory.
@@ -545,154 +516,10 @@ impl Mem {
         Some(pfn)
     }
 
-    fn alloc(&mut self) -> Option<Pfn> {
+    pub(super) fn alloc(&mut self) -> Option<Pfn> {
         let gfp = Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT);
         let host = Wake(&self.kswapd_wanted);
         self.out.frames.alloc_on(self.out.cpu, &Request::new(gfp, Order::ZERO), &host)
-    }
-
-    /// Whether a memcg has room for `pages` without reclaim.
-    fn fits(&self, memcg: usize, pages: u64) -> bool {
-        self.out.charged[memcg] + pages <= self.memcgs[memcg].limit
-    }
-
-    /// Reclaims until `pages` fit, at least one. Returns how many fit and what that cost.
-    fn make_room(&mut self, now: u64, memcg: usize, pages: u64) -> (u64, u64) {
-        let mut cost = 0;
-        for _ in 0..RETRIES_MAX {
-            if !self.fits(memcg, pages) {
-                let (freed, took) = self.direct(now + cost, Some(memcg));
-                cost += took;
-                if self.fits(memcg, 1) || freed > 0 {
-                    continue;
-                }
-            } else if let Some(pfn) = self.alloc() {
-                self.out.release(pfn);
-                return (pages, cost);
-            } else {
-                let (freed, took) = self.direct(now + cost, None);
-                cost += took;
-                if freed > 0 {
-                    continue;
-                }
-            }
-            if self.out.writing > 0 {
-                break;
-            }
-        }
-        let left = self.memcgs[memcg].limit.saturating_sub(self.out.charged[memcg]);
-        (left.min(pages).min(1), cost)
-    }
-
-    /// Direct reclaim in a task, from one memcg or from all.
-    fn direct(&mut self, now: u64, memcg: Option<usize>) -> (u64, u64) {
-        let parts = self.tun.reclaim_parts;
-        let size = match memcg {
-            Some(id) => self.memcgs[id].limit,
-            None => self.memcgs.iter().map(|m| m.limit).min().unwrap_or(0),
-        };
-        let part = size.checked_div(parts).unwrap_or(32);
-        let target = part.clamp(1, 32);
-        let mut sc = Scan::new(Who::Direct, memcg.is_none(), target, self.tun.swappiness.0);
-        let cost = self.shrink(now, memcg, &mut sc, DEF_PRIORITY, 0);
-        self.spent.direct_runs += 1;
-        self.spent.direct_ns += cost;
-        (self.out.freed, cost)
-    }
-
-    /// A reclaim run at priorities `from` to `to`. Returns what it cost; `out.freed` is its yield.
-    pub fn shrink(
-        &mut self,
-        now: u64,
-        memcg: Option<usize>,
-        sc: &mut Scan,
-        from: u8,
-        to: u8,
-    ) -> u64 {
-        self.out.now_ns = now;
-        self.out.spent_ns = 0;
-        self.out.freed = 0;
-        sc.may_swap = self.out.swap_has_room();
-        let cx = cx!(self, now);
-        let begun = self.out.started.len();
-        for m in &mut self.memcgs {
-            m.pagevec.drain(&m.lruvec, &cx);
-        }
-        for space in &self.list {
-            space.note_scheduled();
-        }
-        for priority in (to..=from).rev() {
-            sc.priority = priority;
-            match memcg {
-                Some(id) => {
-                    let v = Arc::clone(&self.memcgs[id].lruvec);
-                    v.shrink(&cx, sc, &mut self.out);
-                }
-                None => self.lru.shrink(&cx, sc, &mut self.out),
-            }
-            let begun = (self.out.started.len() - begun) as u64;
-            if self.out.freed + begun >= sc.target {
-                break;
-            }
-        }
-        for m in &self.memcgs {
-            m.lruvec.end_reclaim();
-        }
-        self.charge(now, memcg)
-    }
-
-    /// What the engine did since the last call, in time; waits for the lru lock included.
-    fn charge(&mut self, now: u64, memcg: Option<usize>) -> u64 {
-        let c = &self.costs;
-        let mut n = [0; COUNTED.len()];
-        for (i, &event) in COUNTED.iter().enumerate() {
-            let value = self.stat.get(event);
-            n[i] = value - self.marks[i];
-            self.marks[i] = value;
-        }
-        let [kswapd, direct, anon, steal_a, steal_f, refill, scanned, ..] = n;
-        let [.., walked, promoted, aged, around, deactivated] = n;
-        let taken = kswapd + direct;
-        let steal = steal_a + steal_f;
-        let classic = self.tun.lru == LruKind::Classic;
-        let looked = if classic { taken + refill } else { scanned };
-        let moved = if classic { deactivated } else { refill } + taken.saturating_sub(steal);
-        let age = match (self.tun.counter_batch, self.tun.bulk_move, self.tun.prefetch) {
-            (_, true, true) => c.age_prefetch_ns,
-            (_, true, false) => c.age_bulk_ns,
-            (true, false, _) => c.age_counter_ns,
-            (false, false, _) => c.age_ns,
-        };
-        let hold = looked * c.scan_ns + moved * c.sort_ns + aged * age;
-        let rmaps = anon + if classic { refill } else { 0 };
-        let free = rmaps * c.rmap_ns
-            + steal * c.evict_ns
-            + walked * c.walk_ns
-            + promoted * c.promote_ns
-            + around * c.look_ns
-            + self.out.spent_ns;
-        let lock = &mut self.memcgs[memcg.unwrap_or(0)].lock_free_ns;
-        let wait = lock.saturating_sub(now);
-        *lock = now + wait + hold;
-        self.spent.lock_wait_ns += wait;
-        self.spent.lock_hold_ns += hold;
-        wait + hold + free
-    }
-
-    fn fold(&mut self) {
-        // The classic LRU reads memcg counters that are settled only now and then.
-        if self.tun.classic_fold > 0 {
-            self.next_fold = self.next_fold.saturating_sub(1);
-            if self.next_fold == 0 {
-                self.next_fold = self.tun.classic_fold;
-                self.memcgs.iter().for_each(|m| m.lruvec.fold());
-            }
-        }
-    }
-
-    fn next_write(&self) -> Option<u64> {
-        let first = self.out.started.iter().map(|&(done, _)| done).min();
-        first.or((self.out.writing > 0).then_some(self.out.now_ns + WRITE_WAIT_NS))
     }
 
     /// A write ended.
@@ -759,53 +586,6 @@ impl Mem {
         self.owner[space]
     }
 
-    /// Checks every conservation law.
-    ///
-    /// # Errors
-    /// Says which does not hold.
-    pub fn check(&mut self, now: u64) -> Result<(), String> {
-        let cx = cx!(self, now);
-        for m in &mut self.memcgs {
-            m.pagevec.drain(&m.lruvec, &cx);
-            m.lruvec.check_invariants(&cx);
-        }
-        let mut present = vec![0; self.memcgs.len()];
-        let mut stored = 0;
-        for (i, space) in self.list.iter().enumerate() {
-            let mut at = 0;
-            for &(end, region) in &self.ends[i] {
-                for vpn in at..end {
-                    let Some(place) = space.tree().find(Vpn(vpn)) else { continue };
-                    let pte = place.get();
-                    let anon = region.backing != Backing::File;
-                    if pte.present() {
-                        present[self.owner[i]] += 1;
-                        let w = self.folios.word(pte.pfn());
-                        stored += u64::from(anon && w.has(Word::SWAPCACHE));
-                    } else if anon && pte.shadow().is_some() {
-                        stored += 1;
-                    }
-                }
-                at = end;
-            }
-        }
-        if present != self.out.charged {
-            return Err(format!("{present:?} pages are present, {:?} charged", self.out.charged));
-        }
-        if stored != self.out.slots {
-            return Err(format!("{stored} pages are stored, {} slots are in use", self.out.slots));
-        }
-        self.out.frames.drain_all();
-        self.out.frames.check()?;
-        let managed: u64 = self.out.frames.zones().iter().map(|z| z.state().managed()).sum();
-        let free = self.free_pages();
-        let used = present.iter().sum::<u64>() + self.out.pool.len() as u64;
-        if free + used != managed {
-            return Err(format!("{free} frames free and {used} in use of {managed}"));
-        }
-        Ok(())
-    }
-
     /// Frames on the free lists.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
@@ -813,8 +593,3 @@ impl Mem {
         self.out.frames.zones().iter().map(free).sum()
     }
 }
-
-/// Rounds of reclaim before a fault gives up.
-const RETRIES_MAX: u32 = 16;
-/// How long a task waits for writes when it cannot know which ends first.
-const WRITE_WAIT_NS: u64 = 1_000_000;

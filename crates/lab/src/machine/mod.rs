@@ -7,17 +7,21 @@
 //!
 //! * [`sched`]: the clock, CPUs, threads, kswapd.
 //! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
+//! * `reclaim`: direct reclaim and what it costs. `check`: conservation laws.
 //! * [`device`], [`costs`], [`histogram`]: figures.
 //!
 //! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
 //! [`SLICE_NS`](sched::SLICE_NS) at most; faults, transfers and everything else happen in order.
 
+mod check;
 pub mod costs;
 pub mod device;
 pub mod histogram;
 pub mod mem;
 pub mod outflow;
+mod reclaim;
 pub mod sched;
+pub mod spent;
 
 pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};

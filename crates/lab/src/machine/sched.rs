@@ -15,7 +15,8 @@ use ebb_core::types::Pfn;
 
 use super::Access;
 use super::histogram::Histogram;
-use super::mem::{Fault, Mem, STREAMS, Spent, Stream};
+use super::mem::{Fault, Mem, STREAMS, Stream};
+use super::spent::Spent;
 use crate::workload::{KINDS, Program, Step};
 
 /// How far a thread runs ahead of the clock through pages that are there.

@@ -1,0 +1,57 @@
+//! Conservation laws: what must be true of the books when a run has ended.
+
+use ebb_core::folio::Word;
+use ebb_core::lru::Ctx;
+use ebb_core::space::Backing;
+use ebb_core::types::Vpn;
+
+use super::mem::{Mem, cx};
+
+impl Mem {
+    /// Checks every conservation law.
+    ///
+    /// # Errors
+    /// Says which does not hold.
+    pub fn check(&mut self, now: u64) -> Result<(), String> {
+        let cx = cx!(self, now);
+        for m in &mut self.memcgs {
+            m.pagevec.drain(&m.lruvec, &cx);
+            m.lruvec.check_invariants(&cx);
+        }
+        let mut present = vec![0; self.memcgs.len()];
+        let mut stored = 0;
+        for (i, space) in self.list.iter().enumerate() {
+            let mut at = 0;
+            for &(end, region) in &self.ends[i] {
+                for vpn in at..end {
+                    let Some(place) = space.tree().find(Vpn(vpn)) else { continue };
+                    let pte = place.get();
+                    let anon = region.backing != Backing::File;
+                    if pte.present() {
+                        present[self.owner[i]] += 1;
+                        let w = self.folios.word(pte.pfn());
+                        stored += u64::from(anon && w.has(Word::SWAPCACHE));
+                    } else if anon && pte.shadow().is_some() {
+                        stored += 1;
+                    }
+                }
+                at = end;
+            }
+        }
+        if present != self.out.charged {
+            return Err(format!("{present:?} pages are present, {:?} charged", self.out.charged));
+        }
+        if stored != self.out.slots {
+            return Err(format!("{stored} pages are stored, {} slots are in use", self.out.slots));
+        }
+        self.out.frames.drain_all();
+        self.out.frames.check()?;
+        let managed: u64 = self.out.frames.zones().iter().map(|z| z.state().managed()).sum();
+        let free = self.free_pages();
+        let used = present.iter().sum::<u64>() + self.out.pool.len() as u64;
+        if free + used != managed {
+            return Err(format!("{free} frames free and {used} in use of {managed}"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! Where virtual time went.
+
+/// Time spent by kind, and things counted that vmstat has no name for.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Spent {
+    /// Faults, without reclaim and device.
+    pub fault_ns: u64,
+    /// Reclaim by tasks, waiting for locks included.
+    pub direct_ns: u64,
+    /// Reclaim by kswapd.
+    pub kswapd_ns: u64,
+    /// Waiting for lru locks.
+    pub lock_wait_ns: u64,
+    /// Holding lru locks.
+    pub lock_hold_ns: u64,
+    /// Direct reclaim runs.
+    pub direct_runs: u64,
+}
+
+impl Spent {
+    /// What was spent after `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            fault_ns: self.fault_ns - before.fault_ns,
+            direct_ns: self.direct_ns - before.direct_ns,
+            kswapd_ns: self.kswapd_ns - before.kswapd_ns,
+            lock_wait_ns: self.lock_wait_ns - before.lock_wait_ns,
+            lock_hold_ns: self.lock_hold_ns - before.lock_hold_ns,
+            direct_runs: self.direct_runs - before.direct_runs,
+        }
+    }
+}
