@@ -256,15 +256,10 @@ impl Monitor<'_> {
             if area.start < pool.1 && area.end > pool.0 {
                 continue;
             }
-            let missing = state.areas.missing(area.start, area.end);
-            if missing == [(area.start, area.end)] {
-                self.adopt(mm, &mut state, &pagemap, area.start, area.end);
-                continue;
-            }
-            // Areas join only if they are registered alike: what an mremap has added to a registered
-            // one is registered too, and every page of it came by a fault.
-            for (start, end) in missing {
-                state.areas.add(start, end);
+            // Also what an mremap has added to a registered area: to register it again does nothing, and
+            // an area that took the place of one whose end is yet to be heard of is found here.
+            for (start, end) in state.areas.missing(area.start, area.end) {
+                self.adopt(mm, &mut state, &pagemap, start, end);
             }
         }
         drop(state);

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
+const ESRCH: i32 = 3;
 const EAGAIN: i32 = 11;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
@@ -359,7 +360,8 @@ impl Reclaim<'_> {
         let got = match process::read_pages(mm.task(), &addresses, &mut self.pages[..]) {
             Ok(got) => got,
             Err(error) => {
-                if mm.is_alive() {
+                // A process on its way out has no number any more, for a moment longer a memory.
+                if error.raw_os_error() != Some(ESRCH) && mm.is_alive() {
                     self.pager.complain(&format!("cannot read process {pid}: {error}"));
                 }
                 0

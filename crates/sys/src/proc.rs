@@ -19,12 +19,13 @@ pub struct Area {
 }
 
 impl Area {
-    /// Private anonymous memory that a program may write: what can be paged.
+    /// Private anonymous memory: what can be paged. Whatever access is allowed now: parts whose access
+    /// becomes alike again must be able to become one area again.
     #[must_use]
     pub fn is_pageable(&self) -> bool {
         let anonymous = self.inode == 0
             && (self.name.is_empty() || self.name == "[heap]" || self.name.starts_with("[anon:"));
-        anonymous && self.readable && self.writable && !self.shared
+        anonymous && !self.shared
     }
 }
 
@@ -159,7 +160,7 @@ mod tests {
         assert!(!file.is_pageable());
         assert!(!parse_area("7f00-7f10 rw-p 00000000 00:00 0 [stack]").unwrap().is_pageable());
         assert!(!parse_area("7f00-7f10 rw-s 00000000 00:00 0 ").unwrap().is_pageable());
-        assert!(!parse_area("7f00-7f10 r--p 00000000 00:00 0 ").unwrap().is_pageable());
+        assert!(parse_area("7f00-7f10 r--p 00000000 00:00 0 ").unwrap().is_pageable());
         assert_eq!(parse_area("garbage"), None);
     }
 
