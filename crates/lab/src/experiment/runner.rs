@@ -84,24 +84,25 @@ type Planned = Vec<(String, String, Option<Published>, Vec<(String, Scenario)>)>
 
 fn plan(job: &Job) -> Result<Planned, ScenarioError> {
     let s = &job.scenario;
-    let arms = job.arms.as_ref().unwrap_or(&s.arm);
-    let mut cases: Vec<(String, String, Option<Published>, Vec<String>)> = s
+    let mut cases: Vec<(String, String, Option<Published>, Vec<String>, &[ArmSpec])> = s
         .case
         .iter()
         .map(|c| {
             let name = format!("{}/{}", s.name, c.name);
             let metric = c.metric.as_ref().unwrap_or(&s.measure.metric).clone();
-            (name, metric, Some(c.published.clone()), c.set.clone())
+            let arms = if c.arm.is_empty() { &s.arm } else { &c.arm };
+            (name, metric, Some(c.published.clone()), c.set.clone(), arms.as_slice())
         })
         .collect();
     if let [only] = cases.as_mut_slice() {
         only.0.clone_from(&s.name);
     }
     if cases.is_empty() {
-        cases.push((s.name.clone(), s.measure.metric.clone(), None, Vec::new()));
+        cases.push((s.name.clone(), s.measure.metric.clone(), None, Vec::new(), &s.arm));
     }
     let mut planned = Vec::new();
-    for (name, metric, published, case_set) in cases {
+    for (name, metric, published, case_set, arms) in cases {
+        let arms = job.arms.as_deref().unwrap_or(arms);
         let published = published.filter(|_| job.arms.is_none());
         let mut sides = Vec::new();
         for arm in arms {

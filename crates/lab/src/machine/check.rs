@@ -18,6 +18,7 @@ impl Mem {
             m.pagevec.drain(&m.lruvec, &cx);
             m.lruvec.check_invariants(&cx);
         }
+        let mut dirty = [0; 2];
         let mut present = vec![0; self.memcgs.len()];
         let mut stored = 0;
         for (i, space) in self.list.iter().enumerate() {
@@ -31,6 +32,8 @@ impl Mem {
                         present[self.owner[i]] += 1;
                         let w = self.folios.word(pte.pfn());
                         stored += u64::from(anon && w.has(Word::SWAPCACHE));
+                        dirty[0] += u64::from(!anon && w.has(Word::DIRTY));
+                        dirty[1] += u64::from(!anon && w.has(Word::WRITEBACK));
                     } else if anon && pte.shadow().is_some() {
                         stored += 1;
                     }
@@ -43,6 +46,10 @@ impl Mem {
         }
         if stored != self.out.slots {
             return Err(format!("{stored} pages are stored, {} slots are in use", self.out.slots));
+        }
+        if dirty != [self.flusher.dirty, self.flusher.writeback] {
+            let counted = [self.flusher.dirty, self.flusher.writeback];
+            return Err(format!("{dirty:?} file pages are dirty and written, {counted:?} counted"));
         }
         self.out.frames.drain_all();
         self.out.frames.check()?;

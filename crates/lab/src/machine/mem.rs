@@ -24,6 +24,7 @@ use ebb_core::types::{Pfn, Vpn};
 
 use super::costs::Costs;
 use super::device::Device;
+use super::flusher::Flusher;
 use super::outflow::Outflow;
 use super::spent::Spent;
 
@@ -130,6 +131,8 @@ pub struct Mem {
     pub out: Outflow,
     /// The device behind files.
     pub disk: Device,
+    /// Dirty file pages.
+    pub flusher: Flusher,
     /// What things cost.
     pub costs: Costs,
     /// Time spent.
@@ -140,6 +143,7 @@ pub struct Mem {
     pub(super) marks: [u64; COUNTED.len()],
     last_fd: (usize, u64),
     pub(super) next_fold: u64,
+    direct: u64,
 }
 
 /// The counters that say what reclaim did.
@@ -201,12 +205,14 @@ impl Mem {
             lru: MemcgLru::new(seed),
             out,
             disk,
+            flusher: Flusher::default(),
             costs,
             spent: Spent::default(),
             kswapd_wanted: std::cell::Cell::new(false),
             zone_ends,
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),
+            direct: 1 << 60,
         }
     }
 
@@ -285,8 +291,8 @@ impl Mem {
     }
 
     fn touch_fd(&mut self, space: usize, page: u64, pfn: Pfn, access: Access, now: u64) {
-        if access.writes() {
-            self.folios.set(pfn, Word::DIRTY);
+        if access.writes() && !self.folios.set(pfn, Word::DIRTY).has(Word::DIRTY) {
+            self.flusher.add(pfn, space, page, now);
         }
         if self.last_fd == (space, page) {
             return;
@@ -485,9 +491,6 @@ impl Mem {
             bits = Pte::MAPPED | Pte::ACCESSED;
             bits |= if access.writes() { Pte::DIRTY } else { 0 };
         }
-        if access == Access::FdWrite {
-            word = word.with(Word::DIRTY);
-        }
         if anon && shadow.is_some() {
             // As in the kernel, slots are kept only while swap is less than half full.
             let scarce = self.out.swap.as_ref().is_none_or(|d| self.out.slots * 2 > d.pages_max);
@@ -528,6 +531,10 @@ impl Mem {
         let memcg = usize::from(self.folios.memcg(pfn).0 - 1);
         let cx = cx!(self, now);
         self.memcgs[memcg].lruvec.end_writeback(&cx, pfn);
+        if self.folios.word(pfn).ty() == LruType::File {
+            self.flusher.writeback -= 1;
+            return;
+        }
         // Written to while it was under way: the stored copy is stale already.
         let (mm, vpn) = self.folios.owner(pfn);
         let dirty = self.spaces.get(mm).is_some_and(|s| {
@@ -563,6 +570,10 @@ impl Mem {
                 if anon && w.has(Word::SWAPCACHE) {
                     self.out.drop_slot();
                 }
+                if !anon && w.has(Word::DIRTY) {
+                    self.flusher.dirty -= 1;
+                    self.folios.clear(pfn, Word::DIRTY);
+                }
                 self.out.charged[id] -= 1;
                 self.out.release(pfn);
                 freed += 1;
@@ -572,6 +583,12 @@ impl Mem {
             place.table.set(place.index, Pte(0));
         }
         freed * self.costs.free_ns
+    }
+
+    /// A place of the disk that continues nothing.
+    pub fn direct_at(&mut self) -> u64 {
+        self.direct += 2;
+        self.direct
     }
 
     /// Pages of a space.

@@ -8,6 +8,7 @@
 //! * [`sched`]: the clock, CPUs, threads, kswapd.
 //! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
 //! * `reclaim`: direct reclaim and what it costs. `check`: conservation laws.
+//! * [`flusher`]: dirty file pages.
 //! * [`device`], [`costs`], [`histogram`]: figures.
 //!
 //! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
@@ -16,6 +17,7 @@
 mod check;
 pub mod costs;
 pub mod device;
+pub mod flusher;
 pub mod histogram;
 pub mod mem;
 pub mod outflow;
@@ -25,6 +27,7 @@ pub mod spent;
 
 pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};
+pub use flusher::DirtySpec;
 pub use histogram::Histogram;
 pub use mem::{Access, Mem, Region};
 pub use sched::{Machine, Outcome, Sample};

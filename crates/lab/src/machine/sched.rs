@@ -23,6 +23,10 @@ use crate::workload::{KINDS, Program, Step};
 pub const SLICE_NS: u64 = 50_000;
 /// How long a thread keeps a CPU that others wait for.
 const QUANTUM_NS: u64 = 1_000_000;
+/// How long the flusher rests between two batches.
+const FLUSH_PAUSE_NS: u64 = 1_000_000;
+/// How long a writer waits when there are too many dirty pages.
+const DIRTY_PAUSE_NS: u64 = 2_000_000;
 /// A run that takes longer than this in virtual time has gone wrong.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
 
@@ -32,6 +36,7 @@ enum Event {
     Wake(usize),
     WriteDone(u32),
     Kswapd,
+    Flusher,
     Sample,
     Stop,
 }
@@ -109,6 +114,7 @@ pub struct Machine {
     begun_ns: Option<u64>,
     before: Outcome,
     outcome: Outcome,
+    flush_at: u64,
     sample_ns: u64,
     limit_ns: u64,
     stopped: bool,
@@ -136,6 +142,7 @@ impl Machine {
             begun_ns: None,
             before: Outcome::default(),
             outcome: Outcome::default(),
+            flush_at: 0,
             sample_ns: 0,
             limit_ns: 0,
             stopped: false,
@@ -193,6 +200,7 @@ impl Machine {
                 Event::Wake(thread) => self.wake(thread),
                 Event::WriteDone(pfn) => self.mem.end_write(time, Pfn(pfn)),
                 Event::Kswapd => self.kswapd(),
+                Event::Flusher => self.flush(),
                 Event::Sample => self.sample(),
                 Event::Stop => self.stopped = true,
             }
@@ -210,6 +218,18 @@ impl Machine {
             for (done, pfn) in std::mem::take(&mut self.mem.out.started) {
                 self.ask(done, Event::WriteDone(pfn.0));
             }
+        }
+        if !self.mem.flusher.awake && self.mem.flusher.dirty > 0 {
+            self.mem.flusher.awake = true;
+            let wait = if self.mem.flusher_needed() { 0 } else { self.mem.flusher.interval_ns() };
+            self.flush_at = self.now + wait;
+            self.ask(self.flush_at, Event::Flusher);
+        } else if self.mem.flusher.awake
+            && self.flush_at > self.now + FLUSH_PAUSE_NS
+            && self.mem.flusher_needed()
+        {
+            self.flush_at = self.now;
+            self.ask(self.now, Event::Flusher);
         }
         if self.mem.kswapd_wanted.get() {
             self.mem.kswapd_wanted.set(false);
@@ -291,6 +311,12 @@ impl Machine {
             match thread.steps[thread.at] {
                 Step::Touch { page, space, access } => {
                     let (space, page) = (usize::from(space), u64::from(page));
+                    if access == Access::FdWrite && self.mem.too_dirty() {
+                        self.now = t;
+                        self.after();
+                        self.block(cpu, id, t, t + DIRTY_PAUSE_NS);
+                        return;
+                    }
                     if self.mem.touch(space, page, access, t) {
                         let costs = &self.mem.costs;
                         t += if access.mapped() { costs.hit_ns } else { costs.fd_ns };
@@ -451,7 +477,26 @@ impl Machine {
                 let (page, pages) = (u64::from(page), u64::from(pages));
                 Some(t + self.mem.free(t, usize::from(space), page, pages))
             }
-            Step::Sync { .. } | Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
+            Step::Sync { space } => {
+                let done = self.mem.flush(t, Some(usize::from(space)));
+                self.after();
+                if done > t {
+                    self.block(cpu, id, t, done);
+                    return None;
+                }
+                Some(t)
+            }
+            Step::Direct { pages, write } => {
+                let place = self.mem.direct_at();
+                let done = self.mem.disk.submit(t, write, place, u64::from(pages));
+                if write || done == t {
+                    // Written behind: nobody waits for it.
+                    return Some(t + self.mem.costs.submit_ns);
+                }
+                self.block(cpu, id, t + self.mem.costs.submit_ns, done);
+                None
+            }
+            Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
         }
     }
 
@@ -473,6 +518,20 @@ impl Machine {
         }
         if self.limit_ns > 0 {
             self.ask(t + self.limit_ns, Event::Stop);
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.now < self.flush_at {
+            // It was asked for earlier, and that was done.
+            return;
+        }
+        self.mem.flush(self.now, None);
+        self.mem.flusher.awake = false;
+        if self.mem.flusher_needed() {
+            self.mem.flusher.awake = true;
+            self.flush_at = self.now + FLUSH_PAUSE_NS;
+            self.ask(self.flush_at, Event::Flusher);
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use ebb_core::frame::Config;
+use ebb_core::frame::{Config, ZoneKind, ZoneSpec};
 use ebb_core::tunables::Tunables;
 
 use super::Scenario;
+use crate::machine::flusher::Flusher;
 use crate::machine::outflow::Outflow;
 use crate::machine::{Device, DeviceSpec, Machine, Mem, Outcome, Preset};
 use crate::workload::Plan;
@@ -26,7 +27,11 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     for pair in &s.switches {
         tun.set(pair).map_err(|e| e.to_string())?;
     }
-    let frames = Config::flat(s.machine.frames, s.machine.cpus).faithful();
+    let mut zone = ZoneSpec::new(ZoneKind::Normal, 0..s.machine.frames);
+    if s.machine.reserved > 0 {
+        zone.reserved.push(s.machine.frames - s.machine.reserved..s.machine.frames);
+    }
+    let frames = Config::node(&[ZoneKind::Normal], vec![zone], s.machine.cpus).faithful();
     let frames = frames.build().map_err(|e| format!("machine: {e}"))?;
     let swap = s.machine.swap.as_ref().map(Device::new);
     let disk = s.machine.disk.clone().unwrap_or_else(|| DeviceSpec::preset(Preset::Nvme));
@@ -34,6 +39,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     let mut mem = Mem::new(out, Device::new(&disk), tun, s.costs.clone(), seed);
     let limits: Vec<Option<f64>> =
         if s.memcg.is_empty() { vec![None] } else { s.memcg.iter().map(|m| m.limit).collect() };
+    mem.flusher = Flusher::new(s.machine.dirty.clone());
     let pages = |limit: f64| (f64::from(s.machine.frames) * limit) as u64;
     for limit in &limits {
         mem.add_memcg(limit.map_or(u64::MAX / 2, pages));

@@ -21,7 +21,17 @@ macro_rules! builtin {
     };
 }
 
-builtin!["memcached"];
+builtin![
+    "bulk-aging-memtier",
+    "bulk-aging-fio",
+    "bulk-aging-build",
+    "memcached",
+    "redis",
+    "mongodb-ycsb",
+    "cassandra-ycsb",
+    "mariadb-tpcc",
+    "postgres-tpcc",
+];
 
 /// The scenario of that name.
 ///

@@ -17,7 +17,7 @@ pub use build::{Metrics, run_once};
 pub use builtin::{BUILTIN, Builtin, find};
 pub use error::{ScenarioError, nearest};
 
-use crate::machine::{Costs, DeviceSpec};
+use crate::machine::{Costs, DeviceSpec, DirtySpec};
 use crate::workload::WorkloadSpec;
 
 /// The hardware.
@@ -28,10 +28,16 @@ pub struct MachineSpec {
     pub frames: u32,
     /// CPUs.
     pub cpus: usize,
+    /// Frames that are taken from the start and never given back.
+    #[serde(default)]
+    pub reserved: u32,
     /// Where anonymous pages are stored; none: they cannot be.
     pub swap: Option<DeviceSpec>,
     /// Where files are.
     pub disk: Option<DeviceSpec>,
+    /// When dirty file pages are written.
+    #[serde(default)]
+    pub dirty: DirtySpec,
 }
 
 /// A memory control group.
@@ -99,6 +105,9 @@ pub struct CaseSpec {
     pub set: Vec<String>,
     /// The metric compared, if not the scenario's.
     pub metric: Option<String>,
+    /// What is compared, if not the scenario's arms.
+    #[serde(default)]
+    pub arm: Vec<ArmSpec>,
     /// What was published.
     pub published: Published,
 }
@@ -185,8 +194,8 @@ impl Scenario {
             toml::from_str(text).map_err(|e| ScenarioError::in_file(file, text, &e))?;
         scenario.check().map_err(|what| ScenarioError::Wrong { file: file.into(), what })?;
         // Settings are tried out here, so that a wrong one is told of before anything runs.
-        for pairs in scenario.case.iter().map(|c| &c.set).chain(scenario.arm.iter().map(|a| &a.set))
-        {
+        let arms = scenario.arm.iter().chain(scenario.case.iter().flat_map(|c| &c.arm));
+        for pairs in scenario.case.iter().map(|c| &c.set).chain(arms.map(|a| &a.set)) {
             set::apply(text, pairs)?;
         }
         set::apply(text, &scenario.set)?;
@@ -216,6 +225,9 @@ impl Scenario {
                 "machine.frames = {}: expected 4096 to 16777216",
                 self.machine.frames
             ));
+        }
+        if self.machine.reserved > self.machine.frames / 2 {
+            return Err("machine.reserved: expected half of machine.frames at most".into());
         }
         if self.machine.cpus == 0 || self.machine.cpus > 1024 {
             return Err(format!("machine.cpus = {}: expected 1 to 1024", self.machine.cpus));

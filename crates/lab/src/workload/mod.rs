@@ -5,9 +5,14 @@
 //! seed it asks for the same things whatever reclaim does, which is what makes pairs of runs
 //! comparable.
 
+pub mod build;
+pub mod fio;
 pub mod keys;
 pub mod kv;
+pub mod pool;
 pub mod spec;
+pub mod tpcc;
+pub mod ycsb;
 
 pub use spec::{Plan, SpaceSpec, ThreadSpec, WorkloadSpec};
 
@@ -48,6 +53,13 @@ pub enum Step {
         page: u32,
         /// How many.
         pages: u32,
+    },
+    /// A transfer from or to the disk that goes past the page cache. Reads are waited for.
+    Direct {
+        /// How many pages.
+        pages: u32,
+        /// Whether it writes.
+        write: bool,
     },
     /// Waits until what was written to a file is on the device.
     Sync {

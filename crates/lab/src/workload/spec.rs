@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Program, kv};
+use super::{Program, build, fio, kv, tpcc, ycsb};
 use crate::machine::Region;
 
 /// One workload of a scenario: a name, a memcg and the parameters of one generator.
@@ -18,6 +18,14 @@ pub struct WorkloadSpec {
     pub background: bool,
     /// A key-value store under a memtier-like load.
     pub key_value: Option<kv::KeyValue>,
+    /// A database under YCSB.
+    pub ycsb: Option<ycsb::Ycsb>,
+    /// A database under TPC-C.
+    pub tpcc: Option<tpcc::Tpcc>,
+    /// Files read and written in blocks.
+    pub fio: Option<fio::Fio>,
+    /// Many short programs.
+    pub build: Option<build::Build>,
 }
 
 /// What a space is made of.
@@ -97,27 +105,33 @@ impl Plan {
     }
 }
 
-impl WorkloadSpec {
-    /// The names of the generators.
-    pub const KINDS: &'static [&'static str] = &["key-value"];
+macro_rules! generators {
+    ($($name:literal $field:ident),*) => {
+        impl WorkloadSpec {
+            /// The names of the generators.
+            pub const KINDS: &'static [&'static str] = &[$($name),*];
 
-    /// Puts it on the machine.
-    ///
-    /// # Errors
-    /// None or several generators.
-    pub fn plan(&self, plan: &mut Plan, place: &Place) -> Result<(), String> {
-        let mut made = 0;
-        if let Some(spec) = &self.key_value {
-            spec.plan(plan, place);
-            made += 1;
+            /// Puts it on the machine.
+            ///
+            /// # Errors
+            /// None or several generators.
+            pub fn plan(&self, plan: &mut Plan, place: &Place) -> Result<(), String> {
+                let mut made = 0;
+                $(if let Some(spec) = &self.$field {
+                    spec.plan(plan, place);
+                    made += 1;
+                })*
+                if made == 1 {
+                    return Ok(());
+                }
+                Err(format!(
+                    "workload {:?}: expected one generator, of {}; it has {made}",
+                    self.name,
+                    Self::KINDS.join(", ")
+                ))
+            }
         }
-        if made == 1 {
-            return Ok(());
-        }
-        Err(format!(
-            "workload {:?}: expected one generator, of {}; it has {made}",
-            self.name,
-            Self::KINDS.join(", ")
-        ))
-    }
+    };
 }
+
+generators!["key-value" key_value, "ycsb" ycsb, "tpcc" tpcc, "fio" fio, "build" build];

@@ -1,0 +1,192 @@
+//! A database under YCSB: MongoDB, Cassandra.
+//!
+//! Records lie in the pages of a file, in the order of their keys. With an engine cache a page is
+//! looked up there first and read through the page cache if it is missing; without one it is read from
+//! a mapping of the file. Updates change the page in the engine's cache (or memtable) and append to a
+//! log. Inner pages of the index are touched on every operation.
+//!
+//! Each thread has its own share of the keys and of the cache.
+
+use ebb_core::space::Backing;
+use serde::Deserialize;
+
+use super::keys::{Keys, Pattern, THETA, unit};
+use super::pool::Pool;
+use super::spec::{Place, Plan};
+use super::{Program, Step};
+use crate::machine::{Access, Region};
+use crate::trace::synth::Random;
+
+/// Parameters.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ycsb {
+    /// Client threads.
+    pub threads: u32,
+    /// The database, as a multiple of memory.
+    pub data: f64,
+    /// Bytes of a record.
+    pub record_bytes: u32,
+    /// The engine's cache, as a share of memory; 0: none, the file is mapped.
+    #[serde(default)]
+    pub cache: f64,
+    /// Other memory of the engine, used all the time: heap, index.
+    #[serde(default)]
+    pub heap: f64,
+    /// Heap pages touched in an operation.
+    #[serde(default = "heap_touches")]
+    pub heap_touches: u32,
+    /// Which records are asked for.
+    pub pattern: Pattern,
+    /// The exponent of zipfian patterns.
+    #[serde(default = "theta")]
+    pub theta: f64,
+    /// Share of operations that read; the others update.
+    pub reads: f64,
+    /// Processor time of one operation beside its memory accesses.
+    pub op_ns: u32,
+    /// Bytes that an update appends to the log.
+    #[serde(default = "log_bytes")]
+    pub log_bytes: u32,
+    /// Whether changed pages that leave the engine's cache are written to the file.
+    #[serde(default)]
+    pub write_back: bool,
+    /// Operations before measuring, as a multiple of the database's pages.
+    #[serde(default = "warm")]
+    pub warm: f64,
+    /// Operations measured, as a multiple of the database's pages.
+    pub ops: f64,
+}
+
+fn theta() -> f64 {
+    THETA
+}
+fn heap_touches() -> u32 {
+    3
+}
+fn log_bytes() -> u32 {
+    100
+}
+fn warm() -> f64 {
+    3.0
+}
+
+impl Ycsb {
+    /// Puts it on the machine.
+    pub fn plan(&self, plan: &mut Plan, place: &Place) {
+        let threads = u64::from(self.threads);
+        let share = |ratio: f64| place.pages(ratio) / threads;
+        let (data, cache) = (share(self.data).max(8), share(self.cache));
+        let cache = if self.cache > 0.0 { cache.max(1) } else { 0 };
+        let heap = place.pages(self.heap).max(1);
+        let anon = |pages| Region { pages, backing: Backing::Anon, recency: true, exec: false };
+        let file = |pages| Region { pages, backing: Backing::File, recency: true, exec: false };
+        let log = place.pages(4.0);
+        let engine = plan.space(place.memcg, vec![anon(heap), anon((cache * threads).max(1))]);
+        let files = plan.space(place.memcg, vec![file(data * threads), file(log)]);
+        for thread in 0..threads {
+            let records = data * 4096 / u64::from(self.record_bytes);
+            let client = Client {
+                engine,
+                files,
+                heap,
+                cache_at: heap + cache * thread,
+                data_at: data * thread,
+                log: (data * threads + log * thread / threads, log / threads),
+                logged: 0,
+                pool: (cache > 0).then(|| Pool::new(data, cache)),
+                keys: Keys::new(self.pattern, records, self.theta, 0, 1),
+                random: Random(place.seed_of(0, thread)),
+                load: (heap * thread / threads, heap * (thread + 1) / threads),
+                warm: (data as f64 * self.warm) as u64,
+                left: (data as f64 * self.ops) as u64,
+                started: false,
+                spec: self.clone(),
+            };
+            plan.thread(Box::new(client), engine, place.measured);
+        }
+    }
+}
+
+struct Client {
+    spec: Ycsb,
+    engine: u16,
+    files: u16,
+    heap: u64,
+    cache_at: u64,
+    data_at: u64,
+    /// Where this thread's part of the log begins, and its length.
+    log: (u64, u64),
+    logged: u64,
+    pool: Option<Pool>,
+    keys: Keys,
+    random: Random,
+    load: (u64, u64),
+    warm: u64,
+    left: u64,
+    started: bool,
+}
+
+impl Client {
+    fn operation(&mut self, steps: &mut Vec<Step>) {
+        let (engine, files) = (self.engine, self.files);
+        let own = |page: u64, access| Step::Touch { page: page as u32, space: engine, access };
+        let file = |page: u64, access| Step::Touch { page: page as u32, space: files, access };
+        let record = self.keys.draw(&mut self.random);
+        let page = record * u64::from(self.spec.record_bytes) / 4096;
+        let update = unit(&mut self.random) >= self.spec.reads;
+        steps.push(Step::Cpu(self.spec.op_ns));
+        for _ in 0..self.spec.heap_touches {
+            let at = u64::from(self.random.below(self.heap as u32));
+            steps.push(own(at, if update { Access::Write } else { Access::Read }));
+        }
+        match &mut self.pool {
+            Some(pool) => {
+                let found = pool.get(page as u32, update);
+                if let Some(old) = found.wrote
+                    && self.spec.write_back
+                {
+                    steps.push(file(self.data_at + u64::from(old), Access::FdWrite));
+                }
+                if found.miss {
+                    steps.push(file(self.data_at + page, Access::FdRead));
+                }
+                let access = if update || found.miss { Access::Write } else { Access::Read };
+                steps.push(own(self.cache_at + u64::from(found.slot), access));
+            }
+            None if !update => steps.push(file(self.data_at + page, Access::Read)),
+            None => {}
+        }
+        if update {
+            self.logged += u64::from(self.spec.log_bytes);
+            let at = self.logged / 4096 % self.log.1.max(1);
+            steps.push(file(self.log.0 + at, Access::FdWrite));
+        }
+        steps.push(Step::Done(u8::from(update)));
+    }
+}
+
+const BATCH: u64 = 64;
+
+impl Program for Client {
+    fn fill(&mut self, steps: &mut Vec<Step>) {
+        if self.load.0 < self.load.1 {
+            let (from, to) = (self.load.0, self.load.1.min(self.load.0 + BATCH));
+            let space = self.engine;
+            let touch = |p: u64| Step::Touch { page: p as u32, space, access: Access::Write };
+            steps.extend((from..to).map(touch));
+            self.load.0 = to;
+        } else if self.warm > 0 {
+            let n = self.warm.min(BATCH);
+            (0..n).for_each(|_| self.operation(steps));
+            self.warm -= n;
+        } else if !self.started {
+            self.started = true;
+            steps.push(Step::Start);
+        } else if self.left > 0 {
+            let n = self.left.min(BATCH);
+            (0..n).for_each(|_| self.operation(steps));
+            self.left -= n;
+        }
+    }
+}
