@@ -79,41 +79,48 @@ struct Run {
     label: String,
 }
 
-/// The cases of a job: name, metric, published, and each arm's scenario.
-type Planned = Vec<(String, String, Option<Published>, Vec<(String, Scenario)>)>;
+/// A case of a job, and each arm's scenario.
+struct Planned {
+    name: String,
+    metric: String,
+    published: Option<Published>,
+    sides: Vec<(String, Scenario)>,
+}
 
-fn plan(job: &Job) -> Result<Planned, ScenarioError> {
+fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
     let s = &job.scenario;
-    let mut cases: Vec<(String, String, Option<Published>, Vec<String>, &[ArmSpec])> = s
-        .case
-        .iter()
-        .map(|c| {
-            let name = format!("{}/{}", s.name, c.name);
-            let metric = c.metric.as_ref().unwrap_or(&s.measure.metric).clone();
-            let arms = if c.arm.is_empty() { &s.arm } else { &c.arm };
-            (name, metric, Some(c.published.clone()), c.set.clone(), arms.as_slice())
-        })
-        .collect();
-    if let [only] = cases.as_mut_slice() {
-        only.0.clone_from(&s.name);
-    }
-    if cases.is_empty() {
-        cases.push((s.name.clone(), s.measure.metric.clone(), None, Vec::new(), &s.arm));
+    if s.case.is_empty() {
+        let arms = job.arms.as_deref().unwrap_or(&s.arm);
+        let sides = sides(job, &[], arms)?;
+        let metric = s.measure.metric.clone();
+        return Ok(vec![Planned { name: s.name.clone(), metric, published: None, sides }]);
     }
     let mut planned = Vec::new();
-    for (name, metric, published, case_set, arms) in cases {
-        let arms = job.arms.as_deref().unwrap_or(arms);
-        let published = published.filter(|_| job.arms.is_none());
-        let mut sides = Vec::new();
-        for arm in arms {
-            // The file, the case, the arm, the command line: the later wins.
-            let pairs: Vec<String> =
-                case_set.iter().chain(&arm.set).chain(&job.set).cloned().collect();
-            sides.push((arm.name.clone(), Scenario::with(&job.text, &pairs)?));
-        }
-        planned.push((name, metric, published, sides));
+    for c in &s.case {
+        let own = if c.arm.is_empty() { &s.arm } else { &c.arm };
+        let arms = job.arms.as_deref().unwrap_or(own);
+        let alone = s.case.len() == 1;
+        planned.push(Planned {
+            name: if alone { s.name.clone() } else { format!("{}/{}", s.name, c.name) },
+            metric: c.metric.as_ref().unwrap_or(&s.measure.metric).clone(),
+            published: Some(c.published.clone()).filter(|_| job.arms.is_none()),
+            sides: sides(job, &c.set, arms)?,
+        });
     }
     Ok(planned)
+}
+
+/// Each arm's scenario: the file, the case, the arm, the command line; the later wins.
+fn sides(
+    job: &Job,
+    case: &[String],
+    arms: &[ArmSpec],
+) -> Result<Vec<(String, Scenario)>, ScenarioError> {
+    let side = |arm: &ArmSpec| {
+        let pairs: Vec<String> = case.iter().chain(&arm.set).chain(&job.set).cloned().collect();
+        Ok((arm.name.clone(), Scenario::with(&job.text, &pairs)?))
+    };
+    arms.iter().map(side).collect()
 }
 
 /// Runs all jobs over `threads` threads. `progress` is told of each run that ended.
@@ -128,11 +135,11 @@ pub fn run(
     let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
     let mut runs = Vec::new();
     for (job, cases) in jobs.iter().zip(&plans) {
-        for (case, _, _, sides) in cases {
-            for (arm, scenario) in sides {
+        for case in cases {
+            for (arm, scenario) in &case.sides {
                 for seed in 0..u64::from(job.seeds) {
                     let samples = if seed == 0 { job.samples } else { 0 };
-                    let label = format!("{case}, {arm}, seed {seed}");
+                    let label = format!("{}, {arm}, seed {seed}", case.name);
                     runs.push(Run { scenario: scenario.clone(), seed: seed + 1, samples, label });
                 }
             }
@@ -142,7 +149,7 @@ pub fn run(
     let mut results = Vec::new();
     for (job, cases) in jobs.iter().zip(plans) {
         let mut done = Vec::new();
-        for (name, metric, published, sides) in cases {
+        for Planned { name, metric, published, sides } in cases {
             let mut arms = Vec::new();
             for (arm, _) in sides {
                 let mut values = std::collections::BTreeMap::<String, Vec<f64>>::new();
