@@ -8,7 +8,7 @@ use crate::protocol::{
     PINNED_MAX, STACK_WORDS, Shared, VERSION, pinned_home,
 };
 use crate::syscall::{self, call, spawn};
-use crate::worker::{Start, run};
+use crate::worker::{BIN_BYTES, Start, run};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
@@ -405,8 +405,14 @@ extern "C" fn after_fork_child() {
         }
     }
     let len = size_of::<Shared>().next_multiple_of(4096);
-    // SAFETY: the parent's shared memory; this process has its own now and uses this one no more.
-    unsafe { call(syscall::MUNMAP, [inherited as usize, len, 0, 0, 0, 0]) };
+    // SAFETY: the parent's shared memory and bin; this process has its own now and uses these no more.
+    unsafe {
+        let bin = (*inherited).bin.load(Relaxed) as usize;
+        if bin != 0 {
+            call(syscall::MUNMAP, [bin, BIN_BYTES as usize, 0, 0, 0, 0]);
+        }
+        call(syscall::MUNMAP, [inherited as usize, len, 0, 0, 0, 0]);
+    }
 }
 
 /// The parent's shared memory, between fork and joining.

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of a greeting and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
@@ -69,6 +69,8 @@ pub struct Shared {
     /// thread need not.
     pub thread: AtomicU32,
     pub reserved: AtomicU32,
+    /// Start of the area through which pages of the pool leave; 0 if there is none.
+    pub bin: AtomicU64,
     pub entries: [Entry; BATCH_MAX],
     /// Pages that must stay, by page number: an open-addressing table, 0 = empty. They hold what the
     /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.

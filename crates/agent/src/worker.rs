@@ -1,6 +1,8 @@
 //! The agent's thread. See the rules in the crate's head.
 
-use crate::protocol::{DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared, TELL_LEAVE};
+use crate::protocol::{
+    BATCH_MAX, DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared, TELL_LEAVE,
+};
 use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
@@ -41,6 +43,8 @@ pub extern "C" fn run(argument: usize) -> ! {
     drop_rights();
     // SAFETY: GETTID takes nothing.
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
+    let mut bin = Bin::new();
+    shared.bin.store(bin.start, Relaxed);
     shared.ready.store(1, Release);
     wake(&shared.ready);
     loop {
@@ -51,14 +55,14 @@ pub extern "C" fn run(argument: usize) -> ! {
         };
         match got {
             2 if word[0] == TELL_LEAVE => leave(word[1]),
-            1 => run_batch(shared, start.uffd as usize),
+            1 => run_batch(shared, start.uffd as usize, &mut bin),
             EINTR => {}
             _ => die(),
         }
     }
 }
 
-fn run_batch(shared: &Shared, uffd: usize) {
+fn run_batch(shared: &Shared, uffd: usize, bin: &mut Bin) {
     // Partners: the pager's Release store of POSTED, its Acquire load of DONE.
     if shared.state.compare_exchange(POSTED, RUNNING, AcqRel, Relaxed).is_err() {
         return;
@@ -70,14 +74,102 @@ fn run_batch(shared: &Shared, uffd: usize) {
         let len = entry.len.load(Relaxed);
         let result = match entry.op.load(Relaxed) {
             OP_MOVE => move_pages(uffd, a, b, len),
-            OP_DROP => advise(a, len, MADV_DONTNEED),
+            OP_DROP => bin.drop_pages(a, len),
             OP_UNSHARE => advise(a, len, MADV_POPULATE_WRITE),
             _ => -EINVAL,
         };
         entry.result.store(result, Relaxed);
     }
+    bin.empty();
     shared.state.store(DONE, Release);
     wake(&shared.state);
+}
+
+/// Bytes of the [`Bin`].
+pub const BIN_BYTES: u64 = BATCH_MAX as u64 * 4096;
+
+/// Where pages of the pool go on their way out: an area of a userfaultfd of its own, which reports
+/// nothing to anyone. To discard them in the pool would have the pager woken for every run of them,
+/// and this thread wait for it.
+struct Bin {
+    uffd: usize,
+    /// 0 if there is none: then pages are discarded where they are.
+    start: u64,
+    used: u64,
+}
+
+impl Bin {
+    /// From here on one report costs less than the moves.
+    const RUN_MAX: u64 = BIN_BYTES / 2;
+
+    fn new() -> Self {
+        let nothing = Self { uffd: 0, start: 0, used: 0 };
+        #[repr(C)]
+        struct ApiArg {
+            api: u64,
+            features: u64,
+            ioctls: u64,
+        }
+        #[repr(C)]
+        struct RegisterArg {
+            start: u64,
+            len: u64,
+            mode: u64,
+            ioctls: u64,
+        }
+        // CLOEXEC | NONBLOCK | UFFD_USER_MODE_ONLY, which everyone may use: nobody ever touches it.
+        const FLAGS: usize = 0x8_0000 | 0x800 | 1;
+        // SAFETY: a fresh descriptor, a fresh mapping, arguments that outlive their calls.
+        unsafe {
+            let uffd = call(syscall::USERFAULTFD, [FLAGS, 0, 0, 0, 0, 0]);
+            if uffd < 0 {
+                return nothing;
+            }
+            let uffd = uffd as usize;
+            let mut api = ApiArg { api: 0xAA, features: 0, ioctls: 0 };
+            let shaken = call(syscall::IOCTL, [uffd, 0xC018_AA3F, &raw mut api as usize, 0, 0, 0]);
+            // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE
+            let len = BIN_BYTES as usize;
+            let start = call(syscall::MMAP, [0, len, 3, 0x4022, usize::MAX, 0]);
+            if shaken < 0 || start < 0 {
+                return nothing;
+            }
+            // Missing pages.
+            let mut register =
+                RegisterArg { start: start as u64, len: BIN_BYTES, mode: 1, ioctls: 0 };
+            let registered =
+                call(syscall::IOCTL, [uffd, 0xC020_AA00, &raw mut register as usize, 0, 0, 0]);
+            if registered < 0 {
+                call(syscall::MUNMAP, [start as usize, len, 0, 0, 0, 0]);
+                return nothing;
+            }
+            Self { uffd, start: start as u64, used: 0 }
+        }
+    }
+
+    /// Drops the pages of `[start, start + len)`.
+    fn drop_pages(&mut self, start: u64, len: u64) -> i32 {
+        if self.start == 0 || len > Self::RUN_MAX {
+            return advise(start, len, MADV_DONTNEED);
+        }
+        if self.used + len > BIN_BYTES {
+            self.empty();
+        }
+        let to = self.start + self.used;
+        self.used += len;
+        match move_pages(self.uffd, to, start, len) {
+            0 => 0,
+            // Shared with a relative, or not there in part.
+            _ => advise(start, len, MADV_DONTNEED),
+        }
+    }
+
+    fn empty(&mut self) {
+        if self.used > 0 {
+            advise(self.start, self.used, MADV_DONTNEED);
+            self.used = 0;
+        }
+    }
 }
 
 fn move_pages(uffd: usize, dst: u64, src: u64, len: u64) -> i32 {

@@ -145,6 +145,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         inject: arguments.inject.clone(),
         io_uring: true,
         cool_permille: 150,
+        solo: true,
         readahead_pages: 64,
         eager: false,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -163,7 +164,8 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
 fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
     let wrong = || {
         Err(format!(
-            "--set {setting}: unknown; there are cool=0..900, readahead=0..256, eager=0|1 and io_uring=0|1"
+            "--set {setting}: unknown; there are cool=0..900, readahead=0..256, solo=0|1, eager=0|1 \
+             and io_uring=0|1"
         ))
     };
     let Some((key, value)) = setting.split_once('=') else { return wrong() };
@@ -171,6 +173,7 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
     match (key, number) {
         ("cool", 0..=900) => config.cool_permille = number,
         ("readahead", 0..=256) => config.readahead_pages = number,
+        ("solo", 0 | 1) => config.solo = number == 1,
         ("eager", 0 | 1) => config.eager = number == 1,
         ("io_uring", 0 | 1) => config.io_uring = number == 1,
         _ => return wrong(),

@@ -31,6 +31,8 @@ pub struct Config {
     pub io_uring: bool,
     /// Share of the resident pages kept cool, in 1/1000.
     pub cool_permille: u32,
+    /// Whether the fault thread may stay on the CPU of a program with one faulting thread.
+    pub solo: bool,
     /// Most pages fetched ahead of a program that passes over memory; 0: none.
     pub readahead_pages: u32,
     /// Manage every area from the start, however far the limit is.

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 /// How soon to look again at touches set aside for a reason that raises no event.
 const RETRY: Duration = Duration::from_millis(1);
+/// How long to watch for a page before sleeping for it: a little more than a device takes.
+const SPIN: Duration = Duration::from_micros(250);
 
 /// Most pages of zeros placed beside a touched one: memory that the program may never use.
 const FRESH_AHEAD_MAX: usize = 15;
@@ -63,7 +65,7 @@ pub struct Server<'a> {
 
 /// The thread.
 pub fn run(pager: &Arc<Pager>) {
-    process::prefer_latency(false);
+    pager.solo.begin(pager.config.solo);
     let mut server = Server {
         pager,
         waiting: VecDeque::new(),
@@ -77,7 +79,10 @@ pub fn run(pager: &Arc<Pager>) {
     loop {
         let idle = server.waiting.is_empty() && server.arrived.is_empty();
         let timeout = if idle { None } else { Some(RETRY) };
-        server.wait(&mut ready, timeout);
+        server.spin(&mut ready);
+        if ready.is_empty() {
+            server.wait(&mut ready, timeout);
+        }
         for &token in &ready {
             server.serve(token);
         }
@@ -87,6 +92,18 @@ pub fn run(pager: &Arc<Pager>) {
 }
 
 impl Server<'_> {
+    /// Beside a thread that waits for a page the fault thread may as well watch it come.
+    fn spin(&self, ready: &mut Vec<u64>) {
+        ready.clear();
+        if self.loads.is_empty() || !self.pager.solo.is_on() {
+            return;
+        }
+        let began = Instant::now();
+        while ready.is_empty() && began.elapsed() < SPIN {
+            self.wait(ready, Some(Duration::ZERO));
+        }
+    }
+
     fn wait(&self, ready: &mut Vec<u64>, timeout: Option<Duration>) {
         ready.clear();
         let timeout = timeout.map(|limit| rustix::event::Timespec {
@@ -164,6 +181,7 @@ impl Server<'_> {
         match event {
             Event::Fault { address, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
+                self.pager.solo.note(thread);
                 fork::learn_process(self.pager, mm, state, thread);
                 let vpn = Vpn::of_address(address);
                 let window = match state.space.get(vpn) {

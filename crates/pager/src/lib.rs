@@ -32,6 +32,7 @@ mod reclaim;
 mod report;
 mod server;
 mod signal;
+mod solo;
 
 pub use config::{Config, ReportFormat};
 pub use door::FEATURES;

@@ -5,11 +5,12 @@
 
 use crate::mm::Mm;
 use crate::server::Pager;
+use crate::solo::Watch;
 use ebb_core::resident::Arrival;
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{self, Statm};
-use ebb_sys::process;
+use ebb_sys::sched;
 use ebb_sys::uffd::Mode;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 const GROWTH_BYTES_PER_SECOND: u64 = 8 << 30;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// How long the fault thread may be kept from running by others on its CPU.
+const PAUSE_SOLO: Duration = Duration::from_millis(4);
 /// How often the whole tree is looked through for processes without an agent.
 const CENSUS: Duration = Duration::from_millis(100);
 /// How many censuses must find a process without an agent before that is said.
@@ -38,11 +41,15 @@ struct Monitor<'a> {
     census: Instant,
     sharing_counted: Instant,
     sharing_pause: Duration,
+    solo: Watch,
 }
 
 /// The thread.
 pub fn run(pager: &Arc<Pager>) {
-    process::prefer_latency(true);
+    if sched::run_first().is_err() {
+        // The next best.
+        let _ = sched::run_soon(0);
+    }
     let limit = pager.resident().zone.limit();
     let room = (64 << 20) / PAGE_SIZE as u64;
     let now = Instant::now();
@@ -53,11 +60,13 @@ pub fn run(pager: &Arc<Pager>) {
         census: now,
         sharing_counted: now,
         sharing_pause: Duration::ZERO,
+        solo: Watch::new(now),
     };
     loop {
         let free_bytes = monitor.tick() * PAGE_SIZE as u64;
         let pause = Duration::from_secs_f64(free_bytes as f64 / GROWTH_BYTES_PER_SECOND as f64);
-        pager.monitor.wait(pause.clamp(PAUSE_MIN, PAUSE_MAX));
+        let most = if pager.solo.is_on() { PAUSE_SOLO } else { PAUSE_MAX };
+        pager.monitor.wait(pause.clamp(PAUSE_MIN, most));
     }
 }
 
@@ -92,6 +101,7 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
 impl Monitor<'_> {
     /// One look. Returns how many pages may come before the next is due.
     fn tick(&mut self) -> u64 {
+        self.solo.look(&self.pager.solo, Instant::now(), || self.pager.has_messages());
         let mms = self.pager.mms();
         self.reap(&mms);
         if self.census.elapsed() > CENSUS {

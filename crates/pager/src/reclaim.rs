@@ -60,6 +60,7 @@ struct Reclaim<'a> {
 
 /// The thread.
 pub fn run(pager: &Arc<Pager>) {
+    pager.solo.begin_kswapd();
     let mut reclaim = Reclaim {
         pager,
         pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),

@@ -5,13 +5,14 @@ use crate::counters::Counters;
 use crate::link::Link;
 use crate::mm::Mm;
 use crate::signal::Signal;
+use crate::solo::Solo;
 use crate::{door, faults, monitor, reclaim, report};
 use ebb_core::resident::{Dropped, Placement, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
 use ebb_sys::process::{self, Pidfd};
 use ebb_sys::socket::Socket;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -99,6 +100,7 @@ pub struct Pager {
     pub sharing_changed: AtomicBool,
     /// Pages charged for loads that are under way.
     pub loading: AtomicU64,
+    pub solo: Solo,
     complained: AtomicU32,
 }
 
@@ -128,6 +130,7 @@ impl Pager {
             resident_history: Mutex::default(),
             sharing_changed: AtomicBool::new(false),
             loading: AtomicU64::new(0),
+            solo: Solo::default(),
             complained: AtomicU32::new(0),
             config,
         };
@@ -151,6 +154,12 @@ impl Pager {
     pub fn unwatch(&self, fd: impl AsFd) {
         // It may have been closed or removed already.
         let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Whether the fault thread has something to read.
+    pub fn has_messages(&self) -> bool {
+        let mut epoll = [PollFd::new(&self.epoll, PollFlags::IN)];
+        matches!(poll(&mut epoll, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1))
     }
 
     /// Wakes the fault thread: memory became free, or something else changed.

@@ -9,6 +9,7 @@ pub mod percpu;
 pub mod probe;
 pub mod proc;
 pub mod process;
+pub mod sched;
 pub mod shared;
 pub mod signals;
 pub mod socket;

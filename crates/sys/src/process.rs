@@ -142,36 +142,6 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Asks for short time slices, so that this thread runs soon after it wakes beside busy ones; a
-/// real-time class where that is permitted.
-pub fn prefer_latency(real_time: bool) {
-    if real_time {
-        let parameter = libc::sched_param { sched_priority: 1 };
-        // SAFETY: the structure outlives the call; 0 is this thread.
-        if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameter) } == 0 {
-            return;
-        }
-    }
-    #[repr(C)]
-    #[derive(Default)]
-    struct SchedAttr {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    let attr =
-        SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
-    // SAFETY: the structure outlives the call; 0 is this thread; a kernel that knows no slices ignores it.
-    unsafe {
-        libc::syscall(libc::SYS_sched_setattr, 0, std::ptr::from_ref(&attr), 0);
-    }
-}
-
 /// Capability bits this process may use.
 #[must_use]
 pub fn effective_capabilities() -> u64 {
