@@ -1,0 +1,147 @@
+//! Where and when threads run: CPUs they may use, classes they are scheduled in.
+
+use std::io;
+
+/// A set of CPUs.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuSet {
+    set: libc::cpu_set_t,
+}
+
+impl CpuSet {
+    /// The CPUs the calling thread may use.
+    pub fn of_this_thread() -> io::Result<Self> {
+        // SAFETY: a plain bit set, for which all zeros is the empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set outlives the call and is as large as said; 0 is this thread.
+        let got = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+        if got < 0 { Err(io::Error::last_os_error()) } else { Ok(Self { set }) }
+    }
+
+    /// Only `cpu`.
+    #[must_use]
+    pub fn only(cpu: u32) -> Self {
+        // SAFETY: as above; CPU_SET checks its index.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu as usize, &mut set);
+            Self { set }
+        }
+    }
+
+    /// All of these but `cpu`; all of these if that leaves none.
+    #[must_use]
+    pub fn without(&self, cpu: u32) -> Self {
+        let mut rest = *self;
+        // SAFETY: CPU_CLR checks its index.
+        unsafe { libc::CPU_CLR(cpu as usize, &mut rest.set) };
+        if rest.count() == 0 { *self } else { rest }
+    }
+
+    /// Whether `cpu` is one of these.
+    #[must_use]
+    pub fn contains(&self, cpu: u32) -> bool {
+        // SAFETY: CPU_ISSET checks its index.
+        unsafe { libc::CPU_ISSET(cpu as usize, &self.set) }
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        // SAFETY: reads a plain bit set.
+        unsafe { libc::CPU_COUNT(&self.set) as u32 }
+    }
+
+    /// Lets thread `thread` (0: this one) run on these only.
+    pub fn confine(&self, thread: u32) -> io::Result<()> {
+        // SAFETY: the set outlives the call and is as large as said.
+        let result = unsafe {
+            libc::sched_setaffinity(
+                thread as libc::pid_t,
+                size_of_val(&self.set),
+                &raw const self.set,
+            )
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// The number of the calling thread.
+#[must_use]
+pub fn this_thread() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// Lets thread `thread` (0: this one) run only while its CPU has nothing else to do; to the
+/// scheduler, a CPU that runs only such threads is idle.
+pub fn run_when_idle(thread: u32) -> io::Result<()> {
+    let none = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the structure outlives the call.
+    let result =
+        unsafe { libc::sched_setscheduler(thread as i32, libc::SCHED_IDLE, &raw const none) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Gives thread `thread` (0: this one) an ordinary share, in short slices, so that it runs soon after
+/// it wakes beside busy ones.
+pub fn run_soon(thread: u32) -> io::Result<()> {
+    #[repr(C)]
+    #[derive(Default)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let attr =
+        SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
+    // SAFETY: the structure outlives the call; a kernel that knows no slices ignores it.
+    let result = unsafe {
+        libc::syscall(libc::SYS_sched_setattr, thread as i32, std::ptr::from_ref(&attr), 0)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Puts the calling thread ahead of all ordinary ones, where that is permitted.
+pub fn run_first() -> io::Result<()> {
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure outlives the call; 0 is this thread.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const first) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The CPU that thread `thread` runs on, or ran on last.
+#[must_use]
+pub fn cpu_of(thread: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    // After the name in brackets, which may hold anything: state is field 3, the CPU field 39.
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_goes_where_it_is_sent_and_back() {
+        std::thread::spawn(|| {
+            let all = CpuSet::of_this_thread().unwrap();
+            let cpu = (0..1024).find(|&cpu| all.contains(cpu)).unwrap();
+            CpuSet::only(cpu).confine(0).unwrap();
+            assert_eq!(CpuSet::of_this_thread().unwrap().count(), 1);
+            assert_eq!(cpu_of(this_thread()), Some(cpu));
+            all.confine(0).unwrap();
+            assert_eq!(CpuSet::of_this_thread().unwrap().count(), all.count());
+            let rest = all.without(cpu);
+            assert_eq!(rest.contains(cpu), all.count() == 1);
+        })
+        .join()
+        .unwrap();
+    }
+}
