@@ -21,6 +21,8 @@ pub mod protocol;
 #[cfg(ebb_preload)]
 mod preload;
 #[cfg(ebb_preload)]
+mod rawfork;
+#[cfg(ebb_preload)]
 mod syscall;
 #[cfg(ebb_preload)]
 mod worker;

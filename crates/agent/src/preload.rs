@@ -32,6 +32,12 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
+/// Sets glibc's errno.
+pub fn set_errno(errno: c_int) {
+    // SAFETY: the calling thread's own.
+    unsafe { *__errno_location() = errno };
+}
+
 /// Longest socket path, with its end.
 const PATH_MAX: usize = 108;
 const SIG_SETMASK: usize = 2;
@@ -385,7 +391,8 @@ fn close(fd: usize) {
     unsafe { call(syscall::CLOSE, [fd, 0, 0, 0, 0, 0]) };
 }
 
-extern "C" fn after_fork_child() {
+/// The first thing a forked child does.
+pub extern "C" fn after_fork_child() {
     let inherited = AGENT.shared.swap(core::ptr::null_mut(), Relaxed);
     if inherited.is_null() || !AGENT.present.load(Relaxed) {
         return;
@@ -561,8 +568,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         }
     };
     if result < 0 {
-        // SAFETY: glibc's errno of the calling thread.
-        unsafe { *__errno_location() = -result as c_int };
+        set_errno(-result as c_int);
         return -1;
     }
     0

@@ -19,6 +19,7 @@ pub const CONNECT: usize = 42;
 pub const SENDMSG: usize = 46;
 pub const RECVMSG: usize = 47;
 pub const CLONE: usize = 56;
+pub const FORK: usize = 57;
 pub const EXIT: usize = 60;
 pub const KILL: usize = 62;
 pub const CAPSET: usize = 126;
@@ -29,6 +30,7 @@ pub const EXIT_GROUP: usize = 231;
 pub const OPENAT: usize = 257;
 pub const MEMFD_CREATE: usize = 319;
 pub const USERFAULTFD: usize = 323;
+pub const CLONE3: usize = 435;
 pub const CLOSE_RANGE: usize = 436;
 
 /// Makes system call `number`.

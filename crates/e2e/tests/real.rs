@@ -18,7 +18,6 @@ use tempfile::TempDir;
 const PYTHON: &str = "/usr/bin/python3";
 
 #[test]
-#[ignore = "not yet shown: did not end in the time there was on a busy machine"]
 fn python_with_large_dicts() {
     need(PYTHON);
     let launch = Launch::new(PYTHON).arg(script("dicts.py")).arg("150000").at_most(120);
@@ -33,7 +32,6 @@ fn python_with_forked_workers() {
 }
 
 #[test]
-#[ignore = "not yet shown: did not end in the time there was on a busy machine"]
 fn sqlite_in_memory() {
     let sqlite = need("/usr/bin/sqlite3");
     let launch = Launch::new(sqlite).arg(":memory:").input(&script("tables.sql")).at_most(120);
@@ -42,7 +40,6 @@ fn sqlite_in_memory() {
 }
 
 #[test]
-#[ignore = "not yet shown: did not end in the time there was on a busy machine"]
 fn sort_with_a_large_buffer() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let path = folder.path().join("lines");
@@ -171,7 +168,6 @@ fn redis_session(limit: Option<u64>) -> Outcome {
 }
 
 #[test]
-#[ignore = "not yet shown: did not end in the time there was on a busy machine"]
 fn redis_loads_saves_and_reads_back() {
     need("/usr/bin/redis-check-rdb");
     server_in_less("redis", redis_session);

@@ -251,16 +251,16 @@ impl Server<'_> {
     /// Takes a page of the budget. Those whose touch keeps others from giving pages back need none to
     /// be left: a child that has yet to greet, and an agent at its work.
     pub fn charge(&self, mm: &Mm, touch: &Touch) -> bool {
-        let first = mm.is_infant() || mm.link.get().is_some_and(|l| l.thread() == touch.thread);
-        let (charged, low) = {
+        let (mut charged, low) = {
             let mut resident = self.pager.resident();
-            let mut charged = resident.zone.try_charge(1, 0);
-            if !charged && first {
-                resident.zone.charge(1);
-                charged = true;
-            }
-            (charged, resident.zone.is_low())
+            (resident.zone.try_charge(1, 0), resident.zone.is_low())
         };
+        if !charged
+            && (mm.is_fed() || mm.link.get().is_some_and(|link| link.thread() == touch.thread))
+        {
+            self.pager.resident().zone.charge(1);
+            charged = true;
+        }
         if low || !charged {
             self.pager.kswapd.raise();
         }

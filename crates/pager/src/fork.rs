@@ -79,9 +79,9 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
     });
     let child = Arc::new(Mm::new(id, uffd, space, areas, pool, pager.window_max()));
     child.known.store(resident, Relaxed);
-    child.shared.store(resident as u64, Relaxed);
+    // All of it is the parent's too, until counted.
+    child.discount.store(resident as u64, Relaxed);
     child.related.store(true, Relaxed);
-    parent.shared.store(resident as u64, Relaxed);
     parent.related.store(true, Relaxed);
     if let Err(error) = pager.add_mm(&child) {
         pager.complain(&format!("cannot serve a forked process: {error}"));

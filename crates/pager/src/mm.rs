@@ -5,7 +5,7 @@ use crate::pool::Pool;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::MmId;
-use ebb_sys::proc::Statm;
+use ebb_sys::proc::{self, Statm};
 use ebb_sys::process;
 use ebb_sys::uffd::{PlaceError, Uffd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -14,6 +14,12 @@ use std::time::{Duration, Instant};
 
 /// How long a forked child may take to greet.
 const INFANCY: Duration = Duration::from_secs(2);
+
+/// How many pages it is given for that beyond the budget.
+const INFANT_PAGES: u32 = 128;
+
+/// How long an agent that did not answer is left alone.
+const SILENCE_MS: u64 = 200;
 
 /// An address space.
 #[derive(Debug)]
@@ -33,12 +39,17 @@ pub struct Mm {
     pub known: AtomicI64,
     /// Resident pages beyond the known ones when the areas were last read.
     pub unknown: AtomicU64,
-    /// Pages also mapped by a relative, when last counted.
-    pub shared: AtomicU64,
+    /// By how many pages the whole exceeds its share of what it maps together with relatives, when
+    /// last counted.
+    pub discount: AtomicU64,
     /// It may share pages with a relative.
     pub related: AtomicBool,
     /// Its agent has hung up: dropped as soon as the address space is gone.
     pub closing: AtomicBool,
+    /// Its agent did not answer, in milliseconds since `born`; 0: it did.
+    silent: AtomicU64,
+    /// Pages given beyond the budget.
+    fed: AtomicU32,
     /// The user has been told that a page of it is lost.
     pub told_lost: AtomicBool,
     pub born: Instant,
@@ -73,18 +84,48 @@ impl Mm {
             statm: OnceLock::new(),
             known: AtomicI64::new(0),
             unknown: AtomicU64::new(0),
-            shared: AtomicU64::new(0),
+            discount: AtomicU64::new(0),
             related: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            silent: AtomicU64::new(0),
+            fed: AtomicU32::new(0),
             told_lost: AtomicBool::new(false),
             born: Instant::now(),
         }
     }
 
-    /// A forked child that may still greet. It is given memory whatever the budget says, for a few
-    /// pages are what it needs to become one that can give some back.
+    /// A forked child that may still greet.
     pub fn is_infant(&self) -> bool {
         self.link.get().is_none() && self.born.elapsed() < INFANCY
+    }
+
+    /// Its agent did not answer a batch.
+    pub fn fell_silent(&self) {
+        let now = self.born.elapsed().as_millis() as u64;
+        self.silent.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// Whether batches are of no use to it for now: its agent did not answer the last one, and since
+    /// then too little time has passed or the process is stopped.
+    pub fn is_silent(&self) -> bool {
+        let since = self.silent.load(Ordering::Relaxed);
+        if since == 0 {
+            return false;
+        }
+        let now = self.born.elapsed().as_millis() as u64;
+        if now < since + SILENCE_MS {
+            return true;
+        }
+        // Looked at again after as long.
+        let stopped = matches!(proc::state(self.task()), Some('T' | 't'));
+        self.silent.store(if stopped { now } else { 0 }, Ordering::Relaxed);
+        stopped
+    }
+
+    /// Whether an infant is given one more page whatever the budget says: a few are what it needs to
+    /// become one that can give some back, and no more than a few.
+    pub fn is_fed(&self) -> bool {
+        self.is_infant() && self.fed.fetch_add(1, Ordering::Relaxed) < INFANT_PAGES
     }
 
     /// Whether the address space still exists.

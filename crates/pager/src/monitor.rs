@@ -111,7 +111,7 @@ impl Monitor<'_> {
         let mut total = 0;
         for mm in &mms {
             let resident = resident_pages(mm);
-            total += resident - (mm.shared.load(Relaxed) / 2).min(resident);
+            total += resident - mm.discount.load(Relaxed).min(resident);
             if self.pager.managing.load(Relaxed) {
                 self.manage(mm, resident);
             }
@@ -198,8 +198,8 @@ impl Monitor<'_> {
         }
     }
 
-    /// Counts the pages that relatives share: each is resident twice and there once. Costs time in
-    /// proportion to the memory, so it is done at most a quarter of the time.
+    /// Counts what relatives share: such a page is resident in each of them and there once. Costs time
+    /// in proportion to the memory, so it is done at most a quarter of the time.
     fn count_sharing(&mut self, mms: &[Arc<Mm>]) {
         let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
         let due = self.sharing_counted.elapsed() >= self.sharing_pause
@@ -212,32 +212,17 @@ impl Monitor<'_> {
             // Alone again: the others have ended or become other programs.
             if related.len() == 1 {
                 mm.related.store(false, Relaxed);
-                mm.shared.store(0, Relaxed);
+                mm.discount.store(0, Relaxed);
                 continue;
             }
             let task = mm.task();
             if task == 0 {
                 continue;
             }
-            let Ok(pagemap) = Pagemap::open(task) else { continue };
-            let ranges: Vec<(u64, u64)> = {
-                let state = mm.lock();
-                let pool = (state.pool.start(), state.pool.end());
-                state.areas.iter().chain(std::iter::once(pool)).collect()
-            };
-            let mut shared = 0;
-            for (start, end) in ranges {
-                // Only what is there is looked at: areas may be far larger than memory.
-                let mut runs = Vec::new();
-                if pagemap.scan_present(start, end, |from, to| runs.push((from, to))).is_err() {
-                    break;
-                }
-                shared += runs
-                    .iter()
-                    .map(|&(from, to)| pagemap.count_shared(from, to).unwrap_or(0))
-                    .sum::<u64>();
+            let whole = resident_pages(mm);
+            if let Ok(share) = proc::proportional_anonymous_pages(task) {
+                mm.discount.store(whole.saturating_sub(share), Relaxed);
             }
-            mm.shared.store(shared, Relaxed);
         }
         self.sharing_counted = Instant::now();
         self.sharing_pause = began.elapsed() * 3;

@@ -163,7 +163,10 @@ impl Reclaim<'_> {
     fn cool_of(&mut self, id: MmId, frames: Vec<Pfn>) -> usize {
         let mm = self.pager.mm(id);
         let movable = mm.as_ref().is_some_and(|mm| {
-            mm.link.get().is_some() && !mm.closing.load(Relaxed) && !self.is_stalled(id)
+            mm.link.get().is_some()
+                && !mm.closing.load(Relaxed)
+                && !self.is_stalled(id)
+                && !mm.is_silent()
         });
         let Some(mm) = mm else { return 0 };
         if !movable {
@@ -199,6 +202,7 @@ impl Reclaim<'_> {
         match link.execute(&operations) {
             Outcome::Done => self.commit_cool(&mm, &moving),
             Outcome::Cancelled => {
+                mm.fell_silent();
                 let mut state = mm.lock();
                 for &(_, place) in &moving {
                     state.pool.give_back(place);
@@ -292,16 +296,16 @@ impl Reclaim<'_> {
         };
         match link.execute(&operations) {
             Outcome::Done => {
-                // At worst every one of them is a new page now. Each was counted half here and half at
-                // a relative; counted anew before long.
+                // At worst every one of them is a new page now; counted anew before long.
                 let copied = operations.len() as u64;
                 self.pager.resident().zone.charge(copied);
-                let less = |shared: u64| Some(shared.saturating_sub(2 * copied));
-                let _ = mm.shared.fetch_update(Relaxed, Relaxed, less);
+                let less = |discount: u64| Some(discount.saturating_sub(copied));
+                let _ = mm.discount.fetch_update(Relaxed, Relaxed, less);
                 self.settle(mm, &frames, Fate::Retry);
                 frames.len()
             }
             Outcome::Cancelled => {
+                mm.fell_silent();
                 self.settle(mm, &frames, Fate::Park);
                 0
             }
@@ -339,7 +343,7 @@ impl Reclaim<'_> {
 
     fn evict_of(&mut self, id: MmId, frames: &[Pfn]) -> usize {
         let Some(mm) = self.pager.mm(id) else { return 0 };
-        if mm.link.get().is_none() || mm.closing.load(Relaxed) {
+        if mm.link.get().is_none() || mm.closing.load(Relaxed) || mm.is_silent() {
             // Without an agent the page could not be dropped: others first.
             self.pass_over(&mm, frames);
             return 0;
@@ -460,7 +464,7 @@ impl Reclaim<'_> {
         let mut total = 0;
         for mm in self.pager.mms() {
             let Some(link) = mm.link.get() else { continue };
-            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) {
+            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) || mm.is_silent() {
                 continue;
             }
             let (runs, operations) = {
@@ -481,6 +485,7 @@ impl Reclaim<'_> {
             match link.execute(&operations) {
                 Outcome::Done => total += self.commit_drop(&mm, &runs),
                 Outcome::Cancelled => {
+                    mm.fell_silent();
                     let mut state = mm.lock();
                     runs.into_iter().for_each(|run| state.pool.not_dropped(run));
                 }

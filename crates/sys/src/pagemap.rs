@@ -32,9 +32,6 @@ const PAGEMAP_SCAN: libc::c_ulong =
     ((3 << 30) | ((size_of::<ScanArg>() as u32) << 16) | (0x66 << 8) | 16) as libc::c_ulong;
 const PRESENT: u64 = 1 << 3;
 const ZERO_PAGE: u64 = 1 << 5;
-/// Bit 56 of a pagemap entry: nobody else maps the page.
-const EXCLUSIVE: u64 = 1 << 56;
-const ENTRY_PRESENT: u64 = 1 << 63;
 const REGIONS_MAX: usize = 512;
 
 /// The page map of one process.
@@ -104,26 +101,5 @@ impl Pagemap {
             from = arg.walk_end;
         }
         Ok(())
-    }
-
-    /// How many present pages of the range are mapped by another process too.
-    pub fn count_shared(&self, start: u64, end: u64) -> io::Result<u64> {
-        use std::os::unix::fs::FileExt;
-        let mut shared = 0;
-        let mut buffer = [0u8; 8 * 1024];
-        let mut page = start >> 12;
-        while page < end >> 12 {
-            let want = (((end >> 12) - page) as usize * 8).min(buffer.len());
-            let got = self.file.read_at(&mut buffer[..want], page * 8)? & !7;
-            if got == 0 {
-                break;
-            }
-            for entry in buffer[..got].chunks_exact(8) {
-                let entry = u64::from_ne_bytes(entry.try_into().expect("eight bytes"));
-                shared += u64::from(entry & ENTRY_PRESENT != 0 && entry & EXCLUSIVE == 0);
-            }
-            page += got as u64 / 8;
-        }
-        Ok(shared)
     }
 }

@@ -136,6 +136,17 @@ pub fn deserted(pid: u32) -> Option<u8> {
     (tasks <= 2).then_some((status >> 8) as u8)
 }
 
+/// Pages of anonymous memory of process `pid`, each counted by its share among those who map it. Walks
+/// the page tables.
+pub fn proportional_anonymous_pages(pid: u32) -> io::Result<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let kib = text.lines().find_map(|line| {
+        let value = line.strip_prefix("Pss_Anon:")?.trim().strip_suffix("kB")?;
+        value.trim().parse::<u64>().ok()
+    });
+    kib.map(|kib| kib / 4).ok_or_else(|| io::Error::other("smaps_rollup without Pss_Anon"))
+}
+
 /// Value in kB of a field of /proc/meminfo.
 #[must_use]
 pub fn meminfo_kb(field: &str) -> Option<u64> {
@@ -162,6 +173,13 @@ mod tests {
         assert!(!parse_area("7f00-7f10 rw-s 00000000 00:00 0 ").unwrap().is_pageable());
         assert!(parse_area("7f00-7f10 r--p 00000000 00:00 0 ").unwrap().is_pageable());
         assert_eq!(parse_area("garbage"), None);
+    }
+
+    #[test]
+    fn a_share_is_no_more_than_the_whole() {
+        let pid = std::process::id();
+        let share = proportional_anonymous_pages(pid).unwrap();
+        assert!(share > 0 && share <= Statm::open(pid).unwrap().anonymous_pages().unwrap() + 64);
     }
 
     #[test]
