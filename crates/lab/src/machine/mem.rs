@@ -144,6 +144,8 @@ pub struct Mem {
     last_fd: (usize, u64),
     pub(super) next_fold: u64,
     direct: u64,
+    /// Anonymous pages could not be reclaimed at some time.
+    pub(super) stranded: bool,
 }
 
 /// The counters that say what reclaim did.
@@ -213,6 +215,7 @@ impl Mem {
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),
             direct: 1 << 60,
+            stranded: false,
         }
     }
 

@@ -8,12 +8,14 @@
 //! * [`sched`]: the clock, CPUs, threads, kswapd.
 //! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
 //! * `reclaim`: direct reclaim and what it costs. `check`: conservation laws.
+//! * [`allocation`]: the allocator alone.
 //! * [`flusher`]: dirty file pages.
 //! * [`device`], [`costs`], [`histogram`]: figures.
 //!
 //! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
 //! [`SLICE_NS`](sched::SLICE_NS) at most; faults, transfers and everything else happen in order.
 
+pub mod allocation;
 mod check;
 pub mod costs;
 pub mod device;

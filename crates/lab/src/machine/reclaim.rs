@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ebb_core::lru::scan::DEF_PRIORITY;
 use ebb_core::lru::{Ctx, Scan, Who};
-use ebb_core::tunables::LruKind;
+use ebb_core::tunables::{Dirty, LruKind};
 
 use super::mem::{COUNTED, Mem, cx};
 
@@ -43,7 +43,7 @@ impl Mem {
                     continue;
                 }
             }
-            if self.out.writing > 0 {
+            if self.next_write().is_some() {
                 break;
             }
         }
@@ -80,6 +80,7 @@ impl Mem {
         self.out.spent_ns = 0;
         self.out.freed = 0;
         sc.may_swap = self.out.swap_has_room();
+        self.stranded |= !sc.may_swap;
         let cx = cx!(self, now);
         let begun = self.out.started.len();
         for m in &mut self.memcgs {
@@ -157,8 +158,18 @@ impl Mem {
         }
     }
 
+    /// When a task that found nothing to reclaim tries again; none if nothing will change by waiting.
+    ///
+    /// Who waits for file pages to be written is what the treatments of dirty pages differ in: 6.18's
+    /// multi-gen LRU goes round without waiting, the classic one and 7.2's wait.
     pub(super) fn next_write(&self) -> Option<u64> {
+        let files = self.flusher.writeback;
+        let waits = self.tun.dirty != Dirty::K618;
+        let flushing = waits && (files > 0 || self.out.flusher_wanted);
+        if self.out.writing <= files && !flushing {
+            return None;
+        }
         let first = self.out.started.iter().map(|&(done, _)| done).min();
-        first.or((self.out.writing > 0).then_some(self.out.now_ns + WRITE_WAIT_NS))
+        Some(first.unwrap_or(self.out.now_ns + WRITE_WAIT_NS))
     }
 }

@@ -36,7 +36,7 @@ enum Event {
     Wake(usize),
     WriteDone(u32),
     Kswapd,
-    Flusher,
+    Flusher(u64),
     Sample,
     Stop,
 }
@@ -115,6 +115,7 @@ pub struct Machine {
     before: Outcome,
     outcome: Outcome,
     flush_at: u64,
+    flush_turn: u64,
     sample_ns: u64,
     limit_ns: u64,
     stopped: bool,
@@ -143,6 +144,7 @@ impl Machine {
             before: Outcome::default(),
             outcome: Outcome::default(),
             flush_at: 0,
+            flush_turn: 0,
             sample_ns: 0,
             limit_ns: 0,
             stopped: false,
@@ -200,7 +202,9 @@ impl Machine {
                 Event::Wake(thread) => self.wake(thread),
                 Event::WriteDone(pfn) => self.mem.end_write(time, Pfn(pfn)),
                 Event::Kswapd => self.kswapd(),
-                Event::Flusher => self.flush(),
+                Event::Flusher(turn) if turn == self.flush_turn => self.flush(),
+                // It was asked for earlier, and that was done.
+                Event::Flusher(_) => {}
                 Event::Sample => self.sample(),
                 Event::Stop => self.stopped = true,
             }
@@ -219,17 +223,12 @@ impl Machine {
                 self.ask(done, Event::WriteDone(pfn.0));
             }
         }
-        if !self.mem.flusher.awake && self.mem.flusher.dirty > 0 {
-            self.mem.flusher.awake = true;
-            let wait = if self.mem.flusher_needed() { 0 } else { self.mem.flusher.interval_ns() };
-            self.flush_at = self.now + wait;
-            self.ask(self.flush_at, Event::Flusher);
-        } else if self.mem.flusher.awake
-            && self.flush_at > self.now + FLUSH_PAUSE_NS
-            && self.mem.flusher_needed()
-        {
-            self.flush_at = self.now;
-            self.ask(self.now, Event::Flusher);
+        let flusher = &self.mem.flusher;
+        let late = !flusher.awake || self.flush_at > self.now + FLUSH_PAUSE_NS;
+        if flusher.dirty > 0 && late && self.mem.flusher_needed() {
+            self.flush_soon(0);
+        } else if flusher.dirty > 0 && !flusher.awake {
+            self.flush_soon(flusher.interval_ns());
         }
         if self.mem.kswapd_wanted.get() {
             self.mem.kswapd_wanted.set(false);
@@ -521,17 +520,19 @@ impl Machine {
         }
     }
 
+    /// Has the flusher look after `wait`, and not when it was going to.
+    fn flush_soon(&mut self, wait: u64) {
+        self.mem.flusher.awake = true;
+        self.flush_at = self.now + wait;
+        self.flush_turn += 1;
+        self.ask(self.flush_at, Event::Flusher(self.flush_turn));
+    }
+
     fn flush(&mut self) {
-        if self.now < self.flush_at {
-            // It was asked for earlier, and that was done.
-            return;
-        }
         self.mem.flush(self.now, None);
         self.mem.flusher.awake = false;
         if self.mem.flusher_needed() {
-            self.mem.flusher.awake = true;
-            self.flush_at = self.now + FLUSH_PAUSE_NS;
-            self.ask(self.flush_at, Event::Flusher);
+            self.flush_soon(FLUSH_PAUSE_NS);
         }
     }
 

@@ -6,6 +6,7 @@ use ebb_core::frame::{Config, ZoneKind, ZoneSpec};
 use ebb_core::tunables::Tunables;
 
 use super::Scenario;
+use crate::machine::allocation::{self, Allocation};
 use crate::machine::flusher::Flusher;
 use crate::machine::outflow::Outflow;
 use crate::machine::{Device, DeviceSpec, Machine, Mem, Outcome, Preset};
@@ -23,6 +24,9 @@ pub type Metrics = BTreeMap<String, f64>;
 /// # Errors
 /// A switch or workload that makes no sense, or a conservation law that does not hold.
 pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outcome), String> {
+    if let Some(a) = s.workload.iter().find_map(|w| w.allocation.as_ref()) {
+        return allocation(a, seed);
+    }
     let mut tun = Tunables::default();
     for pair in &s.switches {
         tun.set(pair).map_err(|e| e.to_string())?;
@@ -64,6 +68,16 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     let (outcome, mut mem, now) = machine.run()?;
     mem.check(now)?;
     Ok((metrics(&outcome), outcome))
+}
+
+/// The allocation benchmark.
+fn allocation(a: &Allocation, seed: u64) -> Result<(Metrics, Outcome), String> {
+    let (times, sum) = allocation::run(a, seed)?;
+    let mut m = Metrics::new();
+    m.insert("ns_per_block".into(), sum / times.count().max(1) as f64);
+    m.insert("p99_ns".into(), times.quantile(0.99) as f64);
+    m.insert("blocks".into(), times.count() as f64);
+    Ok((m, Outcome::default()))
 }
 
 /// Everything measured, by name.

@@ -25,12 +25,18 @@ builtin![
     "bulk-aging-memtier",
     "bulk-aging-fio",
     "bulk-aging-build",
+    "pcp-refill",
+    "dirty-ycsb-b",
+    "dirty-oom",
+    "spark-sort",
     "memcached",
     "redis",
     "mongodb-ycsb",
     "cassandra-ycsb",
     "mariadb-tpcc",
     "postgres-tpcc",
+    "hadoop-terasort",
+    "fleet-app-switching",
 ];
 
 /// The scenario of that name.

@@ -5,11 +5,14 @@
 //! seed it asks for the same things whatever reclaim does, which is what makes pairs of runs
 //! comparable.
 
+pub mod apps;
+pub mod batch;
 pub mod build;
 pub mod fio;
 pub mod keys;
 pub mod kv;
 pub mod pool;
+pub mod simoop;
 pub mod spec;
 pub mod tpcc;
 pub mod ycsb;

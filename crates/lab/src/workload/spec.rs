@@ -2,8 +2,9 @@
 
 use serde::Deserialize;
 
-use super::{Program, build, fio, kv, tpcc, ycsb};
+use super::{Program, apps, batch, build, fio, kv, simoop, tpcc, ycsb};
 use crate::machine::Region;
+use crate::machine::allocation::Allocation;
 
 /// One workload of a scenario: a name, a memcg and the parameters of one generator.
 #[derive(Clone, Debug, Deserialize)]
@@ -26,6 +27,14 @@ pub struct WorkloadSpec {
     pub fio: Option<fio::Fio>,
     /// Many short programs.
     pub build: Option<build::Build>,
+    /// Batch jobs that sort.
+    pub batch: Option<batch::Batch>,
+    /// Applications and one user.
+    pub apps: Option<apps::Apps>,
+    /// Readers, writers and allocators.
+    pub simoop: Option<simoop::Simoop>,
+    /// The page allocator alone; it runs without the rest of the machine.
+    pub allocation: Option<Allocation>,
 }
 
 /// What a space is made of.
@@ -134,4 +143,5 @@ macro_rules! generators {
     };
 }
 
-generators!["key-value" key_value, "ycsb" ycsb, "tpcc" tpcc, "fio" fio, "build" build];
+generators!["key-value" key_value, "ycsb" ycsb, "tpcc" tpcc, "fio" fio, "build" build, "batch" batch,
+    "apps" apps, "simoop" simoop];

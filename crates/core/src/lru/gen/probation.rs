@@ -33,7 +33,11 @@ fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
 
 /// Pages the probation lists should have.
 fn target(v: &Lruvec, cx: &Ctx) -> u64 {
-    let all = resident(v);
+    share(v, cx, resident(v))
+}
+
+/// The part of `all` pages that may be on probation.
+fn share(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
     let wanted = all * cx.tun.probation_min / 100 + extra(v, cx, all);
     wanted.min(all * cx.tun.probation_max / 100).max(1)
 }
@@ -57,10 +61,16 @@ pub(super) fn admits(v: &Lruvec, cx: &Ctx, w: Word) -> bool {
 
 /// The type whose probation list is to be scanned next, if it has more than its share.
 pub(super) fn due(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
-    if cx.tun.admission != Admission::Probation || fresh(v) < target(v, cx) {
+    if cx.tun.admission != Admission::Probation {
         return None;
     }
+    // A type that cannot be evicted would keep the lists of the other due for good.
     let pages = |ty: &LruType| v.r#gen.fresh_pages(*ty);
+    let waiting: u64 = evictable(swappiness).map(|ty| pages(&ty)).sum();
+    let all: u64 = evictable(swappiness).map(|ty| v.total(ty)).sum();
+    if waiting < share(v, cx, all) {
+        return None;
+    }
     if cx.tun.type_select == TypeSelect::Ratio && (2..200).contains(&swappiness) {
         return Some(super::evict::ratio_type(v, swappiness)).filter(|ty| pages(ty) > 0);
     }

@@ -215,6 +215,23 @@ fn only_one_of_many_walkers_opens_the_generation() {
     rig.v.check_invariants(&rig.cx());
 }
 
+#[test]
+fn anonymous_pages_on_probation_are_not_due_when_only_files_can_go() {
+    use std::sync::atomic::Ordering::Relaxed;
+    let mut rig = Rig::new(400, Tunables::default());
+    (0..100).for_each(|_| assert!(rig.fill(LruType::File).is_some()));
+    let files = rig.v.r#gen.fresh_pages(LruType::File);
+    rig.v.r#gen.evictions[0].store(1, Relaxed);
+    (0..200).for_each(|_| assert!(rig.fill(LruType::Anon).is_some()));
+    assert_eq!(rig.v.r#gen.fresh_pages(LruType::Anon), 200);
+    // Fifty pages of probation and two percent: more than the files have, fewer than all.
+    rig.v.r#gen.fresh_extra.store(51, Relaxed);
+    assert!((1..50).contains(&files), "{files}");
+    assert_eq!(super::probation::due(&rig.v, &rig.cx(), 0), None);
+    assert_eq!(super::probation::due(&rig.v, &rig.cx(), 60), Some(LruType::Anon));
+}
+
+
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Fill(bool),

@@ -1,0 +1,191 @@
+//! An allocation benchmark in virtual time: CPUs that take blocks in batches and give them back.
+//!
+//! The allocator is the engine's, with the kernel's mechanisms; which CPU is served when follows from
+//! the time each step takes. A refill of a per-CPU set is one hold of the zone lock; what is checked
+//! and counted under it makes everybody else wait.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ebb_core::frame::{
+    Checks, CmaCount, Config, Gfp, Meter, NoHost, Order, Request, ZoneKind, ZoneSpec,
+};
+use ebb_core::types::Pfn;
+use serde::Deserialize;
+
+use super::histogram::Histogram;
+use crate::trace::synth::Random;
+
+/// When frames are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Check {
+    /// While the zone lock is held.
+    UnderLock,
+    /// After it was dropped.
+    AfterLock,
+    /// Never.
+    Off,
+}
+
+/// How free CMA frames are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cma {
+    /// One by one under the lock.
+    PerPage,
+    /// In one sum under the lock.
+    InLock,
+    /// In one sum after the lock was dropped.
+    AfterUnlock,
+}
+
+/// Parameters and costs of the benchmark.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allocation {
+    /// CPUs that work.
+    pub cores: usize,
+    /// 0, or 9 for 2 MiB.
+    pub order: u8,
+    /// Blocks each takes before it gives them back.
+    pub batch: usize,
+    /// Rounds.
+    #[serde(default = "rounds")]
+    pub rounds: usize,
+    /// When frames are checked.
+    pub check: Check,
+    /// How CMA frames are counted.
+    pub cma: Cma,
+    /// Getting a block from a set that has one.
+    pub pop_ns: f64,
+    /// Taking one block from the free lists, under the lock.
+    pub block_ns: f64,
+    /// Checking one frame.
+    pub check_ns: f64,
+    /// Looking at one block's type and counting it.
+    pub count_ns: f64,
+    /// Taking the lock over from another CPU that held it.
+    pub handover_ns: f64,
+}
+
+fn rounds() -> usize {
+    3
+}
+
+#[derive(Debug, Default)]
+struct Holds(AtomicU64);
+
+impl Meter for Holds {
+    fn locked(&self) {
+        // Relaxed: one thread drives everything.
+        self.0.fetch_add(1, Relaxed);
+    }
+    fn unlocked(&self) {}
+}
+
+struct Core {
+    now: f64,
+    held: Vec<Pfn>,
+    left: usize,
+}
+
+/// Runs it; returns the times to get a block in nanoseconds, and their sum.
+///
+/// # Errors
+/// The allocator ran dry or does not balance.
+pub fn run(a: &Allocation, seed: u64) -> Result<(Histogram, f64), String> {
+    let blocks = a.cores * a.batch + 64 * a.cores;
+    let frames = (blocks << a.order).next_multiple_of(1 << 10).max(1 << 16) as u32 * 2;
+    let mut zone = ZoneSpec::new(ZoneKind::Normal, 0..frames);
+    zone.cma.push(0..(frames / 16).next_multiple_of(1 << 10));
+    let holds = Arc::new(Holds::default());
+    let mut config = Config::node(&[ZoneKind::Normal], vec![zone], a.cores).faithful();
+    config.checks = match a.check {
+        Check::UnderLock => Checks::UnderLock,
+        Check::AfterLock => Checks::AfterLock,
+        Check::Off => Checks::Off,
+    };
+    config.cma_count = match a.cma {
+        Cma::PerPage => CmaCount::PerPage,
+        Cma::InLock => CmaCount::InLock,
+        Cma::AfterUnlock => CmaCount::AfterUnlock,
+    };
+    config.meter = Some(Arc::clone(&holds) as Arc<dyn Meter>);
+    let frames = config.build().map_err(|e| e.to_string())?;
+    let order = Order::new(a.order).ok_or("order: expected 0 to 10")?;
+    let request = Request::new(Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT), order);
+    let mut random = Random(seed);
+    let mut times = Histogram::default();
+    let (mut lock_free, mut lock_owner, mut sum) = (0.0_f64, usize::MAX, 0.0);
+    for round in 0..a.rounds {
+        let mut cores: Vec<Core> = (0..a.cores)
+            .map(|_| Core { now: f64::from(random.below(1000)), held: Vec::new(), left: a.batch })
+            .collect();
+        lock_free = f64::min(lock_free, 0.0);
+        // The CPU that is furthest behind is next; of equals the lowest.
+        while let Some(cpu) = (0..a.cores)
+            .filter(|&c| cores[c].left > 0)
+            .min_by(|&x, &y| cores[x].now.total_cmp(&cores[y].now))
+        {
+            let begun = cores[cpu].now;
+            let (before, sets) = (holds.0.load(Relaxed), frames.pages_in_sets(0));
+            let Some(pfn) = frames.alloc_on(cpu, &request, &NoHost) else {
+                return Err("the allocator ran dry".into());
+            };
+            // A few percent of noise, as of caches and interrupts.
+            let noise = 0.95 + f64::from(random.below(1000)) / 10_000.0;
+            let mut now = begun + a.pop_ns * noise;
+            if holds.0.load(Relaxed) > before {
+                let got = frames.pages_in_sets(0) + (1 << a.order) - sets;
+                now = refill(a, now, (cpu, got as f64), noise, (&mut lock_free, &mut lock_owner));
+            }
+            let core = &mut cores[cpu];
+            core.held.push(pfn);
+            core.left -= 1;
+            core.now = now;
+            if round > 0 {
+                times.add((now - begun) as u64);
+                sum += now - begun;
+            }
+        }
+        for (cpu, core) in cores.iter_mut().enumerate() {
+            for pfn in core.held.drain(..) {
+                frames.free_on(cpu, pfn, order).map_err(|e| format!("{e:?}"))?;
+            }
+        }
+    }
+    frames.drain_all();
+    frames.check()?;
+    Ok((times, sum))
+}
+
+/// One hold of the zone lock, and what is done after it. Returns when the CPU goes on.
+fn refill(
+    a: &Allocation,
+    now: f64,
+    (cpu, pages): (usize, f64),
+    noise: f64,
+    (free, owner): (&mut f64, &mut usize),
+) -> f64 {
+    let blocks = pages / f64::from(1u32 << a.order);
+    let waited = *free > now;
+    let start = now.max(*free) + if waited && *owner != cpu { a.handover_ns } else { 0.0 };
+    let checks = pages * a.check_ns;
+    let counts = blocks * a.count_ns;
+    let mut hold = blocks * a.block_ns * noise;
+    let mut after = 0.0;
+    match a.check {
+        Check::UnderLock => hold += checks,
+        Check::AfterLock => after += checks,
+        Check::Off => {}
+    }
+    match a.cma {
+        Cma::PerPage => hold += counts,
+        // Looking at the type stays; the sum is one addition.
+        Cma::InLock => hold += counts / 2.0 + a.count_ns,
+        Cma::AfterUnlock => after += counts,
+    }
+    (*free, *owner) = (start + hold, cpu);
+    start + hold + after
+}
