@@ -23,6 +23,8 @@ mod preload;
 #[cfg(ebb_preload)]
 mod rawfork;
 #[cfg(ebb_preload)]
+mod remap;
+#[cfg(ebb_preload)]
 mod syscall;
 #[cfg(ebb_preload)]
 mod worker;

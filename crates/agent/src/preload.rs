@@ -7,6 +7,7 @@ use crate::protocol::{
     Answer, ENV_POOL, ENV_SOCKET, GREET_FORKED, GREET_START, Greeting, MAGIC, PINNED_GRAVE,
     PINNED_MAX, STACK_WORDS, Shared, VERSION, pinned_home,
 };
+use crate::remap::{Request, remap};
 use crate::syscall::{self, call, spawn};
 use crate::worker::{BIN_BYTES, Start, run};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -572,4 +573,32 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         return -1;
     }
     0
+}
+
+/// Stands before glibc's `mremap`, which takes its fifth argument only with some flags.
+///
+/// # Safety
+/// As `mremap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: usize,
+) -> *mut c_void {
+    let request = Request { old, old_len, new_len, flags: flags as usize, new };
+    let shared = AGENT.shared.load(Acquire);
+    let result = if shared.is_null() {
+        // SAFETY: the caller vouches for the call.
+        unsafe { call(syscall::MREMAP, [old, old_len, new_len, flags as usize, new, 0]) }
+    } else {
+        // SAFETY: the mapping lives as long as the process.
+        remap(unsafe { &*shared }, &request)
+    };
+    if (-4095..0).contains(&result) {
+        set_errno(-result as c_int);
+        return usize::MAX as *mut c_void;
+    }
+    result as *mut c_void
 }

@@ -40,6 +40,13 @@ pub const OP_DROP: u32 = 2;
 /// Make the pages of `a`, `len` bytes, this process's own (`madvise(POPULATE_WRITE)`).
 pub const OP_UNSHARE: u32 = 3;
 
+/// Nobody.
+pub const MAPPING_FREE: u32 = 0;
+/// A thread of the program, in an mremap.
+pub const MAPPING_PROGRAM: u32 = 1;
+/// The pager, registering areas.
+pub const MAPPING_PAGER: u32 = 2;
+
 /// Byte on the line: there is a batch.
 pub const TELL_BATCH: u8 = 1;
 /// Byte on the line, followed by an exit code: end this thread, the program has none left.
@@ -68,6 +75,10 @@ pub struct Shared {
     /// Number of the agent's thread: it lives as long as the address space, the process's first
     /// thread need not.
     pub thread: AtomicU32,
+    /// 1 once areas come under management.
+    pub managing: AtomicU32,
+    /// Who may change areas: see [`MAPPING_FREE`].
+    pub mapping: AtomicU32,
     pub reserved: AtomicU32,
     /// Start of the area through which pages of the pool leave; 0 if there is none.
     pub bin: AtomicU64,

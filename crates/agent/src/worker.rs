@@ -134,9 +134,10 @@ impl Bin {
             if shaken < 0 || start < 0 {
                 return nothing;
             }
-            // Missing pages.
+            // Write protection, which is never used: a program that looks at all of its memory, or
+            // locks it, must find nothing to wait for here.
             let mut register =
-                RegisterArg { start: start as u64, len: BIN_BYTES, mode: 1, ioctls: 0 };
+                RegisterArg { start: start as u64, len: BIN_BYTES, mode: 2, ioctls: 0 };
             let registered =
                 call(syscall::IOCTL, [uffd, 0xC020_AA00, &raw mut register as usize, 0, 0, 0]);
             if registered < 0 {
@@ -159,7 +160,7 @@ impl Bin {
         self.used += len;
         match move_pages(self.uffd, to, start, len) {
             0 => 0,
-            // Shared with a relative, or not there in part.
+            // Shared with a relative, or not there in part, or something came to lie in the bin.
             _ => advise(start, len, MADV_DONTNEED),
         }
     }

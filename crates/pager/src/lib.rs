@@ -18,6 +18,7 @@
 //! * P5: a place in the pool is reused only after the agent has dropped its page.
 #![forbid(unsafe_code)]
 
+mod brake;
 mod config;
 mod counters;
 mod door;

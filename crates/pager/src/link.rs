@@ -1,8 +1,8 @@
 //! The line to one agent: batches out, results back.
 
 use ebb_agent::protocol::{
-    BATCH_MAX, DONE, IDLE, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared,
-    TELL_BATCH, TELL_LEAVE, pinned_home,
+    BATCH_MAX, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE,
+    PINNED_MAX, POSTED, Shared, TELL_BATCH, TELL_LEAVE, pinned_home,
 };
 use ebb_sys::futex;
 use ebb_sys::shared::SharedMap;
@@ -107,6 +107,22 @@ impl Link {
     #[must_use]
     pub fn thread(&self) -> u32 {
         self.shared.thread.load(Relaxed)
+    }
+
+    /// Areas come under management from now on.
+    pub fn managing(&self) {
+        self.shared.managing.store(1, Release);
+    }
+
+    /// Keeps the program's threads from moving areas until `mapped`; false if one is at it.
+    pub fn try_map(&self) -> bool {
+        let (free, ours) = (MAPPING_FREE, MAPPING_PAGER);
+        self.shared.mapping.compare_exchange(free, ours, Acquire, Relaxed).is_ok()
+    }
+
+    /// Ends what `try_map` began.
+    pub fn mapped(&self) {
+        self.shared.mapping.store(MAPPING_FREE, Release);
     }
 
     /// Posts a batch and waits for it.

@@ -3,6 +3,7 @@
 //! New areas announce themselves to nobody, so it looks: often when the limit is near, seldom when it
 //! is far. While it is far nothing is registered at all and memory costs what it costs without Ebb.
 
+use crate::brake::Brake;
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::solo::Watch;
@@ -29,6 +30,8 @@ const CENSUS: Duration = Duration::from_millis(100);
 const SIGHTINGS: u32 = 3;
 /// Pages beyond the known ones that make it worth reading the areas again.
 const UNKNOWN_PAGES_MAX: u64 = 64;
+/// Pages beyond the known ones that make it worth holding the program while its areas are read.
+const HELD_PAGES_MIN: u64 = 512;
 /// How long a batch of moves may hold up the registration of an area.
 const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 
@@ -42,6 +45,7 @@ struct Monitor<'a> {
     sharing_counted: Instant,
     sharing_pause: Duration,
     solo: Watch,
+    brake: Brake,
 }
 
 /// The thread.
@@ -61,11 +65,18 @@ pub fn run(pager: &Arc<Pager>) {
         sharing_counted: now,
         sharing_pause: Duration::ZERO,
         solo: Watch::new(now),
+        brake: Brake::default(),
     };
     loop {
         let free_bytes = monitor.tick() * PAGE_SIZE as u64;
         let pause = Duration::from_secs_f64(free_bytes as f64 / GROWTH_BYTES_PER_SECOND as f64);
-        let most = if pager.solo.is_on() { PAUSE_SOLO } else { PAUSE_MAX };
+        let most = if monitor.brake.is_on() {
+            PAUSE_MIN
+        } else if pager.solo.is_on() {
+            PAUSE_SOLO
+        } else {
+            PAUSE_MAX
+        };
         pager.monitor.wait(pause.clamp(PAUSE_MIN, most));
     }
 }
@@ -109,9 +120,13 @@ impl Monitor<'_> {
         }
         self.count_sharing(&mms);
         let mut total = 0;
+        let mut growing = Vec::new();
         for mm in &mms {
             let resident = resident_pages(mm);
             total += resident - mm.discount.load(Relaxed).min(resident);
+            if resident.cast_signed() > mm.known.load(Relaxed) + UNKNOWN_PAGES_MAX.cast_signed() {
+                growing.push(mm.clone());
+            }
             if self.pager.managing.load(Relaxed) {
                 self.manage(mm, resident);
             }
@@ -121,20 +136,21 @@ impl Monitor<'_> {
             .values()
             .map(|(statm, _)| statm.anonymous_pages().unwrap_or(0))
             .sum::<u64>();
-        self.account(total)
+        self.account(total, &growing)
     }
 
-    fn account(&mut self, tree_pages: u64) -> u64 {
+    fn account(&mut self, tree_pages: u64, growing: &[Arc<Mm>]) -> u64 {
         let store = self.pager.store.ram_bytes().div_ceil(PAGE_SIZE as u64);
         let used = tree_pages + store + self.pager.loading.load(Relaxed);
         let counters = &self.pager.counters;
         counters.peak_resident.fetch_max(tree_pages * PAGE_SIZE as u64, Relaxed);
         counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
-        let (free, low) = {
+        let (free, low, limit) = {
             let mut resident = self.pager.resident();
             resident.zone.resync(used);
-            (resident.zone.free(), resident.zone.is_low())
+            (resident.zone.free(), resident.zone.is_low(), resident.zone.limit())
         };
+        self.brake.look(self.pager, used, limit, growing);
         self.pager
             .resident_history
             .lock()
@@ -229,7 +245,7 @@ impl Monitor<'_> {
     }
 
     /// Registers the areas that appeared since the last look, if memory says that there are any.
-    fn manage(&self, mm: &Arc<Mm>, resident: u64) {
+    fn manage(&mut self, mm: &Arc<Mm>, resident: u64) {
         let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
         let unknown = resident.saturating_sub(known);
         if unknown <= mm.unknown.load(Relaxed) + UNKNOWN_PAGES_MAX {
@@ -237,14 +253,37 @@ impl Monitor<'_> {
             return;
         }
         let task = mm.task();
-        if task == 0 || mm.closing.load(Relaxed) || mm.link.get().is_none() {
+        let Some(link) = mm.link.get() else { return };
+        if task == 0 || mm.closing.load(Relaxed) {
             return;
         }
-        let (Ok(areas), Ok(pagemap)) = (proc::areas(task), Pagemap::open(task)) else { return };
-        // P4: one hold for registering and adopting.
-        let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
-        if state.ended {
+        link.managing();
+        // A thread of the program that moves areas ends before long.
+        if !link.try_map() {
             return;
+        }
+        if unknown > HELD_PAGES_MIN {
+            // It would go on at the kernel's speed while it is being registered.
+            self.brake.hold(mm);
+        }
+        let registered = self.register_areas(mm, task);
+        link.mapped();
+        if !registered {
+            return;
+        }
+        let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
+        mm.unknown.store(resident_pages(mm).saturating_sub(known), Relaxed);
+    }
+
+    /// False if it could not be done now.
+    fn register_areas(&self, mm: &Arc<Mm>, task: u32) -> bool {
+        let (Ok(areas), Ok(pagemap)) = (proc::areas(task), Pagemap::open(task)) else {
+            return false;
+        };
+        // P4: one hold for registering and adopting.
+        let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return false };
+        if state.ended {
+            return false;
         }
         let pool = (state.pool.start(), state.pool.end());
         for area in areas.iter().filter(|area| area.is_pageable()) {
@@ -257,9 +296,7 @@ impl Monitor<'_> {
                 self.adopt(mm, &mut state, &pagemap, start, end);
             }
         }
-        drop(state);
-        let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
-        mm.unknown.store(resident_pages(mm).saturating_sub(known), Relaxed);
+        true
     }
 
     fn adopt(

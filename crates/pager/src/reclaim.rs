@@ -99,7 +99,7 @@ impl Reclaim<'_> {
                 continue;
             }
             self.finish_stalled();
-            if self.pager.starving.load(Relaxed) == 0 {
+            if self.pager.starving.load(Relaxed) + self.pager.held.load(Relaxed) == 0 {
                 self.hopeless_since = None;
                 return;
             }

@@ -91,6 +91,8 @@ pub struct Pager {
     pub managing: AtomicBool,
     /// Faults that wait for memory.
     pub starving: AtomicU32,
+    /// Threads held by the brake.
+    pub held: AtomicU32,
     pub program: AtomicU32,
     /// The front process.
     pub front: u32,
@@ -124,6 +126,7 @@ impl Pager {
             monitor: Signal::default(),
             managing: AtomicBool::new(config.eager),
             starving: AtomicU32::new(0),
+            held: AtomicU32::new(0),
             program: AtomicU32::new(0),
             front,
             ending: AtomicBool::new(false),

@@ -13,5 +13,6 @@ pub mod sched;
 pub mod shared;
 pub mod signals;
 pub mod socket;
+pub mod trace;
 pub mod uffd;
 pub mod uring;

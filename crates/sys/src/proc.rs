@@ -123,6 +123,16 @@ pub fn state(pid: u32) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
 }
 
+/// The threads of process `pid` with their states.
+#[must_use]
+pub fn threads(pid: u32) -> Vec<(u32, char)> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    tasks
+        .filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok())
+        .filter_map(|thread| Some((thread, state(thread)?)))
+        .collect()
+}
+
 /// The exit code of a process whose first thread has ended, and of whose others at most one is left.
 #[must_use]
 pub fn deserted(pid: u32) -> Option<u8> {

@@ -231,7 +231,6 @@ fn anonymous_pages_on_probation_are_not_due_when_only_files_can_go() {
     assert_eq!(super::probation::due(&rig.v, &rig.cx(), 60), Some(LruType::Anon));
 }
 
-
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Fill(bool),

@@ -1,0 +1,180 @@
+//! `mremap` over areas that only the pager made several.
+//!
+//! An area comes under management in the pager's own time. Where the program changes it meanwhile, one
+//! half may be registered and the other not: two areas to the kernel, whose mremap moves one area
+//! only, and since 6.17 may give up in the middle. So where management has begun the agent looks
+//! before it moves: one area is moved as asked, several are moved one by one.
+//!
+//! M1: while a program's thread is in here the pager registers nothing (`Shared::mapping`).
+
+use crate::protocol::{MAPPING_FREE, MAPPING_PROGRAM, Shared};
+use crate::syscall::{self, call};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+const MAYMOVE: usize = 1;
+const FIXED: usize = 2;
+const DONTUNMAP: usize = 4;
+const EFAULT: isize = -14;
+const ENOMEM: isize = -12;
+/// Most areas one call may cover.
+const PIECES_MAX: usize = 64;
+
+/// What a program asks of mremap.
+pub struct Request {
+    pub old: usize,
+    pub old_len: usize,
+    pub new_len: usize,
+    pub flags: usize,
+    pub new: usize,
+}
+
+impl Request {
+    fn ask(&self) -> isize {
+        // SAFETY: the program vouches for its own call.
+        unsafe {
+            let args = [self.old, self.old_len, self.new_len, self.flags, self.new, 0];
+            call(syscall::MREMAP, args)
+        }
+    }
+}
+
+/// Makes the call.
+pub fn remap(shared: &Shared, request: &Request) -> isize {
+    if shared.managing.load(Acquire) == 0 || request.old_len == 0 {
+        return request.ask();
+    }
+    lock(shared);
+    let result = settled(request);
+    shared.mapping.store(MAPPING_FREE, Release);
+    result
+}
+
+fn lock(shared: &Shared) {
+    while shared.mapping.compare_exchange(MAPPING_FREE, MAPPING_PROGRAM, Acquire, Relaxed).is_err()
+    {
+        // SAFETY: takes nothing.
+        unsafe { call(syscall::SCHED_YIELD, [0; 6]) };
+    }
+}
+
+fn settled(request: &Request) -> isize {
+    let page_up = |len: usize| len.wrapping_add(4095) & !4095;
+    let (old_len, new_len) = (page_up(request.old_len), page_up(request.new_len));
+    let kept = old_len.min(new_len);
+    let mut pieces = [(0, 0); PIECES_MAX];
+    let count = areas_of(request.old, request.old + kept, &mut pieces);
+    if count < 2 || new_len == 0 {
+        return request.ask();
+    }
+    let pieces = &pieces[..count];
+    let (last, last_len) = pieces[count - 1];
+    if pieces.iter().map(|piece| piece.1).sum::<usize>() != kept {
+        // A hole: the program's own error.
+        return request.ask();
+    }
+    let grown = new_len - kept;
+    if request.flags & FIXED == 0 {
+        if new_len <= old_len {
+            return request.ask();
+        }
+        let stay =
+            Request { old: last, old_len: last_len, new_len: last_len + grown, flags: 0, new: 0 };
+        if request.flags & DONTUNMAP == 0 && stay.ask() >= 0 {
+            return request.old as isize;
+        }
+        if request.flags & MAYMOVE == 0 {
+            return ENOMEM;
+        }
+    }
+    let Some(to) = target(request, new_len) else { return ENOMEM };
+    for &(start, len) in pieces {
+        let more = if start == last { grown } else { 0 };
+        let at = to + (start - request.old);
+        let flags = MAYMOVE | FIXED | (request.flags & DONTUNMAP);
+        let piece = Request { old: start, old_len: len, new_len: len + more, flags, new: at };
+        let result = piece.ask();
+        if result < 0 {
+            // As a kernel that gives up in the middle.
+            return EFAULT;
+        }
+    }
+    if old_len > kept {
+        // SAFETY: what the program gives up.
+        unsafe { call(syscall::MUNMAP, [request.old + kept, old_len - kept, 0, 0, 0, 0]) };
+    }
+    to as isize
+}
+
+/// Where the pieces go: where the program says, or where the kernel has room.
+fn target(request: &Request, len: usize) -> Option<usize> {
+    if request.flags & FIXED != 0 {
+        return Some(request.new);
+    }
+    // NONE, PRIVATE | ANONYMOUS | NORESERVE
+    // SAFETY: a fresh mapping, replaced piece by piece.
+    let at = unsafe { call(syscall::MMAP, [0, len, 0, 0x4022, usize::MAX, 0]) };
+    (at >= 0).then_some(at as usize)
+}
+
+/// The areas within `[start, end)` as `(start, length)`, from /proc/self/maps; how many. One that does
+/// not fit the table counts as the end.
+fn areas_of(start: usize, end: usize, pieces: &mut [(usize, usize); PIECES_MAX]) -> usize {
+    let path = c"/proc/thread-self/maps";
+    // SAFETY: a constant path; AT_FDCWD, O_RDONLY | O_CLOEXEC.
+    let file = unsafe {
+        call(syscall::OPENAT, [-100isize as usize, path.as_ptr() as usize, 0x8_0000, 0, 0, 0])
+    };
+    if file < 0 {
+        return 0;
+    }
+    let mut buffer = [0u8; 4096];
+    let mut line = Line::default();
+    let mut count = 0;
+    loop {
+        let args = [file as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
+        // SAFETY: a buffer of our own.
+        let got = unsafe { call(syscall::READ, args) };
+        if got <= 0 {
+            break;
+        }
+        for &byte in &buffer[..got as usize] {
+            let Some((from, to)) = line.take(byte) else { continue };
+            let (from, to) = (from.max(start), to.min(end));
+            if from < to && count < PIECES_MAX {
+                pieces[count] = (from, to - from);
+                count += 1;
+            }
+        }
+    }
+    // SAFETY: the descriptor opened above.
+    unsafe { call(syscall::CLOSE, [file as usize, 0, 0, 0, 0, 0]) };
+    count
+}
+
+/// Reads the two addresses at the start of each line.
+#[derive(Default)]
+struct Line {
+    numbers: [usize; 2],
+    /// 0 and 1: within that number; 2: behind both.
+    at: usize,
+}
+
+impl Line {
+    /// The next byte; at the end of a line what it said.
+    fn take(&mut self, byte: u8) -> Option<(usize, usize)> {
+        match byte {
+            b'\n' => {
+                let [from, to] = core::mem::take(&mut self.numbers);
+                self.at = 0;
+                return Some((from, to));
+            }
+            b'-' | b' ' if self.at < 2 => self.at += 1,
+            _ if self.at < 2 => {
+                let digit = (byte as char).to_digit(16).unwrap_or(0) as usize;
+                self.numbers[self.at] = self.numbers[self.at] << 4 | digit;
+            }
+            _ => {}
+        }
+        None
+    }
+}

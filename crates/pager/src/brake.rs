@@ -1,0 +1,68 @@
+//! The brake: stops programs that outrun the limit.
+//!
+//! Memory in areas under management cannot outrun it: each new page is a fault, and faults wait. Areas
+//! the monitor has not found yet are filled at the speed of the kernel, and what they hold over the
+//! limit must be stored at the speed of a disk. So while the tree is over the limit by more than a
+//! mark, the running threads of processes that grow in such areas are held, until reclaim has brought
+//! it back.
+//!
+//! * B1: agents are never held: reclaim needs them. Nor are processes that have none yet.
+//! * B2: only threads that run are held: one that waits in a system call grows nothing, and some
+//!   calls would notice.
+//! * B3: held for [`LONGEST`] at most at a time; a hold counts as threads waiting for memory, so that a
+//!   run in which nothing can be stored ends as it would without.
+
+use crate::mm::Mm;
+use crate::server::Pager;
+use ebb_sys::{proc, trace};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// The longest hold.
+const LONGEST: Duration = Duration::from_secs(5);
+/// Pages over the limit before anything is held: far less than is allowed.
+const MARK_MIN: u64 = 512;
+
+/// The brake. Belongs to the monitor thread, as the kernel wants it.
+#[derive(Debug, Default)]
+pub struct Brake {
+    held: Vec<u32>,
+    since: Option<Instant>,
+}
+
+impl Brake {
+    /// Whether anything is held.
+    pub fn is_on(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// One look: the tree has `used` pages of `limit`; `growing` are the processes with pages in areas
+    /// not found yet.
+    pub fn look(&mut self, pager: &Pager, used: u64, limit: u64, growing: &[Arc<Mm>]) {
+        let tired = self.since.is_some_and(|since| since.elapsed() > LONGEST);
+        if used > limit + MARK_MIN.max(limit / 128) && !tired {
+            growing.iter().for_each(|mm| self.hold(mm));
+        } else if used <= limit || tired {
+            self.held.retain(|&thread| !trace::let_go(thread));
+        }
+        if self.held.is_empty() {
+            self.since = None;
+        } else {
+            self.since.get_or_insert_with(Instant::now);
+        }
+        pager.held.store(self.held.len() as u32, Relaxed);
+    }
+
+    /// Holds the running threads of a process until the next look that finds the tree within its limit.
+    pub fn hold(&mut self, mm: &Mm) {
+        let Some(agent) = mm.link.get().map(crate::link::Link::thread) else { return };
+        for (thread, state) in proc::threads(mm.pid.load(Relaxed)) {
+            let ours = thread == agent || self.held.contains(&thread);
+            // Another may trace it: then it is that one's.
+            if state == 'R' && !ours && trace::hold(thread).is_ok() {
+                self.held.push(thread);
+            }
+        }
+    }
+}
