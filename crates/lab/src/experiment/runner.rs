@@ -84,7 +84,15 @@ struct Planned {
     name: String,
     metric: String,
     published: Option<Published>,
-    sides: Vec<(String, Scenario)>,
+    sides: Vec<Side>,
+}
+
+/// An arm of a case.
+struct Side {
+    name: String,
+    /// All settings: equal ones make equal runs.
+    pairs: Vec<String>,
+    scenario: Scenario,
 }
 
 fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
@@ -111,14 +119,11 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
 }
 
 /// Each arm's scenario: the file, the case, the arm, the command line; the later wins.
-fn sides(
-    job: &Job,
-    case: &[String],
-    arms: &[ArmSpec],
-) -> Result<Vec<(String, Scenario)>, ScenarioError> {
+fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, ScenarioError> {
     let side = |arm: &ArmSpec| {
         let pairs: Vec<String> = case.iter().chain(&arm.set).chain(&job.set).cloned().collect();
-        Ok((arm.name.clone(), Scenario::with(&job.text, &pairs)?))
+        let scenario = Scenario::with(&job.text, &pairs)?;
+        Ok(Side { name: arm.name.clone(), pairs, scenario })
     };
     arms.iter().map(side).collect()
 }
@@ -133,36 +138,48 @@ pub fn run(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> anyhow::Result<Vec<Results>> {
     let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
-    let mut runs = Vec::new();
-    for (job, cases) in jobs.iter().zip(&plans) {
+    let mut runs: Vec<Run> = Vec::new();
+    // Cases that differ only in what they look at share their runs.
+    let mut known = std::collections::BTreeMap::<(usize, &[String]), usize>::new();
+    let mut places = Vec::new();
+    for (number, (job, cases)) in jobs.iter().zip(&plans).enumerate() {
         for case in cases {
-            for (arm, scenario) in &case.sides {
-                for seed in 0..u64::from(job.seeds) {
-                    let samples = if seed == 0 { job.samples } else { 0 };
-                    let label = format!("{}, {arm}, seed {seed}", case.name);
-                    runs.push(Run { scenario: scenario.clone(), seed: seed + 1, samples, label });
-                }
+            for side in &case.sides {
+                let first = *known.entry((number, &side.pairs)).or_insert_with(|| {
+                    for seed in 0..u64::from(job.seeds) {
+                        let samples = if seed == 0 { job.samples } else { 0 };
+                        let label = format!("{}, {}, seed {seed}", case.name, side.name);
+                        let scenario = side.scenario.clone();
+                        runs.push(Run { scenario, seed: seed + 1, samples, label });
+                    }
+                    runs.len() - job.seeds as usize
+                });
+                places.push(first);
             }
         }
     }
-    let mut outcomes = spread(&runs, threads, progress)?.into_iter();
+    let outcomes = spread(&runs, threads, progress)?;
+    let mut places = places.into_iter();
     let mut results = Vec::new();
-    for (job, cases) in jobs.iter().zip(plans) {
+    for (job, cases) in jobs.iter().zip(&plans) {
         let mut done = Vec::new();
-        for Planned { name, metric, published, sides } in cases {
+        for case in cases {
+            let (name, metric) = (case.name.clone(), case.metric.clone());
+            let published = case.published.clone();
             let mut arms = Vec::new();
-            for (arm, _) in sides {
+            for side in &case.sides {
+                let first = places.next().unwrap_or(0);
                 let mut values = std::collections::BTreeMap::<String, Vec<f64>>::new();
                 let mut samples = Vec::new();
-                for (metrics, looked) in outcomes.by_ref().take(job.seeds as usize) {
+                for (metrics, looked) in &outcomes[first..first + job.seeds as usize] {
                     for (metric, value) in metrics {
-                        values.entry(metric).or_default().push(value);
+                        values.entry(metric.clone()).or_default().push(*value);
                     }
                     if !looked.is_empty() {
-                        samples = looked;
+                        samples.clone_from(looked);
                     }
                 }
-                arms.push(Arm { name: arm, values, samples });
+                arms.push(Arm { name: side.name.clone(), values, samples });
             }
             if arms.iter().any(|a| a.of(&metric).is_empty()) {
                 let known: Vec<&str> = arms[0].values.keys().map(String::as_str).collect();

@@ -59,7 +59,8 @@ impl Mem {
         self.out.frames.check()?;
         let managed: u64 = self.out.frames.zones().iter().map(|z| z.state().managed()).sum();
         let free = self.free_pages();
-        let used = present.iter().sum::<u64>() + self.out.pool.len() as u64;
+        let used =
+            present.iter().sum::<u64>() + (self.out.pool.len() + self.out.pinned.len()) as u64;
         if free + used != managed {
             return Err(format!("{free} frames free and {used} in use of {managed}"));
         }

@@ -138,7 +138,7 @@ pub struct Mem {
     /// Time spent.
     pub spent: Spent,
     /// kswapd was asked for.
-    pub kswapd_wanted: std::cell::Cell<bool>,
+    pub kswapd_wanted: std::cell::Cell<Option<usize>>,
     zone_ends: Vec<u32>,
     pub(super) marks: [u64; COUNTED.len()],
     last_fd: (usize, u64),
@@ -164,11 +164,11 @@ pub(super) const COUNTED: [Event; 12] = [
     Event::PgDeactivate,
 ];
 
-struct Wake<'a>(&'a std::cell::Cell<bool>);
+struct Wake<'a>(&'a std::cell::Cell<Option<usize>>);
 
 impl Host for Wake<'_> {
-    fn wake_kswapd(&self, _: usize, _: Order, _: usize) {
-        self.0.set(true);
+    fn wake_kswapd(&self, _: usize, _: Order, highest: usize) {
+        self.0.set(self.0.get().max(Some(highest)));
     }
 }
 
@@ -210,7 +210,7 @@ impl Mem {
             flusher: Flusher::default(),
             costs,
             spent: Spent::default(),
-            kswapd_wanted: std::cell::Cell::new(false),
+            kswapd_wanted: std::cell::Cell::new(None),
             zone_ends,
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),

@@ -5,7 +5,7 @@
 //! same run to the last digit. What threads do comes from [`workload`](crate::workload); what
 //! memory does is the engine of `ebb_core`, unchanged; what that costs is in [`costs`].
 //!
-//! * [`sched`]: the clock, CPUs, threads, kswapd.
+//! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim.
 //! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
 //! * `reclaim`: direct reclaim and what it costs. `check`: conservation laws.
 //! * [`allocation`]: the allocator alone.
@@ -21,6 +21,7 @@ pub mod costs;
 pub mod device;
 pub mod flusher;
 pub mod histogram;
+pub mod kswapd;
 pub mod mem;
 pub mod outflow;
 mod reclaim;
@@ -31,5 +32,6 @@ pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};
 pub use flusher::DirtySpec;
 pub use histogram::Histogram;
+pub use kswapd::KswapdSpec;
 pub use mem::{Access, Mem, Region};
 pub use sched::{Machine, Outcome, Sample};

@@ -51,8 +51,10 @@ pub struct Outflow {
     pub cpu: usize,
     /// The cost of handing a page to a device.
     pub submit_ns: u64,
-    /// Root reclaim stops when every zone is fine.
-    pub watch_marks: bool,
+    /// Root reclaim stops when this zone, or one below it, is fine.
+    pub watch_zone: Option<usize>,
+    /// Frames taken from the lowest zone at the start.
+    pub pinned: Vec<Pfn>,
 }
 
 impl Outflow {
@@ -75,7 +77,8 @@ impl Outflow {
             written: 0,
             cpu: 0,
             submit_ns: costs.submit_ns,
-            watch_marks: false,
+            watch_zone: None,
+            pinned: Vec::new(),
         }
     }
 
@@ -108,6 +111,21 @@ impl Outflow {
             && let Some(pfn) = self.pool.pop()
         {
             self.release(pfn);
+        }
+    }
+
+    /// Takes frames of the lowest zone until only `left` are free there.
+    pub fn pin_lowest(&mut self, left: u64) {
+        let request = Request::new(Gfp::DMA.with(Gfp::MEMALLOC), Order::ZERO);
+        let request = Request { reclaiming: true, ..request };
+        let free = |frames: &Frames| {
+            frames.zones()[0].state().counters().snapshot(ebb_core::frame::ZoneItem::FreePages)
+        };
+        while free(&self.frames) > left {
+            match self.frames.alloc_on(0, &request, &NoHost) {
+                Some(pfn) => self.pinned.push(pfn),
+                None => break,
+            }
         }
     }
 
@@ -185,8 +203,7 @@ impl Pageout for Outflow {
     }
 
     fn enough(&mut self) -> bool {
-        self.watch_marks
-            && self.frames.balanced(0, Order::ZERO, self.frames.zones().len() - 1, false)
+        self.watch_zone.is_some_and(|zone| self.frames.balanced(0, Order::ZERO, zone, false))
     }
 }
 

@@ -9,12 +9,11 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use ebb_core::frame::Order;
-use ebb_core::lru::{Scan, Who};
 use ebb_core::types::Pfn;
 
 use super::Access;
 use super::histogram::Histogram;
+use super::kswapd::{Kswapd, KswapdSpec, KswapdStats};
 use super::mem::{Fault, Mem, STREAMS, Stream};
 use super::spent::Spent;
 use crate::workload::{KINDS, Program, Step};
@@ -31,11 +30,11 @@ const DIRTY_PAUSE_NS: u64 = 2_000_000;
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Event {
+pub(super) enum Event {
     Run { cpu: usize, thread: usize },
     Wake(usize),
     WriteDone(u32),
-    Kswapd,
+    Kswapd(u64),
     Flusher(u64),
     Sample,
     Stop,
@@ -86,6 +85,8 @@ pub struct Outcome {
     pub spent: Spent,
     /// Pages read from and written to swap and files.
     pub moved: [[u64; 2]; 2],
+    /// What kswapd did.
+    pub kswapd: KswapdStats,
     /// Processes killed for lack of memory.
     pub kills: u64,
     /// Touches.
@@ -100,7 +101,7 @@ pub struct Machine {
     pub mem: Mem,
     heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
     asked: u64,
-    now: u64,
+    pub(super) now: u64,
     idle: Vec<(u64, usize)>,
     queue: VecDeque<usize>,
     threads: Vec<Thread>,
@@ -108,9 +109,7 @@ pub struct Machine {
     starting: Vec<usize>,
     measured: usize,
     ended: usize,
-    kswapd_awake: bool,
-    kswapd_priority: u8,
-    kswapd_failures: u32,
+    pub(super) kswapd: Kswapd,
     begun_ns: Option<u64>,
     before: Outcome,
     outcome: Outcome,
@@ -137,9 +136,7 @@ impl Machine {
             starting: Vec::new(),
             measured: 0,
             ended: 0,
-            kswapd_awake: false,
-            kswapd_priority: 12,
-            kswapd_failures: 0,
+            kswapd: Kswapd::default(),
             begun_ns: None,
             before: Outcome::default(),
             outcome: Outcome::default(),
@@ -149,6 +146,11 @@ impl Machine {
             limit_ns: 0,
             stopped: false,
         }
+    }
+
+    /// Sets when kswapd works and sleeps.
+    pub fn set_kswapd(&mut self, spec: KswapdSpec) {
+        self.kswapd.spec = spec;
     }
 
     /// Ends the run this long after the start, whoever still works.
@@ -179,7 +181,7 @@ impl Machine {
         self.ask(0, Event::Wake(thread));
     }
 
-    fn ask(&mut self, time: u64, event: Event) {
+    pub(super) fn ask(&mut self, time: u64, event: Event) {
         self.asked += 1;
         self.heap.push(Reverse((time, self.asked, event)));
     }
@@ -201,7 +203,7 @@ impl Machine {
                 Event::Run { cpu, thread } => self.run_slice(cpu, thread),
                 Event::Wake(thread) => self.wake(thread),
                 Event::WriteDone(pfn) => self.mem.end_write(time, Pfn(pfn)),
-                Event::Kswapd => self.kswapd(),
+                Event::Kswapd(turn) => self.kswapd(turn),
                 Event::Flusher(turn) if turn == self.flush_turn => self.flush(),
                 // It was asked for earlier, and that was done.
                 Event::Flusher(_) => {}
@@ -230,13 +232,8 @@ impl Machine {
         } else if flusher.dirty > 0 && !flusher.awake {
             self.flush_soon(flusher.interval_ns());
         }
-        if self.mem.kswapd_wanted.get() {
-            self.mem.kswapd_wanted.set(false);
-            if !self.kswapd_awake {
-                self.kswapd_awake = true;
-                self.kswapd_priority = 12;
-                self.ask(self.now + self.mem.costs.switch_ns, Event::Kswapd);
-            }
+        if let Some(index) = self.mem.kswapd_wanted.take() {
+            self.wake_kswapd(index);
         }
     }
 
@@ -536,46 +533,13 @@ impl Machine {
         }
     }
 
-    fn kswapd(&mut self) {
-        let t = self.now;
-        let zones = self.mem.out.frames.zones().len();
-        if self.mem.out.frames.balanced(0, Order::ZERO, zones - 1, false) {
-            self.kswapd_awake = false;
-            self.kswapd_failures = 0;
-            return;
-        }
-        let marks = self.mem.out.frames.zones().iter().map(|z| z.state().marks().high);
-        let target = marks.sum::<u64>().max(32);
-        let mut sc = Scan::new(Who::Kswapd, true, target, self.mem.tun.swappiness.0);
-        self.mem.out.watch_marks = true;
-        let p = self.kswapd_priority;
-        let cost = self.mem.shrink(t, None, &mut sc, p, p);
-        self.mem.out.watch_marks = false;
-        self.mem.spent.kswapd_ns += cost;
-        if self.mem.out.freed == 0 {
-            self.kswapd_priority = p - 1;
-            if self.kswapd_priority == 0 {
-                self.kswapd_failures += 1;
-                self.kswapd_priority = 12;
-                if self.kswapd_failures >= 16 && self.mem.out.writing == 0 {
-                    self.kswapd_awake = false;
-                    self.kswapd_failures = 0;
-                    return;
-                }
-            }
-        } else {
-            self.kswapd_failures = 0;
-        }
-        let pause = if self.mem.out.writing > 256 { 1_000_000 } else { 1000 };
-        self.ask(t + cost + pause, Event::Kswapd);
-    }
-
     fn snapshot(&self) -> Outcome {
         let counters = ebb_core::observe::vmstat::Event::ALL;
         let swap = self.mem.out.swap.as_ref().map_or([0; 2], |d| d.moved);
         Outcome {
             counters: counters.iter().map(|&e| (e.name(), self.mem.stat.get(e))).collect(),
             spent: self.mem.spent,
+            kswapd: self.kswapd_stats(),
             moved: [swap, self.mem.disk.moved],
             ..Outcome::default()
         }
@@ -616,6 +580,7 @@ impl Machine {
         let was = |name| before.counters.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1);
         out.counters = after.counters.iter().map(|&(n, v)| (n, v - was(n))).collect();
         out.spent = after.spent.since(&before.spent);
+        out.kswapd = after.kswapd.since(&before.kswapd);
         for (i, row) in after.moved.iter().enumerate() {
             out.moved[i] = [row[0] - before.moved[i][0], row[1] - before.moved[i][1]];
         }

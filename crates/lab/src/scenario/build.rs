@@ -31,15 +31,24 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     for pair in &s.switches {
         tun.set(pair).map_err(|e| e.to_string())?;
     }
-    let mut zone = ZoneSpec::new(ZoneKind::Normal, 0..s.machine.frames);
+    let (dma, end) = (s.machine.dma, s.machine.dma + s.machine.frames);
+    let mut zone = ZoneSpec::new(ZoneKind::Normal, dma..end);
     if s.machine.reserved > 0 {
-        zone.reserved.push(s.machine.frames - s.machine.reserved..s.machine.frames);
+        zone.reserved.push(end - s.machine.reserved..end);
     }
-    let frames = Config::node(&[ZoneKind::Normal], vec![zone], s.machine.cpus).faithful();
+    let (mut kinds, mut zones) = (vec![ZoneKind::Normal], vec![zone]);
+    if dma > 0 {
+        kinds.insert(0, ZoneKind::Dma);
+        zones.insert(0, ZoneSpec::new(ZoneKind::Dma, 0..dma));
+    }
+    let frames = Config::node(&kinds, zones, s.machine.cpus).faithful();
     let frames = frames.build().map_err(|e| format!("machine: {e}"))?;
     let swap = s.machine.swap.as_ref().map(Device::new);
     let disk = s.machine.disk.clone().unwrap_or_else(|| DeviceSpec::preset(Preset::Nvme));
-    let out = Outflow::new(frames, s.machine.frames, swap, &s.costs);
+    let mut out = Outflow::new(frames, end, swap, &s.costs);
+    if let Some(left) = s.machine.dma_free.filter(|_| dma > 0) {
+        out.pin_lowest(left);
+    }
     let mut mem = Mem::new(out, Device::new(&disk), tun, s.costs.clone(), seed);
     let limits: Vec<Option<f64>> =
         if s.memcg.is_empty() { vec![None] } else { s.memcg.iter().map(|m| m.limit).collect() };
@@ -60,6 +69,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         mem.add_space(space.memcg, &space.regions);
     }
     let mut machine = Machine::new(mem, s.machine.cpus);
+    machine.set_kswapd(s.machine.kswapd.clone());
     machine.set_limit_ns((s.measure.seconds * 1e9) as u64);
     machine.set_sample_ns(samples);
     for thread in plan.threads {
@@ -121,6 +131,12 @@ fn metrics(o: &Outcome) -> Metrics {
     put("kswapd_s", o.spent.kswapd_ns as f64 / 1e9);
     put("lock_wait_s", o.spent.lock_wait_ns as f64 / 1e9);
     put("lock_hold_s", o.spent.lock_hold_ns as f64 / 1e9);
+    put("kswapd_sleeps", o.kswapd.sleeps as f64);
+    put("kswapd_early_sleeps", o.kswapd.early_sleeps as f64);
+    put("kswapd_wakes", o.kswapd.wakes as f64);
+    put("kswapd_passes", o.kswapd.passes as f64);
+    put("kswapd_useless_passes", o.kswapd.useless_passes as f64);
+    put("kswapd_awake_pct", 100.0 * o.kswapd.awake_ns as f64 / o.elapsed_ns.max(1) as f64);
     put("oom_kills", o.kills as f64);
     m
 }

@@ -37,6 +37,9 @@ builtin![
     "postgres-tpcc",
     "hadoop-terasort",
     "fleet-app-switching",
+    "kswapd-simoop",
+    "kswapd-butt-2019",
+    "kswapd-mismatch",
 ];
 
 /// The scenario of that name.

@@ -17,7 +17,7 @@ pub use build::{Metrics, run_once};
 pub use builtin::{BUILTIN, Builtin, find};
 pub use error::{ScenarioError, nearest};
 
-use crate::machine::{Costs, DeviceSpec, DirtySpec};
+use crate::machine::{Costs, DeviceSpec, DirtySpec, KswapdSpec};
 use crate::workload::WorkloadSpec;
 
 /// The hardware.
@@ -28,6 +28,14 @@ pub struct MachineSpec {
     pub frames: u32,
     /// CPUs.
     pub cpus: usize,
+    /// Frames of a DMA zone below the one zone; 0: none.
+    #[serde(default)]
+    pub dma: u32,
+    /// Frames that stay free in the DMA zone once the machine is up; the others are taken.
+    pub dma_free: Option<u64>,
+    /// When kswapd works and sleeps.
+    #[serde(default)]
+    pub kswapd: KswapdSpec,
     /// Frames that are taken from the start and never given back.
     #[serde(default)]
     pub reserved: u32,
@@ -228,6 +236,9 @@ impl Scenario {
         }
         if self.machine.reserved > self.machine.frames / 2 {
             return Err("machine.reserved: expected half of machine.frames at most".into());
+        }
+        if !self.machine.dma.is_multiple_of(1024) || self.machine.dma > 1 << 20 {
+            return Err("machine.dma: expected a multiple of 1024".into());
         }
         if self.machine.cpus == 0 || self.machine.cpus > 1024 {
             return Err(format!("machine.cpus = {}: expected 1 to 1024", self.machine.cpus));
