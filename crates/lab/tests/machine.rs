@@ -106,7 +106,8 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     let report = |threads| {
         let scenario = Scenario::parse("small.toml", SMALL).unwrap();
         let text = SMALL.to_owned();
-        let job = Job { scenario, text, set: vec![], arms: None, seeds: 3, samples: 0 };
+        let job =
+            Job { scenario, text, set: vec![], arms: None, seeds: 3, first_seed: 0, samples: 0 };
         json::document(&experiment::run(&[job], threads, &|_, _| {}).unwrap())
     };
     let once = report(1);
@@ -124,4 +125,58 @@ fn different_seeds_differ() {
 fn a_full_swap_kills_and_the_books_still_balance() {
     let kills = metric(&["machine.swap.pages=500", "preset=ebb"], 1, "oom_kills");
     assert!(kills >= 1.0, "nothing else could have made room");
+}
+
+fn page() -> String {
+    let scenario = Scenario::parse("small.toml", SMALL).unwrap();
+    let text = SMALL.to_owned();
+    let samples = 100_000;
+    let job = Job { scenario, text, set: vec![], arms: None, seeds: 2, first_seed: 0, samples };
+    ebb_lab::experiment::html::document(&experiment::run(&[job], 2, &|_, _| {}).unwrap())
+}
+
+#[test]
+fn the_page_holds_everything_and_points_nowhere() {
+    let page = page();
+    for part in ["operations a second", "pages by generation", "brought in", "taken out", "small"] {
+        assert!(page.contains(part), "{part} is missing");
+    }
+    for outside in ["http", "src=", "<script", "url(", "NaN", "inf"] {
+        assert!(!page.contains(outside), "{outside} is in the page");
+    }
+}
+
+#[test]
+fn a_real_browser_shows_the_page() {
+    let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
+        std::process::Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success())
+    });
+    let Some(browser) = found else {
+        eprintln!("no browser here: the page is not looked at");
+        return;
+    };
+    let dir = std::env::temp_dir().join(format!("ebb-lab-page-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = dir.join("page.html");
+    // A browser that runs scripts measures whether anything is wider than a phone.
+    let probe = "<script>document.title='width '+document.documentElement.scrollWidth</script>";
+    std::fs::write(&file, page().replace("</body>", &format!("{probe}</body>"))).unwrap();
+    let output = std::process::Command::new(browser)
+        .args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--window-size=500,900",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", dir.join("profile").display()))
+        .arg(format!("file://{}", file.display()))
+        .output()
+        .unwrap();
+    let dom = String::from_utf8_lossy(&output.stdout).into_owned();
+    std::fs::remove_dir_all(&dir).unwrap();
+    let width = dom.split("<title>width ").nth(1).and_then(|t| t.split('<').next());
+    let width: u32 = width.and_then(|w| w.parse().ok()).expect("the browser ran the page");
+    assert!(width <= 500, "the page is {width} wide on a screen of 500");
+    assert!(dom.matches("<svg class=\"chart").count() >= 5);
 }

@@ -1,7 +1,9 @@
 //! The commands of `ebb lab` as a library: arguments in, report on standard output, exit code out.
 
+mod attribute;
 mod mrc;
 mod scenarios;
+mod tune;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use clap::{Args, Subcommand};
 
 pub use mrc::MrcArgs;
 pub use scenarios::RunArgs;
+pub use tune::TuneArgs;
 
 use crate::baseline;
 use crate::policy::{Layout, Nature, POLICIES, PolicyInfo, Settings, parse_list};
@@ -33,6 +36,8 @@ pub enum LabCommand {
     },
     /// Run a scenario on the simulated machine and compare its sides
     Run(RunArgs),
+    /// Search switches and constants for the best of one metric
+    Tune(TuneArgs),
     /// Replay a page trace through one or more policies
     Replay(ReplayArgs),
     /// Draw miss-ratio curves: miss ratios of policies at many memory sizes
@@ -130,6 +135,7 @@ pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::List => scenarios::list(),
         LabCommand::Show { name } => scenarios::show(name),
         LabCommand::Run(args) => scenarios::run(args),
+        LabCommand::Tune(args) => tune::run(args),
         LabCommand::Replay(args) => run_replay(args),
         LabCommand::Mrc(args) => mrc::run(args),
         LabCommand::Policies => run_policies(),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::print;
-use crate::experiment::{self, Job, json, text};
+use super::{attribute, print};
+use crate::experiment::{self, Job, html, json, text};
 use crate::report::OutputFormat;
 use crate::scenario::{ArmSpec, BUILTIN, Scenario, find};
 
@@ -27,6 +27,12 @@ pub struct RunArgs {
     /// Compare values of one key in place of what the scenario compares; the first is the baseline
     #[arg(long, value_name = "KEY=A,B[,C]")]
     pub ab: Option<String>,
+    /// Turn every mechanism of the engine off, one at a time, and say what each contributes
+    #[arg(long, conflicts_with = "ab")]
+    pub attribute: bool,
+    /// Also write one page with plots to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Runs of each side, on the same seeds for all sides [default: the scenario's, 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub seeds: Option<u32>,
@@ -37,6 +43,9 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
 }
+
+/// How often the machine is looked at for the pictures, to begin with.
+const SAMPLE_NS: u64 = 500_000;
 
 /// Prints the built-in scenarios.
 pub fn list() -> anyhow::Result<ExitCode> {
@@ -79,14 +88,26 @@ fn job(args: &RunArgs, file: &str, text: &str) -> anyhow::Result<Job> {
     }
     // Told here rather than in the middle of a long run.
     Scenario::with(text, &args.set)?;
-    let arms = args.ab.as_deref().map(sides).transpose()?;
+    let mut arms = args.ab.as_deref().map(sides).transpose()?;
+    if args.attribute {
+        arms = Some(attribute::arms(&args.set));
+    }
     if let Some(arms) = &arms {
         for arm in arms {
             Scenario::with(text, &arm.set).with_context(|| "--ab".to_owned())?;
         }
     }
     let seeds = scenario.measure.seeds;
-    Ok(Job { scenario, text: text.to_owned(), set: args.set.clone(), arms, seeds, samples: 0 })
+    let samples = if args.html.is_some() { SAMPLE_NS } else { 0 };
+    Ok(Job {
+        scenario,
+        text: text.to_owned(),
+        set: args.set.clone(),
+        arms,
+        seeds,
+        first_seed: 0,
+        samples,
+    })
 }
 
 fn jobs(args: &RunArgs) -> anyhow::Result<Vec<Job>> {
@@ -125,7 +146,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         }
     })?;
     bar.finish_and_clear();
+    if let Some(path) = &args.html {
+        std::fs::write(path, html::document(&results))
+            .with_context(|| path.display().to_string())?;
+    }
     print(&match args.format {
+        OutputFormat::Text if args.attribute => attribute::report(&results),
         OutputFormat::Text => text::report(&results, !args.all),
         OutputFormat::Json => json::document(&results),
         OutputFormat::Csv => json::csv(&results),

@@ -4,8 +4,9 @@
 //! * [`verdict`]: how a measured effect compares with a published one.
 //! * [`runner`]: all runs of some scenarios over some threads; the order of results never depends
 //!   on how many there are.
-//! * [`text`], [`json`]: the results for people and for programs.
+//! * [`text`], [`html`], [`json`]: the results for people and for programs.
 
+pub mod html;
 pub mod json;
 pub mod runner;
 pub mod stats;

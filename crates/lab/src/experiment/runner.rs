@@ -21,7 +21,9 @@ pub struct Job {
     pub arms: Option<Vec<ArmSpec>>,
     /// Seeds.
     pub seeds: u32,
-    /// Looks at the machine in the first run of each arm; 0: none.
+    /// The seed before the first.
+    pub first_seed: u64,
+    /// Time between looks at the machine in the first run of each arm; 0: none.
     pub samples: u64,
 }
 
@@ -150,7 +152,8 @@ pub fn run(
                         let samples = if seed == 0 { job.samples } else { 0 };
                         let label = format!("{}, {}, seed {seed}", case.name, side.name);
                         let scenario = side.scenario.clone();
-                        runs.push(Run { scenario, seed: seed + 1, samples, label });
+                        let seed = job.first_seed + seed + 1;
+                        runs.push(Run { scenario, seed, samples, label });
                     }
                     runs.len() - job.seeds as usize
                 });

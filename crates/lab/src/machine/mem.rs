@@ -480,6 +480,9 @@ impl Mem {
         let id = self.owner[space];
         let pfn = self.alloc()?;
         self.out.charged[id] += 1;
+        if let Some(heat) = &mut self.out.heat {
+            heat.count(0, space, page);
+        }
         self.out.ready_ns[pfn.0 as usize] = 0;
         let anon = region.backing != Backing::File;
         let tree = Arc::clone(&self.list[space]);

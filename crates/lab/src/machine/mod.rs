@@ -10,7 +10,7 @@
 //! * `reclaim`: direct reclaim and what it costs. `check`: conservation laws.
 //! * [`allocation`]: the allocator alone.
 //! * [`flusher`]: dirty file pages.
-//! * [`device`], [`costs`], [`histogram`]: figures.
+//! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
 //!
 //! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
 //! [`SLICE_NS`](sched::SLICE_NS) at most; faults, transfers and everything else happen in order.
@@ -20,9 +20,11 @@ mod check;
 pub mod costs;
 pub mod device;
 pub mod flusher;
+pub mod heat;
 pub mod histogram;
 pub mod kswapd;
 pub mod mem;
+pub mod outcome;
 pub mod outflow;
 mod reclaim;
 pub mod sched;
@@ -34,4 +36,5 @@ pub use flusher::DirtySpec;
 pub use histogram::Histogram;
 pub use kswapd::KswapdSpec;
 pub use mem::{Access, Mem, Region};
-pub use sched::{Machine, Outcome, Sample};
+pub use outcome::{Outcome, Sample};
+pub use sched::Machine;

@@ -53,6 +53,8 @@ pub struct Outflow {
     pub submit_ns: u64,
     /// Root reclaim stops when this zone, or one below it, is fine.
     pub watch_zone: Option<usize>,
+    /// Where pages come and go, if somebody wants to know.
+    pub heat: Option<Box<super::heat::Heat>>,
     /// Frames taken from the lowest zone at the start.
     pub pinned: Vec<Pfn>,
 }
@@ -78,6 +80,7 @@ impl Outflow {
             cpu: 0,
             submit_ns: costs.submit_ns,
             watch_zone: None,
+            heat: None,
             pinned: Vec::new(),
         }
     }
@@ -136,6 +139,10 @@ impl Outflow {
     }
 
     fn forget(&mut self, cx: &Ctx, pfn: Pfn) {
+        if let Some(heat) = &mut self.heat {
+            let (mm, vpn) = cx.folios.owner(pfn);
+            heat.count(1, mm.0 as usize, vpn.0);
+        }
         cx.folios.unpin(pfn);
         cx.folios.unpin(pfn);
         self.charged[usize::from(cx.folios.memcg(pfn).0 - 1)] -= 1;

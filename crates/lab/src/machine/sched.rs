@@ -12,16 +12,17 @@ use std::collections::{BinaryHeap, VecDeque};
 use ebb_core::types::Pfn;
 
 use super::Access;
-use super::histogram::Histogram;
-use super::kswapd::{Kswapd, KswapdSpec, KswapdStats};
+use super::kswapd::{Kswapd, KswapdSpec};
 use super::mem::{Fault, Mem, STREAMS, Stream};
-use super::spent::Spent;
+use super::outcome::{Outcome, Sample};
 use crate::workload::{KINDS, Program, Step};
 
 /// How far a thread runs ahead of the clock through pages that are there.
 pub const SLICE_NS: u64 = 50_000;
 /// How long a thread keeps a CPU that others wait for.
 const QUANTUM_NS: u64 = 1_000_000;
+/// Looks at the machine that are kept.
+const SAMPLES_MAX: usize = 240;
 /// How long the flusher rests between two batches.
 const FLUSH_PAUSE_NS: u64 = 1_000_000;
 /// How long a writer waits when there are too many dirty pages.
@@ -51,48 +52,6 @@ struct Thread {
     ended: bool,
     /// The space that dies with it when memory runs out.
     home: usize,
-}
-
-/// A look at the machine in the middle of a run.
-#[derive(Clone, Debug, Default)]
-pub struct Sample {
-    /// Since the start.
-    pub time_ns: u64,
-    /// Operations so far.
-    pub ops: u64,
-    /// Pages that came back so far: anonymous, file.
-    pub refaults: [u64; 2],
-    /// Direct reclaim and kswapd so far.
-    pub reclaim_ns: [u64; 2],
-    /// Free frames.
-    pub free: u64,
-    /// Sequence number, age in ms, anonymous and file pages of each generation of the first memcg.
-    pub generations: Vec<(u64, u64, u64, u64)>,
-}
-
-/// What a run came to, from the start to the end of measuring.
-#[derive(Clone, Debug, Default)]
-pub struct Outcome {
-    /// Virtual time measured.
-    pub elapsed_ns: u64,
-    /// Operations done.
-    pub ops: u64,
-    /// Latencies by kind of operation.
-    pub latency: [Histogram; KINDS],
-    /// The engine's counters, by vmstat name.
-    pub counters: Vec<(&'static str, u64)>,
-    /// Time spent.
-    pub spent: Spent,
-    /// Pages read from and written to swap and files.
-    pub moved: [[u64; 2]; 2],
-    /// What kswapd did.
-    pub kswapd: KswapdStats,
-    /// Processes killed for lack of memory.
-    pub kills: u64,
-    /// Touches.
-    pub touches: u64,
-    /// Looks at the machine.
-    pub samples: Vec<Sample>,
 }
 
 /// The machine.
@@ -510,6 +469,8 @@ impl Machine {
             self.ask(t, Event::Wake(thread));
         }
         if self.sample_ns > 0 {
+            let lengths = (0..self.mem.list.len()).map(|space| self.mem.pages_of(space));
+            self.mem.out.heat = Some(Box::new(super::heat::Heat::new(lengths)));
             self.ask(t, Event::Sample);
         }
         if self.limit_ns > 0 {
@@ -567,9 +528,30 @@ impl Machine {
             reclaim_ns: [spent.direct_ns, spent.kswapd_ns],
             free: self.mem.free_pages(),
             generations: generations.collect(),
+            heat: self.mem.out.heat.as_mut().map(|h| h.take()).unwrap_or_default(),
         };
         self.outcome.samples.push(sample);
+        if self.outcome.samples.len() >= SAMPLES_MAX {
+            self.thin_out();
+        }
         self.ask(self.now + self.sample_ns, Event::Sample);
+    }
+
+    /// Halves the number of looks, and looks half as often from now on.
+    fn thin_out(&mut self) {
+        let samples = std::mem::take(&mut self.outcome.samples);
+        let mut pairs = samples.into_iter();
+        while let Some(first) = pairs.next() {
+            let Some(mut second) = pairs.next() else {
+                self.outcome.samples.push(first);
+                break;
+            };
+            for (sum, row) in second.heat.iter_mut().zip(&first.heat) {
+                sum.iter_mut().zip(row).for_each(|(s, n)| *s += n);
+            }
+            self.outcome.samples.push(second);
+        }
+        self.sample_ns *= 2;
     }
 
     fn close(&mut self, now: u64) -> Outcome {

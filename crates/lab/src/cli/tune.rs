@@ -1,0 +1,186 @@
+//! `ebb lab tune`: searches switches and constants for the best of one metric.
+//!
+//! One key after the other is tried at each of its values on the same seeds, and the best is kept, until
+//! a whole round changes nothing. What was found is then compared with the start on seeds that the search
+//! never saw, and on scenarios that it never saw: a set that is good on its own scenario alone is one
+//! that learned it by heart.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::print;
+use crate::experiment::stats::Estimate;
+use crate::experiment::verdict::significant;
+use crate::experiment::{self, Job};
+use crate::scenario::{ArmSpec, BUILTIN, Scenario, find};
+
+/// Arguments of `ebb lab tune`.
+#[derive(Debug, Args)]
+pub struct TuneArgs {
+    /// A built-in scenario; its first case is used
+    pub scenario: String,
+    /// The metric to make small
+    #[arg(long, value_name = "METRIC", required_unless_present = "maximise")]
+    pub minimise: Option<String>,
+    /// The metric to make large
+    #[arg(long, value_name = "METRIC", conflicts_with = "minimise")]
+    pub maximise: Option<String>,
+    /// A key and the values to try: KEY=A,B,C or KEY=LOW..HIGH
+    #[arg(long, value_name = "KEY=RANGE", required = true)]
+    pub over: Vec<String>,
+    /// Seeds for each try
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
+    pub seeds: u32,
+    /// Threads to use
+    #[arg(long, short, value_name = "N", default_value_t = 2)]
+    pub jobs: usize,
+    /// Scenarios that the result is tried on, with commas
+    #[arg(long, value_name = "LIST", default_value = "memcached,redis,mongodb-ycsb")]
+    pub check: String,
+}
+
+/// Rounds over all keys.
+const ROUNDS_MAX: usize = 4;
+
+/// The values of `KEY=A,B` or `KEY=LOW..HIGH`.
+fn values(text: &str) -> anyhow::Result<(String, Vec<String>)> {
+    let Some((key, range)) = text.split_once('=') else {
+        bail!("--over {text}: expected KEY=A,B,C or KEY=LOW..HIGH");
+    };
+    if let Some((low, high)) = range.split_once("..") {
+        let parse = |t: &str| t.trim().parse::<f64>().ok().filter(|v| *v >= 0.0);
+        let (Some(low), Some(high)) = (parse(low), parse(high)) else {
+            bail!("--over {text}: expected two numbers around ..");
+        };
+        if high <= low {
+            bail!("--over {text}: {high} is not above {low}");
+        }
+        // Five values at equal ratios (or at equal distances from zero).
+        let at = |i: i32| {
+            let share = f64::from(i) / 4.0;
+            let v = if low > 0.0 { low * (high / low).powf(share) } else { high * share };
+            if v >= 10.0 || v.fract() == 0.0 { format!("{v:.0}") } else { format!("{v:.2}") }
+        };
+        let mut list: Vec<String> = (0..5).map(at).collect();
+        list.dedup();
+        return Ok((key.trim().into(), list));
+    }
+    let list: Vec<String> = range.split(',').map(|v| v.trim().to_owned()).collect();
+    Ok((key.trim().into(), list))
+}
+
+/// Runs arms on the first case; returns each arm's values of the metric.
+fn measure(
+    name: &str,
+    arms: Vec<ArmSpec>,
+    metric: &str,
+    (seeds, first_seed, jobs): (u32, u64, usize),
+) -> anyhow::Result<Vec<Vec<f64>>> {
+    let text = find(name)?.text.to_owned();
+    let mut scenario = Scenario::parse(name, &text)?;
+    scenario.case.truncate(1);
+    scenario.measure.metric = metric.to_owned();
+    if let Some(case) = scenario.case.first_mut() {
+        case.metric = None;
+    }
+    let arms = Some(arms);
+    let job = Job { scenario, text, set: vec![], arms, seeds, first_seed, samples: 0 };
+    let results = experiment::run(&[job], jobs, &|_, _| {})?;
+    Ok(results[0].cases[0].arms.iter().map(|a| a.of(metric).to_vec()).collect())
+}
+
+fn arm(name: &str, set: &[(String, String)]) -> ArmSpec {
+    let set = set.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    ArmSpec { name: name.into(), set }
+}
+
+/// Searches and reports.
+pub fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
+    let higher = args.maximise.is_some();
+    let Some(metric) = args.maximise.as_ref().or(args.minimise.as_ref()) else {
+        bail!("expected --minimise or --maximise");
+    };
+    let keys = args.over.iter().map(|o| values(o)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut best: Vec<(String, String)> = Vec::new();
+    let mut tried = 0;
+    for _ in 0..ROUNDS_MAX {
+        let before = best.clone();
+        for (key, list) in &keys {
+            let others: Vec<_> = best.iter().filter(|(k, _)| k != key).cloned().collect();
+            let mut arms = vec![arm("as it is", &best)];
+            for value in list {
+                let mut set = others.clone();
+                set.push((key.clone(), value.clone()));
+                arms.push(arm(value, &set));
+            }
+            let measured = measure(&args.scenario, arms, metric, (args.seeds, 0, args.jobs))?;
+            tried += measured.len();
+            let mean = |v: &[f64]| Estimate::of(v).mean * if higher { -1.0 } else { 1.0 };
+            let mut choice = 0;
+            for i in 1..measured.len() {
+                if mean(&measured[i]) < mean(&measured[choice]) {
+                    choice = i;
+                }
+            }
+            if choice > 0 {
+                best = others;
+                best.push((key.clone(), list[choice - 1].clone()));
+            }
+        }
+        if best == before {
+            break;
+        }
+    }
+    let mut text = format!("{tried} sets tried on {} ({} seeds each)\n", args.scenario, args.seeds);
+    if best.is_empty() {
+        text += "nothing is better than the defaults\n";
+        print(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let pairs: Vec<String> = best.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let _ = writeln!(text, "best: {}", pairs.join(" "));
+    let names = args.check.split(',').map(str::trim).filter(|n| !n.is_empty());
+    for name in std::iter::once(args.scenario.as_str()).chain(names) {
+        let own = name == args.scenario;
+        let known = BUILTIN.iter().any(|b| b.name == name);
+        if !known || (own && !text.contains("best")) {
+            find(name)?;
+        }
+        let arms = vec![arm("defaults", &[]), arm("best", &best)];
+        let setup = (args.seeds.max(10), 1000, args.jobs);
+        match measure(name, arms, metric, setup) {
+            Ok(m) => {
+                let e = Estimate::of_change(&m[0], &m[1]);
+                let word = match significant(&e) {
+                    false => "no significant difference",
+                    true if (e.mean > 0.0) == higher => "better",
+                    true => "worse",
+                };
+                let which = if own { "seeds not tuned on" } else { "not tuned on" };
+                let here = format!("{:+.2} ± {:.2} %", e.mean, e.ci95);
+                let _ = writeln!(text, "  {name:<22} {metric} {here:>20}  {word} ({which})");
+            }
+            Err(error) => {
+                let _ = writeln!(text, "  {name:<22} not comparable: {error:#}");
+            }
+        }
+    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_become_values() {
+        let (key, list) = values("gen.probation=1..16").unwrap();
+        assert_eq!((key.as_str(), list.join(" ")), ("gen.probation", "1 2 4 8 16".into()));
+        assert_eq!(values("a=x, y").unwrap().1, ["x", "y"]);
+        assert!(values("a=5..2").is_err() && values("a").is_err());
+    }
+}

@@ -1,0 +1,50 @@
+//! What a run came to.
+
+use super::histogram::Histogram;
+use super::kswapd::KswapdStats;
+use super::spent::Spent;
+use crate::workload::KINDS;
+
+/// A look at the machine in the middle of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Since the start.
+    pub time_ns: u64,
+    /// Operations so far.
+    pub ops: u64,
+    /// Pages that came back so far: anonymous, file.
+    pub refaults: [u64; 2],
+    /// Direct reclaim and kswapd so far.
+    pub reclaim_ns: [u64; 2],
+    /// Free frames.
+    pub free: u64,
+    /// Sequence number, age in ms, anonymous and file pages of each generation of the first memcg.
+    pub generations: Vec<(u64, u64, u64, u64)>,
+    /// Pages that came in and went out since the last look, along the address spaces.
+    pub heat: [Vec<u32>; 2],
+}
+
+/// What a run came to, from the start to the end of measuring.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Virtual time measured.
+    pub elapsed_ns: u64,
+    /// Operations done.
+    pub ops: u64,
+    /// Latencies by kind of operation.
+    pub latency: [Histogram; KINDS],
+    /// The engine's counters, by vmstat name.
+    pub counters: Vec<(&'static str, u64)>,
+    /// Time spent.
+    pub spent: Spent,
+    /// Pages read from and written to swap and files.
+    pub moved: [[u64; 2]; 2],
+    /// What kswapd did.
+    pub kswapd: KswapdStats,
+    /// Processes killed for lack of memory.
+    pub kills: u64,
+    /// Touches.
+    pub touches: u64,
+    /// Looks at the machine.
+    pub samples: Vec<Sample>,
+}
