@@ -3,6 +3,7 @@
 //! Runs on the program's own threads, before or between its own code. It leaves no descriptor, no
 //! signal mask and no allocation behind: only the pool, the shared memory and the agent's thread.
 
+use crate::map::{Pool, map};
 use crate::protocol::{
     Answer, ENV_POOL, ENV_SOCKET, GREET_FORKED, GREET_START, Greeting, MAGIC, PINNED_GRAVE,
     PINNED_MAX, STACK_WORDS, Shared, VERSION, pinned_home,
@@ -573,6 +574,54 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int
         return -1;
     }
     0
+}
+
+/// Stands before glibc's `mmap`.
+///
+/// # Safety
+/// As `mmap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
+) -> *mut c_void {
+    let args = [address, len, prot as usize, flags as usize, fd as usize, offset];
+    let shared = AGENT.shared.load(Acquire);
+    let result = if shared.is_null() {
+        // SAFETY: the caller vouches for the call.
+        unsafe { call(syscall::MMAP, args) }
+    } else {
+        let pool =
+            Pool { start: AGENT.pool_start.load(Relaxed), len: AGENT.pool_len.load(Relaxed) };
+        // SAFETY: the mapping lives as long as the process.
+        map(unsafe { &*shared }, &pool, args)
+    };
+    if (-4095..0).contains(&result) {
+        set_errno(-result as c_int);
+        return usize::MAX as *mut c_void;
+    }
+    result as *mut c_void
+}
+
+/// Stands before glibc's `mmap64`, which is the same.
+///
+/// # Safety
+/// As `mmap64`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
+) -> *mut c_void {
+    // SAFETY: the caller vouches for the call.
+    unsafe { mmap(address, len, prot, flags, fd, offset) }
 }
 
 /// Stands before glibc's `mremap`, which takes its fifth argument only with some flags.

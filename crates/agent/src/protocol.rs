@@ -40,6 +40,26 @@ pub const OP_DROP: u32 = 2;
 /// Make the pages of `a`, `len` bytes, this process's own (`madvise(POPULATE_WRITE)`).
 pub const OP_UNSHARE: u32 = 3;
 
+/// Pages at the end of the pool that hold nothing: to discard one rings the bell of that number, and
+/// returns once the pager has heard it.
+pub const BELLS: usize = 64;
+/// The place of a call is free.
+pub const CALL_FREE: u32 = 0;
+/// A thread has taken it.
+pub const CALL_MADE: u32 = 1;
+/// The pager has done what it asks.
+pub const CALL_ANSWERED: u32 = 2;
+
+/// What a thread of the program wants of the pager at once: that a new area be managed.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    pub state: AtomicU32,
+    pub reserved: AtomicU32,
+    pub start: AtomicU64,
+    pub len: AtomicU64,
+}
+
 /// Nobody.
 pub const MAPPING_FREE: u32 = 0;
 /// A thread of the program, in an mremap.
@@ -83,6 +103,8 @@ pub struct Shared {
     /// Start of the area through which pages of the pool leave; 0 if there is none.
     pub bin: AtomicU64,
     pub entries: [Entry; BATCH_MAX],
+    /// One for each bell.
+    pub calls: [Call; BELLS],
     /// Pages that must stay, by page number: an open-addressing table, 0 = empty. They hold what the
     /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.
     pub pinned: [AtomicU64; PINNED_MAX],

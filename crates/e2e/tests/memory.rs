@@ -66,7 +66,6 @@ fn a_huge_area_touched_sparsely() {
 }
 
 #[test]
-#[ignore = "not met: a thousand areas in a row outrun the monitor at so small a limit"]
 fn a_thousand_areas() {
     case("areas 48 1000");
 }

@@ -6,7 +6,7 @@ use crate::link::Link;
 use crate::mm::{Areas, Mm};
 use crate::pool::Pool;
 use crate::server::Pager;
-use ebb_agent::protocol::{Answer, GREET_FORKED, Greeting, MAGIC};
+use ebb_agent::protocol::{Answer, BELLS, GREET_FORKED, Greeting, MAGIC};
 use ebb_core::resident::Space;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
@@ -31,28 +31,45 @@ const FORK_PATIENCE: Duration = Duration::from_secs(5);
 /// How often to try to put a token into a child.
 const TOKEN_TRIES: u32 = 100;
 /// How long a greeting may take to follow its connection.
-const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+const GREETING_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The thread.
+/// The thread. Who has connected may take its time to greet (it may wait for memory itself): others
+/// do not wait for it.
 pub fn run(pager: &Arc<Pager>, listener: &Listener) {
+    let mut silent: Vec<(Socket, Instant)> = Vec::new();
     loop {
-        let mut waiting = [PollFd::new(listener, PollFlags::IN)];
-        if poll(&mut waiting, None).is_err() {
-            continue;
-        }
-        match listener.accept() {
-            Ok(Some(socket)) => {
-                if let Err(error) = greet(pager, socket) {
-                    pager.complain(&format!("an agent could not join: {error}"));
+        let readable = match wait(listener, &silent) {
+            Ok(readable) => readable,
+            Err(_) => continue,
+        };
+        for (index, _) in readable.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
+            if index == 0 {
+                match listener.accept() {
+                    Ok(Some(socket)) => silent.push((socket, Instant::now())),
+                    Ok(None) => {}
+                    Err(error) => {
+                        pager.complain(&format!("cannot accept an agent: {error}"));
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
                 }
+                continue;
             }
-            Ok(None) => {}
-            Err(error) => {
-                pager.complain(&format!("cannot accept an agent: {error}"));
-                std::thread::sleep(Duration::from_millis(100));
+            let (socket, _) = silent.swap_remove(index - 1);
+            if let Err(error) = greet(pager, socket) {
+                pager.complain(&format!("an agent could not join: {error}"));
             }
         }
+        silent.retain(|(_, since)| since.elapsed() < GREETING_PATIENCE);
     }
+}
+
+/// Waits until somebody connects or greets: the listener first, then each of `silent`.
+fn wait(listener: &Listener, silent: &[(Socket, Instant)]) -> std::io::Result<Vec<bool>> {
+    let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
+    waiting.extend(silent.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
+    let limit = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut waiting, (!silent.is_empty()).then_some(&limit))?;
+    Ok(waiting.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
 fn refuse(socket: &Socket) -> std::io::Result<()> {
@@ -60,7 +77,6 @@ fn refuse(socket: &Socket) -> std::io::Result<()> {
 }
 
 fn greet(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
-    socket.set_receive_timeout(GREETING_PATIENCE)?;
     let mut bytes = [0; 256];
     let mut fds = Vec::new();
     let got = socket.receive(&mut bytes, &mut fds)?;
@@ -104,9 +120,13 @@ fn greet_new(
         refuse(&socket)?;
         return Err(error);
     }
+    if greeting.pool_len / 4096 <= BELLS as u64 {
+        refuse(&socket)?;
+        return Err(std::io::Error::other("its pool is too small"));
+    }
     uffd.register(greeting.pool_start, greeting.pool_len, Mode::Quiet)?;
     let id = pager.new_mm_id();
-    let pool = Pool::new(greeting.pool_start, greeting.pool_len);
+    let pool = Pool::new(greeting.pool_start, greeting.pool_len, BELLS);
     let mm =
         Arc::new(Mm::new(id, uffd, Space::new(id), Areas::default(), pool, pager.window_max()));
     mm.set_process(pid);

@@ -13,7 +13,7 @@ use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
 use ebb_sys::process;
-use ebb_sys::uffd::{Event, PlaceError};
+use ebb_sys::uffd::{Event, Mode, PlaceError};
 use rustix::event::epoll;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 /// How soon to look again at touches set aside for a reason that raises no event.
 const RETRY: Duration = Duration::from_millis(1);
+/// Pages beyond the budget that all infants together may have.
+const FED_MAX: u32 = 512;
 /// How long to watch for a page before sleeping for it: a little more than a device takes.
 const SPIN: Duration = Duration::from_micros(250);
 
@@ -206,7 +208,10 @@ impl Server<'_> {
                     link.unpin(start >> 12, end >> 12);
                 }
             }
-            Event::Remove { start, end } => self.forget(mm, state, start, end),
+            Event::Remove { start, end } => match state.pool.bell(start) {
+                Some(bell) => self.called(mm, state, bell),
+                None => self.forget(mm, state, start, end),
+            },
             Event::Remap { from, to, len } => self.remap(mm, state, from, to, len),
         }
     }
@@ -256,7 +261,8 @@ impl Server<'_> {
             (resident.zone.try_charge(1, 0), resident.zone.is_low())
         };
         if !charged
-            && (mm.is_fed() || mm.link.get().is_some_and(|link| link.thread() == touch.thread))
+            && (self.may_feed() && mm.is_fed()
+                || mm.link.get().is_some_and(|link| link.thread() == touch.thread))
         {
             self.pager.resident().zone.charge(1);
             charged = true;
@@ -265,6 +271,11 @@ impl Server<'_> {
             self.pager.kswapd.raise();
         }
         charged
+    }
+
+    /// Whether there are pages beyond the budget for infants: enough for several to grow up at once.
+    fn may_feed(&self) -> bool {
+        self.pager.mms().iter().map(|mm| mm.fed()).sum::<u32>() < FED_MAX
     }
 
     pub fn uncharge(&self) {
@@ -417,6 +428,20 @@ impl Server<'_> {
         let range = (Vpn::of_address(start), Vpn::of_address(end));
         self.pager.resident().forget_range(&mut state.space, range.0, range.1, &mut dropped);
         self.let_go(mm, state, &dropped);
+    }
+
+    /// A thread has mapped an area and waits for it to come under management. Where that cannot be now
+    /// the monitor finds it later.
+    fn called(&self, mm: &Arc<Mm>, state: &mut State, bell: usize) {
+        let Some(link) = mm.link.get() else { return };
+        if let Some((start, end)) = link.call(bell) {
+            for (start, end) in state.areas.missing(start, end) {
+                if mm.uffd.register(start, end - start, Mode::Managed).is_ok() {
+                    state.areas.add(start, end);
+                }
+            }
+        }
+        link.answer(bell);
     }
 
     fn remap(&self, mm: &Arc<Mm>, state: &mut State, from: u64, to: u64, len: u64) {

@@ -1,8 +1,8 @@
 //! The line to one agent: batches out, results back.
 
 use ebb_agent::protocol::{
-    BATCH_MAX, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE,
-    PINNED_MAX, POSTED, Shared, TELL_BATCH, TELL_LEAVE, pinned_home,
+    BATCH_MAX, CALL_ANSWERED, CALL_MADE, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER, OP_DROP, OP_MOVE,
+    OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared, TELL_BATCH, TELL_LEAVE, pinned_home,
 };
 use ebb_sys::futex;
 use ebb_sys::shared::SharedMap;
@@ -112,6 +112,23 @@ impl Link {
     /// Areas come under management from now on.
     pub fn managing(&self) {
         self.shared.managing.store(1, Release);
+    }
+
+    /// The area that the call behind a bell is about.
+    #[must_use]
+    pub fn call(&self, bell: usize) -> Option<(u64, u64)> {
+        let call = self.shared.calls.get(bell)?;
+        (call.state.load(Acquire) == CALL_MADE).then(|| {
+            let start = call.start.load(Relaxed);
+            (start, start.saturating_add(call.len.load(Relaxed)))
+        })
+    }
+
+    /// Has the thread behind a bell go on.
+    pub fn answer(&self, bell: usize) {
+        let Some(call) = self.shared.calls.get(bell) else { return };
+        call.state.store(CALL_ANSWERED, Release);
+        futex::wake(&call.state);
     }
 
     /// Keeps the program's threads from moving areas until `mapped`; false if one is at it.

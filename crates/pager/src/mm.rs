@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const INFANCY: Duration = Duration::from_secs(2);
 
 /// How many pages it is given for that beyond the budget.
-const INFANT_PAGES: u32 = 128;
+const INFANT_PAGES: u32 = 64;
 
 /// How long an agent that did not answer is left alone.
 const SILENCE_MS: u64 = 200;
@@ -122,8 +122,13 @@ impl Mm {
         stopped
     }
 
-    /// Whether an infant is given one more page whatever the budget says: a few are what it needs to
-    /// become one that can give some back, and no more than a few.
+    /// Pages given to it beyond the budget while it is an infant.
+    pub fn fed(&self) -> u32 {
+        if self.is_infant() { self.fed.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    /// Whether it is given one more: a few pages are what it needs to become one that can give some
+    /// back, and no more than a few.
     pub fn is_fed(&self) -> bool {
         self.is_infant() && self.fed.fetch_add(1, Ordering::Relaxed) < INFANT_PAGES
     }

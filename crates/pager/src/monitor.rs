@@ -27,7 +27,7 @@ const PAUSE_SOLO: Duration = Duration::from_millis(4);
 /// How often the whole tree is looked through for processes without an agent.
 const CENSUS: Duration = Duration::from_millis(100);
 /// How many censuses must find a process without an agent before that is said.
-const SIGHTINGS: u32 = 3;
+const SIGHTINGS: u32 = 25;
 /// Pages beyond the known ones that make it worth reading the areas again.
 const UNKNOWN_PAGES_MAX: u64 = 64;
 /// Pages beyond the known ones that make it worth holding the program while its areas are read.
@@ -124,7 +124,9 @@ impl Monitor<'_> {
         for mm in &mms {
             let resident = resident_pages(mm);
             total += resident - mm.discount.load(Relaxed).min(resident);
-            if resident.cast_signed() > mm.known.load(Relaxed) + UNKNOWN_PAGES_MAX.cast_signed() {
+            let unknown = resident.cast_signed() - mm.known.load(Relaxed);
+            // The kernel copies what relatives share, and tells nobody.
+            if unknown > UNKNOWN_PAGES_MAX.cast_signed() || mm.related.load(Relaxed) {
                 growing.push(mm.clone());
             }
             if self.pager.managing.load(Relaxed) {

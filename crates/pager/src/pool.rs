@@ -9,6 +9,7 @@
 #[derive(Clone, Debug)]
 pub struct Pool {
     start: u64,
+    len: u64,
     places: Vec<Place>,
     next: u32,
     pending: Vec<u32>,
@@ -22,11 +23,18 @@ enum Place {
 }
 
 impl Pool {
-    /// The pool at `start`, `len` bytes.
+    /// The pool at `start`, `len` bytes, the last `bells` pages of which are not places.
     #[must_use]
-    pub fn new(start: u64, len: u64) -> Self {
-        let places = vec![Place::Free; (len / 4096) as usize];
-        Self { start, places, next: 0, pending: Vec::new() }
+    pub fn new(start: u64, len: u64, bells: usize) -> Self {
+        let places = vec![Place::Free; (len / 4096) as usize - bells];
+        Self { start, len, places, next: 0, pending: Vec::new() }
+    }
+
+    /// The bell at `address`.
+    #[must_use]
+    pub fn bell(&self, address: u64) -> Option<usize> {
+        let first = self.start + self.places.len() as u64 * 4096;
+        (first..self.end()).contains(&address).then(|| ((address - first) / 4096) as usize)
     }
 
     /// First address.
@@ -38,7 +46,7 @@ impl Pool {
     /// First address behind it.
     #[must_use]
     pub fn end(&self) -> u64 {
-        self.start + self.places.len() as u64 * 4096
+        self.start + self.len
     }
 
     /// Address of a place.
@@ -118,9 +126,11 @@ mod tests {
 
     #[test]
     fn a_place_is_reused_only_after_its_page_was_dropped() {
-        let mut pool = Pool::new(0x1000_0000, 4 * 4096);
+        let mut pool = Pool::new(0x1000_0000, 6 * 4096, 2);
         let places: Vec<u32> = (0..4).map(|_| pool.take().unwrap()).collect();
         assert_eq!(places, [0, 1, 2, 3]);
+        let bells = [0, 3, 4, 5, 6].map(|page| pool.bell(0x1000_0000 + page * 4096));
+        assert_eq!(bells, [None, None, Some(0), Some(1), None]);
         assert_eq!(pool.take(), None);
         for place in [2, 0, 1] {
             pool.retire(place);
@@ -135,7 +145,7 @@ mod tests {
 
     #[test]
     fn runs_over_the_limit_stay_for_the_next_time() {
-        let mut pool = Pool::new(0, 8 * 4096);
+        let mut pool = Pool::new(0, 8 * 4096, 0);
         for _ in 0..8 {
             pool.take().unwrap();
         }

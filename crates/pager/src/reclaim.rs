@@ -104,7 +104,9 @@ impl Reclaim<'_> {
                 return;
             }
             let since = *self.hopeless_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > HOPELESS && self.stalled.is_empty() {
+            // A forked child that has yet to greet will have pages to give back.
+            let growing_up = || self.pager.mms().iter().any(|mm| mm.is_infant());
+            if since.elapsed() > HOPELESS && self.stalled.is_empty() && !growing_up() {
                 self.give_up();
                 return;
             }

@@ -187,25 +187,6 @@ impl Socket {
         }
         Ok(got as usize)
     }
-
-    /// From now on `receive` waits at most this long (then: an error of kind `WouldBlock`).
-    pub fn set_receive_timeout(&self, limit: std::time::Duration) -> io::Result<()> {
-        let timeout = libc::timeval {
-            tv_sec: limit.as_secs() as libc::time_t,
-            tv_usec: libc::suseconds_t::from(limit.subsec_micros()),
-        };
-        // SAFETY: the structure outlives the call and its size is given.
-        check(unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_RCVTIMEO,
-                (&raw const timeout).cast(),
-                size_of::<libc::timeval>() as libc::socklen_t,
-            )
-        })
-        .map(|_| ())
-    }
 }
 
 impl AsFd for Listener {
