@@ -180,3 +180,11 @@ fn a_real_browser_shows_the_page() {
     assert!(width <= 500, "the page is {width} wide on a screen of 500");
     assert!(dom.matches("<svg class=\"chart").count() >= 5);
 }
+
+#[test]
+fn slots_kept_by_resident_pages_are_taken_back_when_swap_fills() {
+    // A quarter more pages than fit, and swap for little more than those.
+    let pairs = ["workload.data=1.2", "machine.swap.pages=1300", "preset=ebb", "workload.ops=6"];
+    assert_eq!(metric(&pairs, 1, "oom_kills"), 0.0);
+    assert!(metric(&pairs, 1, "refaults") > 100.0);
+}

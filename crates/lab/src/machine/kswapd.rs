@@ -103,6 +103,13 @@ const SHORT_SLEEP_NS: u64 = 100_000_000;
 const LOOP_NS: u64 = 10_000;
 const FAILURES_MAX: u32 = 16;
 
+impl Kswapd {
+    /// Somebody reclaimed something: worth trying again.
+    pub(super) fn not_hopeless(&mut self) {
+        self.failures = 0;
+    }
+}
+
 impl Machine {
     fn highest(&self) -> usize {
         self.mem.out.frames.zones().len() - 1

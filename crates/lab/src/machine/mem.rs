@@ -144,6 +144,7 @@ pub struct Mem {
     last_fd: (usize, u64),
     pub(super) next_fold: u64,
     direct: u64,
+    pub(super) slot_hand: u32,
     /// Anonymous pages could not be reclaimed at some time.
     pub(super) stranded: bool,
 }
@@ -215,6 +216,7 @@ impl Mem {
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),
             direct: 1 << 60,
+            slot_hand: 0,
             stranded: false,
         }
     }

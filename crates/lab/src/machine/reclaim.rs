@@ -6,14 +6,18 @@
 
 use std::sync::Arc;
 
+use ebb_core::folio::Word;
 use ebb_core::lru::scan::DEF_PRIORITY;
 use ebb_core::lru::{Ctx, Scan, Who};
 use ebb_core::tunables::{Dirty, LruKind};
+use ebb_core::types::Pfn;
 
 use super::mem::{COUNTED, Mem, cx};
 
 /// Rounds of reclaim before a fault gives up.
 const RETRIES_MAX: u32 = 16;
+/// Frames looked at for a slot to take back.
+const RECOVER_FRAMES: u32 = 1024;
 /// How long a task waits for writes when it cannot know which ends first.
 const WRITE_WAIT_NS: u64 = 1_000_000;
 
@@ -79,6 +83,7 @@ impl Mem {
         self.out.now_ns = now;
         self.out.spent_ns = 0;
         self.out.freed = 0;
+        self.recover_slots();
         sc.may_swap = self.out.swap_has_room();
         self.stranded |= !sc.may_swap;
         let cx = cx!(self, now);
@@ -107,6 +112,30 @@ impl Mem {
             m.lruvec.end_reclaim();
         }
         self.charge(now, memcg)
+    }
+
+    /// Takes slots back from resident pages while swap is more than half full, as the kernel does when it
+    /// looks for a free one: some frames further each time.
+    fn recover_slots(&mut self) {
+        let full = self.out.swap.as_ref().is_some_and(|d| self.out.slots * 2 > d.pages_max);
+        if !full || !self.tun.keep_slot {
+            return;
+        }
+        let frames = self.folios.frames();
+        for looked in 0..frames {
+            // All of them only when there is no other way to store anything.
+            if looked >= RECOVER_FRAMES && self.out.swap_has_room() {
+                break;
+            }
+            let pfn = Pfn(self.slot_hand);
+            self.slot_hand = (self.slot_hand + 1) % frames;
+            let w = self.folios.word(pfn);
+            let kept = w.has(Word::LRU) && w.has(Word::SWAPBACKED) && w.has(Word::SWAPCACHE);
+            if kept && w.has(Word::MAPPED) && !w.has(Word::WRITEBACK) {
+                self.folios.clear(pfn, Word::SWAPCACHE);
+                self.out.drop_slot();
+            }
+        }
     }
 
     /// What the engine did since the last call, in time; waits for the lru lock included.

@@ -356,7 +356,11 @@ impl Machine {
     ) -> Option<u64> {
         self.now = t;
         let thread = &mut self.threads[id];
+        let runs = self.mem.spent.direct_runs;
         let fault = self.mem.fault(t, space, page, access, &mut thread.streams);
+        if self.mem.spent.direct_runs > runs && self.mem.out.freed > 0 {
+            self.kswapd.not_hopeless();
+        }
         self.after();
         match fault {
             Fault::Done(cost) => {
