@@ -144,7 +144,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         report_file: arguments.report_file.clone(),
         inject: arguments.inject.clone(),
         io_uring: true,
-        cool_permille: 150,
+        cool_permille: 400,
         solo: true,
         readahead_pages: 64,
         eager: false,

@@ -142,7 +142,16 @@ impl Server<'_> {
         match mm.uffd.copy(touch.address, page) {
             Ok(()) => {
                 let vpn = Vpn::of_address(touch.address);
-                self.pager.resident().map(&mut state.space, vpn, how, Some(slot));
+                let copy = self.pager.store.is_worth_keeping(slot).then_some(slot);
+                let mut dropped = Dropped::default();
+                {
+                    let mut resident = self.pager.resident();
+                    resident.map(&mut state.space, vpn, how, copy);
+                    if copy.is_none() {
+                        resident.release_slot(slot, &mut dropped);
+                    }
+                }
+                self.pager.discard(&dropped);
                 mm.known.fetch_add(1, Relaxed);
                 if how == Arrival::Loaded {
                     counters::count(&self.pager.counters.faults_loaded);

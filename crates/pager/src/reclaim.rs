@@ -397,9 +397,8 @@ impl Reclaim<'_> {
     fn store(&mut self, victims: &mut [Victim]) {
         let mut writes: Vec<(SlotId, &Page)> = Vec::with_capacity(victims.len());
         for (victim, page) in victims.iter_mut().zip(self.pages.iter()) {
-            let clean = victim
-                .copy
-                .is_some_and(|slot| self.pager.store.hash_of(slot) == Some(page_hash(page)));
+            let clean =
+                victim.copy.is_some_and(|slot| self.pager.store.keep(slot, page_hash(page)));
             if clean {
                 victim.stored = victim.copy;
                 continue;

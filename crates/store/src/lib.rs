@@ -55,6 +55,7 @@ use reads::Reads;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use table::Place;
 
 /// What [`Store::open`] needs to know beside the tiers.
 #[derive(Clone, Debug)]
@@ -137,10 +138,30 @@ impl Store {
         })
     }
 
-    /// The hash of the page stored under a slot.
+    /// A page leaves memory unchanged since it was read from a slot: whether what the slot holds may
+    /// stand for it, or the page should be put anew. True if the hash is right, unless the page is in a
+    /// file and would fit into RAM. In RAM it is the newest from now on.
     #[must_use]
-    pub fn hash_of(&self, slot: SlotId) -> Option<u64> {
-        lock(&self.index).table.get(slot).map(|(hash, _)| hash)
+    pub fn keep(&self, slot: SlotId, hash: u64) -> bool {
+        let mut index = lock(&self.index);
+        match index.table.get(slot) {
+            Some((there, _)) if there != hash => false,
+            None => false,
+            Some((_, Place::Ram { .. })) => {
+                index.table.renew(slot);
+                true
+            }
+            Some((_, Place::File(_))) => !(self.has_ram && index.table.is_demoted(slot)),
+            Some((_, Place::Same(_))) => true,
+        }
+    }
+
+    /// Whether the copy under a slot is worth keeping beside the page itself in memory: one in RAM
+    /// takes room from pages that have no other.
+    #[must_use]
+    pub fn is_worth_keeping(&self, slot: SlotId) -> bool {
+        let place = lock(&self.index).table.get(slot);
+        !matches!(place, Some((_, Place::Ram { .. })))
     }
 
     /// Forgets the page under a slot, if there is one.

@@ -206,6 +206,7 @@ impl Store {
             let mut index = lock(&self.index);
             if index.table.get(slot) == Some((hash, before)) {
                 index.set(slot, hash, Place::File(place));
+                index.table.mark_demoted(slot);
                 index.demoted += 1;
                 demoted += 1;
             } else {

@@ -16,6 +16,8 @@ const CHUNK: usize = 1024;
 const ABSENT: u32 = u32::MAX;
 const SAME: u32 = u32::MAX - 1;
 const FILE: u32 = u32::MAX - 2;
+/// `next` of an entry in a file whose page compresses well: it was in RAM before.
+const COMPRESSES: u32 = 0;
 /// No further entry in the queue.
 const END: u32 = u32::MAX - 3;
 /// Slots must be below this.
@@ -136,6 +138,25 @@ impl Table {
         before
     }
 
+    /// The page of a slot that is in RAM counts as stored just now.
+    pub(crate) fn renew(&mut self, slot: SlotId) {
+        if let Some((hash, place @ Place::Ram { .. })) = self.get(slot) {
+            self.set(slot, hash, place);
+        }
+    }
+
+    /// Notes that the page of a slot, which is in a file, was in RAM before.
+    pub(crate) fn mark_demoted(&mut self, slot: SlotId) {
+        let entry = self.entry_mut(slot.0);
+        debug_assert_eq!(entry.prev, FILE);
+        entry.next = COMPRESSES;
+    }
+
+    /// Whether the page of a slot, which is in a file, was in RAM before.
+    pub(crate) fn is_demoted(&self, slot: SlotId) -> bool {
+        self.entry(slot.0).is_some_and(|entry| entry.prev == FILE && entry.next == COMPRESSES)
+    }
+
     /// An object of the arena has moved: its age stays.
     pub(crate) fn moved(&mut self, slot: SlotId, to: Object) {
         let entry = self.entry_mut(slot.0);
@@ -206,6 +227,21 @@ mod tests {
     }
 
     #[test]
+    fn what_was_in_ram_before_is_known_until_it_is_stored_anew() {
+        let mut table = Table::new();
+        let file = Place::File(FilePlace { tier: 0, page: 9 });
+        table.set(SlotId(4), 1, file);
+        assert!(!table.is_demoted(SlotId(4)));
+        table.mark_demoted(SlotId(4));
+        assert!(table.is_demoted(SlotId(4)));
+        assert_eq!(table.get(SlotId(4)), Some((1, file)));
+        table.set(SlotId(4), 1, file);
+        assert!(!table.is_demoted(SlotId(4)));
+        table.set(SlotId(0), 1, ram(0));
+        assert!(!table.is_demoted(SlotId(0)));
+    }
+
+    #[test]
     fn the_queue_is_in_order_of_storing() {
         let mut table = Table::new();
         for slot in [5, 3, 9000, 1, 7] {
@@ -221,6 +257,9 @@ mod tests {
         assert_eq!(queue(&table), [9000, 7]);
         table.moved(SlotId(7), Object { span: 1, index: 2 });
         assert_eq!(queue(&table), [9000, 7]);
+        table.renew(SlotId(9000));
+        assert_eq!(queue(&table), [7, 9000]);
+        assert_eq!(table.get(SlotId(9000)), Some((0, ram(9000))));
         table.clear(SlotId(9000));
         table.clear(SlotId(7));
         assert_eq!(queue(&table), [0; 0]);
