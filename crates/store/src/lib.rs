@@ -138,6 +138,12 @@ impl Store {
         })
     }
 
+    /// The hash of the page stored under a slot.
+    #[must_use]
+    pub fn hash_of(&self, slot: SlotId) -> Option<u64> {
+        lock(&self.index).table.get(slot).map(|(hash, _)| hash)
+    }
+
     /// A page leaves memory unchanged since it was read from a slot: whether what the slot holds may
     /// stand for it, or the page should be put anew. True if the hash is right, unless the page is in a
     /// file and would fit into RAM. In RAM it is the newest from now on.
