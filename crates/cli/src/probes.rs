@@ -18,7 +18,7 @@ pub fn all() -> Vec<Check> {
     checks.extend(features());
     checks.extend([page_scan(), yama(), ring()]);
     checks.extend([descriptors(), address_space(), mappings(), overcommit()]);
-    checks.extend([kernel_swap(), huge_pages()]);
+    checks.extend([kernel_swap(), huge_pages(), wake_ups()]);
     checks
 }
 
@@ -307,4 +307,25 @@ fn huge_pages() -> Check {
     let text = read("/sys/kernel/mm/transparent_hugepage/enabled");
     let mode = text.as_deref().and_then(|text| text.split(['[', ']']).nth(1)).unwrap_or("absent");
     Check::found("transparent huge pages", false, format!("{mode}; off for programs under Ebb"))
+}
+
+/// How a virtual machine's idle CPUs wait decides what the two wake-ups of each fault cost.
+fn wake_ups() -> Check {
+    const POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+    let name = "idle CPUs wake quickly";
+    let driver = read("/sys/devices/system/cpu/cpuidle/current_driver").unwrap_or_default();
+    let poll: Option<u64> = read(POLL).and_then(|text| text.parse().ok());
+    match poll {
+        Some(0) if driver == "haltpoll" => {
+            let detail = "a virtual machine whose idle CPUs halt at once (guest_halt_poll_ns is 0)";
+            let consequence = "a wake-up from CPU to CPU may take tens of microseconds, and a fault \
+                               is two; Ebb avoids that only for programs with one faulting thread";
+            let fix = format!("echo 200000 | sudo tee {POLL}");
+            Check::missing(name, false, detail, consequence, &fix)
+        }
+        Some(ns) if driver == "haltpoll" => {
+            Check::found(name, false, format!("they poll for {ns} ns first"))
+        }
+        _ => Check::found(name, false, "as the hardware does"),
+    }
 }
