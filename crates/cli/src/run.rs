@@ -12,8 +12,9 @@ use ebb_sys::signals::{self, Change, Signals};
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, process};
 use rustix::event::{PollFd, PollFlags, poll};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
@@ -181,11 +182,23 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The agent before what was to be loaded anyway, without the agent of a run around this one: two
+/// agents would both join this run, and every page count twice.
 fn preload(agent: &Path) -> OsString {
+    let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let around = std::env::var_os(ENV_SOCKET).map(PathBuf::from);
+    preload_list(agent, &others, around.as_deref().and_then(Path::parent))
+}
+
+fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString {
     let mut value = agent.as_os_str().to_owned();
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
-        value.push(":");
-        value.push(others);
+    for other in others.as_bytes().split(|byte| matches!(byte, b':' | b' ')) {
+        let other = Path::new(OsStr::from_bytes(other));
+        let theirs = around.is_some_and(|folder| other.starts_with(folder));
+        if !other.as_os_str().is_empty() && !theirs {
+            value.push(":");
+            value.push(other);
+        }
     }
     value
 }
@@ -373,5 +386,21 @@ pub fn pager() -> ExitCode {
     match ebb_pager::serve(&Socket::new(socket)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(FAILED, format!("the pager failed: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_of_a_run_around_this_one_is_not_loaded_beside_its_own() {
+        let agent = Path::new("/tmp/ebb-2/agent.so");
+        let list = |others: &str, around| preload_list(agent, OsStr::new(others), around);
+        assert_eq!(list("", None), "/tmp/ebb-2/agent.so");
+        let others = "/tmp/ebb-1/agent.so:/lib/a.so /lib/b.so";
+        let outer = Path::new("/tmp/ebb-1");
+        assert_eq!(list(others, Some(outer)), "/tmp/ebb-2/agent.so:/lib/a.so:/lib/b.so");
+        assert_eq!(list("/lib/a.so", None), "/tmp/ebb-2/agent.so:/lib/a.so");
     }
 }
