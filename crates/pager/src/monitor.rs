@@ -133,9 +133,12 @@ impl Monitor<'_> {
                 self.manage(mm, resident);
             }
         }
+        // A child that has not greeted is a stranger too, and its pages are counted already.
+        let infants = mms.iter().any(|mm| mm.is_infant());
         total += self
             .strangers
             .values()
+            .filter(|(_, sightings)| !infants || *sightings >= SIGHTINGS)
             .map(|(statm, _)| statm.anonymous_pages().unwrap_or(0))
             .sum::<u64>();
         self.account(total, &growing)
