@@ -4,6 +4,7 @@
 use ebb_e2e::MIB;
 use ebb_e2e::launch::{Launch, Outcome};
 use ebb_e2e::same::record;
+use std::process::Command;
 
 /// Every word is right; what it took of memory is told apart.
 fn torture(seconds: u64, seed: u64, limit: u64) -> Outcome {
@@ -29,6 +30,21 @@ fn forks_beside_busy_threads_keep_the_limit() {
 fn other_seeds_in_a_quarter_of_the_memory() {
     for seed in 2..=5 {
         torture(6, seed, 24 * MIB);
+    }
+}
+
+/// Agents that wait for a processor answer late, and are not for that taken for dead.
+#[test]
+fn on_a_machine_with_other_things_to_do() {
+    let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let mut others = [busy(), busy(), busy(), busy()];
+    let results = [2, 3].map(|seed| std::panic::catch_unwind(|| torture(3, seed, 24 * MIB)));
+    for other in &mut others {
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+    for result in results {
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
 }
 

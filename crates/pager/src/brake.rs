@@ -6,7 +6,8 @@
 //! mark, the running threads of processes that grow in such areas are held, until reclaim has brought
 //! it back.
 //!
-//! * B1: agents are never held: reclaim needs them. Nor are processes that have none yet.
+//! * B1: agents are never held: reclaim needs them. Nor are processes whose agent does not run
+//!   yet.
 //! * B2: only threads that run are held: one that waits in a system call grows nothing, and some
 //!   calls would notice.
 //! * B3: held for [`LONGEST`] at most at a time; a hold counts as threads waiting for memory, so that a
@@ -56,13 +57,51 @@ impl Brake {
 
     /// Holds the running threads of a process until the next look that finds the tree within its limit.
     pub fn hold(&mut self, mm: &Mm) {
-        let Some(agent) = mm.link.get().map(crate::link::Link::thread) else { return };
-        for (thread, state) in proc::threads(mm.pid.load(Relaxed)) {
+        if let Some(link) = mm.link.get() {
+            self.hold_beside(mm.pid.load(Relaxed), link.thread());
+        }
+    }
+
+    /// Holds the running threads of process `pid` except its agent's. None if that does not run yet: it
+    /// is one of them that will start it.
+    fn hold_beside(&mut self, pid: u32, agent: u32) {
+        if agent == 0 {
+            return;
+        }
+        for (thread, state) in proc::threads(pid) {
             let ours = thread == agent || self.held.contains(&thread);
             // Another may trace it: then it is that one's.
             if state == 'R' && !ours && trace::hold(thread).is_ok() {
                 self.held.push(thread);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Brake;
+    use ebb_sys::trace;
+    use std::process::Command;
+    use std::time::{Duration, Instant};
+
+    /// A forked child was held between its greeting and the start of its agent; nothing of it could be
+    /// reclaimed then, so it was never let go, and the run ended as out of memory.
+    #[test]
+    fn a_child_that_has_yet_to_start_its_agent_is_not_held() {
+        let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut brake = Brake::default();
+        brake.hold_beside(child.id(), 0);
+        assert!(!brake.is_on());
+        while !brake.is_on() && Instant::now() < deadline {
+            brake.hold_beside(child.id(), u32::MAX);
+        }
+        assert!(brake.is_on(), "it runs all the time");
+        while !brake.held.iter().all(|&thread| trace::let_go(thread)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -11,7 +11,7 @@ use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::resident::{Dropped, Entry, Place};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
 use ebb_store::{Page, page_hash};
-use ebb_sys::process;
+use ebb_sys::{proc, process};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,8 +26,13 @@ const EINVAL: i32 = 22;
 
 /// How long nothing may be reclaimed, with threads waiting for memory, before the run is given up.
 const HOPELESS: Duration = Duration::from_secs(2);
+/// The same while an agent does not answer: the machine may be busy, or the process stopped.
+const SILENCE: Duration = Duration::from_secs(10);
 /// How often pages that could not leave memory are tried again.
 const UNPARK: Duration = Duration::from_millis(500);
+
+/// How many processes are listed when memory runs out.
+const LISTED_MAX: usize = 16;
 
 /// A batch that its agent began and did not finish.
 struct Stalled {
@@ -106,7 +111,11 @@ impl Reclaim<'_> {
             let since = *self.hopeless_since.get_or_insert_with(Instant::now);
             // A forked child that has yet to greet will have pages to give back.
             let growing_up = || self.pager.mms().iter().any(|mm| mm.is_infant());
-            if since.elapsed() > HOPELESS && self.stalled.is_empty() && !growing_up() {
+            // An agent that was not heard of lately may only have been kept from running.
+            let unheard =
+                self.pager.mms().iter().any(|mm| mm.link.get().is_some() && mm.is_silent());
+            let patience = if unheard { SILENCE } else { HOPELESS };
+            if since.elapsed() > patience && self.stalled.is_empty() && !growing_up() {
                 self.give_up();
                 return;
             }
@@ -562,7 +571,41 @@ impl Reclaim<'_> {
             mib(limit),
             mib(used + u64::from(self.pager.starving.load(Relaxed))),
         ));
+        for line in self.processes() {
+            self.pager.say(&line);
+        }
         self.pager.kill_tree();
+    }
+
+    /// Who holds the memory, a line each, as the kernel's OOM killer lists it.
+    fn processes(&self) -> Vec<String> {
+        let mib = |pages: u64| pages as f64 / 256.0;
+        let mut lines: Vec<(u64, String)> = (self.pager.mms().iter())
+            .map(|mm| {
+                let pid = mm.pid.load(Relaxed);
+                let resident = mm.statm.get().and_then(|statm| statm.anonymous_pages().ok());
+                let resident = resident.unwrap_or(0);
+                let managed = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
+                let agent = match mm.link.get() {
+                    None if mm.is_infant() => "has not joined yet",
+                    None => "never joined",
+                    Some(_) if self.is_stalled(mm.id) => "is in the middle of a batch",
+                    Some(_) if mm.is_silent() => "does not answer",
+                    Some(_) => "answers",
+                };
+                let text = format!(
+                    "process {pid} ({}): {:.1} MiB resident, {:.1} MiB of it managed, {:.1} MiB \
+                     shared with relatives; its agent {agent}",
+                    proc::name(pid),
+                    mib(resident),
+                    mib(managed),
+                    mib(mm.discount.load(Relaxed)),
+                );
+                (resident, text)
+            })
+            .collect();
+        lines.sort_by(|a, b| b.cmp(a));
+        lines.into_iter().map(|(_, text)| text).take(LISTED_MAX).collect()
     }
 }
 
