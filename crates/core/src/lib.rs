@@ -10,6 +10,7 @@ pub mod frame;
 pub mod lru;
 pub mod observe;
 pub mod readahead;
+pub mod reclaim;
 pub mod resident;
 pub mod space;
 pub mod swap;

@@ -202,6 +202,29 @@ choices! {
         /// It has to be used again, in memory or soon after, to be among the generations.
         Probation = "probation",
     }
+    /// The zone kswapd judges by when nobody has asked for any.
+    IdleIndex {
+        /// The lowest: nobody asked is not told apart from the lowest zone.
+        Zero = "zero",
+        /// Told apart; after a sleep without news, the lowest all the same.
+        Sentinel = "sentinel",
+        /// That of the cycle before.
+        Previous = "previous",
+    }
+    /// Which zones have to be in balance before kswapd sleeps.
+    SleepCheck {
+        /// One that could serve the request.
+        Any = "any",
+        /// All that could.
+        All = "all",
+    }
+    /// When kswapd takes back what it said about congestion and dirty pages.
+    FlagClear {
+        /// Whenever a look finds a zone in balance.
+        Check = "check",
+        /// Only when it goes to sleep.
+        Sleep = "sleep",
+    }
     /// How the type to scan is chosen.
     TypeSelect {
         /// Refault rates weighed by swappiness.
@@ -355,6 +378,12 @@ tunables! {
     "gen.exact_target" exact_target: bool = true;
     /// What becomes of dirty file folios.
     "dirty" dirty: Dirty = Dirty::K72;
+    /// The zone kswapd judges by when nobody has asked for any.
+    "kswapd.idle_index" kswapd_idle_index: IdleIndex = IdleIndex::Previous;
+    /// Which zones have to be in balance before kswapd sleeps.
+    "kswapd.balanced" kswapd_balanced: SleepCheck = SleepCheck::Any;
+    /// When kswapd takes back what it said about congestion and dirty pages.
+    "kswapd.clear" kswapd_clear: FlagClear = FlagClear::Sleep;
     /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).
     "classic.fold" classic_fold: u64 = 0;
 }
@@ -389,6 +418,9 @@ impl Tunables {
             exact_target: false,
             type_select: TypeSelect::Pid,
             target_end: TargetEnd::Tail,
+            kswapd_idle_index: IdleIndex::Previous,
+            kswapd_balanced: SleepCheck::Any,
+            kswapd_clear: FlagClear::Sleep,
             ..Self::default()
         };
         Ok(match name {

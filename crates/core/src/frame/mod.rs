@@ -26,7 +26,7 @@ mod models;
 mod pcp;
 mod slow;
 mod state;
-mod sync;
+pub(crate) mod sync;
 mod text;
 mod upkeep;
 pub mod watermark;

@@ -253,6 +253,29 @@ impl ZoneState {
         &self.marks
     }
 
+    /// What the marks are raised by.
+    #[must_use]
+    pub fn boost_pages(&self) -> u64 {
+        self.boost.load(Relaxed)
+    }
+
+    /// Takes back `pages` of the boost.
+    pub fn work_off_boost(&self, pages: u64) {
+        self.set_boost(self.boost.load(Relaxed).saturating_sub(pages));
+    }
+
+    /// Its position among the kinds of zone this machine has.
+    #[must_use]
+    pub fn class(&self) -> usize {
+        self.class
+    }
+
+    /// The node it belongs to.
+    #[must_use]
+    pub fn node(&self) -> usize {
+        self.node
+    }
+
     /// Pages this zone's allocator owns.
     #[must_use]
     pub fn managed(&self) -> u64 {

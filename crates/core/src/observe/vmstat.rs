@@ -83,6 +83,16 @@ counters! {
     PgStealFile "pgsteal_file",
     /// Pages skipped because their zone could not serve.
     PgSkip "pgskip_normal",
+    /// Background reclaim runs.
+    PageOutRun "pageoutrun",
+    /// Short sleeps of kswapd that a request ended.
+    KswapdLowQuickly "kswapd_low_wmark_hit_quickly",
+    /// Sleeps that kswapd gave up because memory was short again.
+    KswapdHighQuickly "kswapd_high_wmark_hit_quickly",
+    /// Entries into direct reclaim.
+    AllocStall "allocstall_normal",
+    /// Tasks made to wait because reserves were nearly gone.
+    PgScanDirectThrottle "pgscan_direct_throttle",
     /// Unevictable pages taken off the lists.
     UnevictableCulled "unevictable_pgs_culled",
     /// Ebb: folios looked at in a generation list, whatever became of them.

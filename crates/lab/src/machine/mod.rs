@@ -34,7 +34,6 @@ pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};
 pub use flusher::DirtySpec;
 pub use histogram::Histogram;
-pub use kswapd::KswapdSpec;
 pub use mem::{Access, Mem, Region};
 pub use outcome::{Outcome, Sample};
 pub use sched::Machine;

@@ -84,8 +84,9 @@ impl Mem {
         self.out.spent_ns = 0;
         self.out.freed = 0;
         self.recover_slots();
-        sc.may_swap = self.out.swap_has_room();
-        self.stranded |= !sc.may_swap;
+        let room = self.out.swap_has_room();
+        sc.may_swap &= room;
+        self.stranded |= !room;
         let cx = cx!(self, now);
         let begun = self.out.started.len();
         for m in &mut self.memcgs {

@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use ebb_core::types::Pfn;
 
 use super::Access;
-use super::kswapd::{Kswapd, KswapdSpec};
+use super::kswapd::Kswapd;
 use super::mem::{Fault, Mem, STREAMS, Stream};
 use super::outcome::{Outcome, Sample};
 use crate::workload::{KINDS, Program, Step};
@@ -105,11 +105,6 @@ impl Machine {
             limit_ns: 0,
             stopped: false,
         }
-    }
-
-    /// Sets when kswapd works and sleeps.
-    pub fn set_kswapd(&mut self, spec: KswapdSpec) {
-        self.kswapd.spec = spec;
     }
 
     /// Ends the run this long after the start, whoever still works.

@@ -69,7 +69,6 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         mem.add_space(space.memcg, &space.regions);
     }
     let mut machine = Machine::new(mem, s.machine.cpus);
-    machine.set_kswapd(s.machine.kswapd.clone());
     machine.set_limit_ns((s.measure.seconds * 1e9) as u64);
     machine.set_sample_ns(samples);
     for thread in plan.threads {
@@ -131,11 +130,13 @@ fn metrics(o: &Outcome) -> Metrics {
     put("kswapd_s", o.spent.kswapd_ns as f64 / 1e9);
     put("lock_wait_s", o.spent.lock_wait_ns as f64 / 1e9);
     put("lock_hold_s", o.spent.lock_hold_ns as f64 / 1e9);
-    put("kswapd_sleeps", o.kswapd.sleeps as f64);
-    put("kswapd_early_sleeps", o.kswapd.early_sleeps as f64);
-    put("kswapd_wakes", o.kswapd.wakes as f64);
-    put("kswapd_passes", o.kswapd.passes as f64);
-    put("kswapd_useless_passes", o.kswapd.useless_passes as f64);
+    let k = &o.kswapd.counts;
+    put("kswapd_sleeps", k.sleeps as f64);
+    put("kswapd_naps", k.naps as f64);
+    put("kswapd_early_sleeps", k.early as f64);
+    put("kswapd_wakes", k.wakes as f64);
+    put("kswapd_passes", k.passes as f64);
+    put("kswapd_useless_passes", k.unasked_passes as f64);
     put("kswapd_awake_pct", 100.0 * o.kswapd.awake_ns as f64 / o.elapsed_ns.max(1) as f64);
     put("oom_kills", o.kills as f64);
     m

@@ -17,7 +17,7 @@ pub use build::{Metrics, run_once};
 pub use builtin::{BUILTIN, Builtin, find};
 pub use error::{ScenarioError, nearest};
 
-use crate::machine::{Costs, DeviceSpec, DirtySpec, KswapdSpec};
+use crate::machine::{Costs, DeviceSpec, DirtySpec};
 use crate::workload::WorkloadSpec;
 
 /// The hardware.
@@ -33,9 +33,6 @@ pub struct MachineSpec {
     pub dma: u32,
     /// Frames that stay free in the DMA zone once the machine is up; the others are taken.
     pub dma_free: Option<u64>,
-    /// When kswapd works and sleeps.
-    #[serde(default)]
-    pub kswapd: KswapdSpec,
     /// Frames that are taken from the start and never given back.
     #[serde(default)]
     pub reserved: u32,

@@ -1,0 +1,170 @@
+//! Who reclaims, when they sleep, who waits and for what.
+//!
+//! Everything here is a decision, never an act: nothing sleeps, nothing knows the time by itself, no
+//! thread is made. A driver (the pager's threads, the lab's events) asks for the next step, carries it
+//! out and says what came of it.
+//!
+//! * [`desk`]: where requests for kswapd are left, and what is known of a node's trouble.
+//! * [`kswapd`]: the loop of the background reclaimer, [`balance`] one run of it.
+//!
+//! What memory looks like comes through [`Node`]; there is one predicate for "in balance", and wakers,
+//! runs and sleep all use it.
+
+pub mod balance;
+pub mod desk;
+pub mod kswapd;
+#[cfg(all(test, loom))]
+mod models;
+#[cfg(all(test, not(loom)))]
+mod scenarios;
+
+pub use balance::{Pass, Passed};
+pub use desk::{Asked, Desk, Flags};
+pub use kswapd::{Kswapd, KswapdStats, Step};
+
+use crate::frame::watermark::Level;
+use crate::frame::{AllocFlags, Frames, MAX_ORDER, Order, ZoneItem};
+use crate::tunables::{FlagClear, IdleIndex, SleepCheck, Tunables};
+
+/// Runs without any progress after which a node counts as hopeless: kswapd leaves it to those who
+/// allocate.
+pub const FAILURES_MAX: u32 = 16;
+/// kswapd's first, short sleep.
+pub const NAP_MS: u64 = 100;
+/// Kinds of zone a node can have.
+pub const CLASSES_MAX: usize = 6;
+/// The least a zone contributes to a run's target.
+const ZONE_TARGET_MIN: u64 = 32;
+
+/// A node's memory, as reclaim control sees it. Classes are positions among the kinds of zone, lowest
+/// first.
+pub trait Node {
+    /// Kinds of zone.
+    fn classes(&self) -> usize;
+
+    /// Whether some zone up to class `highest` passes its high mark, boost included, for a block of
+    /// `order`; also when there is no such zone. Strict, and exact near the marks.
+    fn balanced(&self, order: Order, highest: usize) -> bool;
+
+    /// The same asked of every zone up to `highest`.
+    fn all_balanced(&self, order: Order, highest: usize) -> bool;
+
+    /// Pages one pass should look at or free: the high marks of the zones up to `highest`, at least 32
+    /// each.
+    fn target(&self, highest: usize) -> u64;
+
+    /// What the marks of each class up to `highest` are raised by.
+    fn boosts(&self, highest: usize) -> [u64; CLASSES_MAX];
+
+    /// Takes back the boosts that a run has worked for.
+    fn work_off(&self, boosts: &[u64; CLASSES_MAX]);
+
+    /// Says whether zones up to `highest` are being reclaimed.
+    fn set_active(&self, highest: usize, active: bool);
+
+    /// Tighter counters while kswapd is awake.
+    fn set_awake(&self, awake: bool);
+
+    /// Whether more than half of the reserve below the low marks is left, so that those who allocate
+    /// may reclaim instead of waiting for kswapd.
+    fn reserve_left(&self) -> bool;
+}
+
+/// One node of the frame allocator.
+#[derive(Clone, Copy, Debug)]
+pub struct FramesNode<'a> {
+    /// The allocator.
+    pub frames: &'a Frames,
+    /// Which node.
+    pub node: usize,
+}
+
+impl FramesNode<'_> {
+    fn zones(&self, highest: usize) -> impl Iterator<Item = &crate::frame::Zone> {
+        let node = self.node;
+        self.frames.zones().iter().filter(move |z| {
+            let s = z.state();
+            s.node() == node && s.class() <= highest && s.managed() > 0
+        })
+    }
+}
+
+impl Node for FramesNode<'_> {
+    fn classes(&self) -> usize {
+        self.zones(usize::MAX).map(|z| z.state().class() + 1).max().unwrap_or(1)
+    }
+
+    fn balanced(&self, order: Order, highest: usize) -> bool {
+        self.frames.balanced(self.node, order, highest, false)
+    }
+
+    fn all_balanced(&self, order: Order, highest: usize) -> bool {
+        self.zones(highest).all(|zone| {
+            let (free, mark) =
+                (zone.state().free_pages_safe(), zone.state().effective_mark(Level::High));
+            zone.watermark_ok_with(order, mark, highest, AllocFlags::NONE, free)
+        })
+    }
+
+    fn target(&self, highest: usize) -> u64 {
+        self.zones(highest).map(|z| z.state().marks().high.max(ZONE_TARGET_MIN)).sum()
+    }
+
+    fn boosts(&self, highest: usize) -> [u64; CLASSES_MAX] {
+        let mut boosts = [0; CLASSES_MAX];
+        for zone in self.zones(highest) {
+            boosts[zone.state().class()] = zone.state().boost_pages();
+        }
+        boosts
+    }
+
+    fn work_off(&self, boosts: &[u64; CLASSES_MAX]) {
+        for zone in self.zones(usize::MAX) {
+            let pages = boosts[zone.state().class()];
+            if pages > 0 {
+                zone.state().work_off_boost(pages);
+            }
+        }
+    }
+
+    fn set_active(&self, highest: usize, active: bool) {
+        self.frames.set_reclaim_active(self.node, highest, active);
+    }
+
+    fn set_awake(&self, awake: bool) {
+        self.frames.set_counter_pressure(self.node, awake);
+    }
+
+    fn reserve_left(&self) -> bool {
+        let (mut free, mut reserve) = (0, 0);
+        for zone in self.zones(usize::MAX) {
+            reserve += zone.state().marks().min;
+            free += zone.state().counters().snapshot(ZoneItem::FreePages);
+        }
+        reserve == 0 || free > reserve / 2
+    }
+}
+
+/// The steps of kswapd's history, each a switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// The zone judged by when nobody asked.
+    pub idle: IdleIndex,
+    /// Which zones have to be in balance before it sleeps.
+    pub sleep: SleepCheck,
+    /// When flags are cleared.
+    pub clear: FlagClear,
+}
+
+impl Policy {
+    /// As the switches say.
+    #[must_use]
+    pub fn of(tun: &Tunables) -> Self {
+        Self { idle: tun.kswapd_idle_index, sleep: tun.kswapd_balanced, clear: tun.kswapd_clear }
+    }
+}
+
+/// The larger of two orders as kept in requests; beyond the allocator's largest there is none.
+fn order_of(order: u8) -> Order {
+    Order::new(order.min(MAX_ORDER)).unwrap_or(Order::ZERO)
+}
