@@ -440,6 +440,8 @@ fn copy_pins(to: *const Shared) {
     }
 }
 
+const MADV_POPULATE_WRITE: usize = 23;
+
 /// Bytes of glibc's thread descriptor, generously.
 const THREAD_DESCRIPTOR_BYTES: u64 = 2560;
 
@@ -461,6 +463,17 @@ fn pin_thread(descriptor: u64) {
     for vpn in descriptor >> 12..=last {
         // SAFETY: the mapping lives as long as the process.
         insert_pin(unsafe { &(*shared).pinned }, vpn);
+    }
+    // SAFETY: the mapping lives as long as the process.
+    if unsafe { (*shared).managing.load(Acquire) } == 1 {
+        // What the pager did to a page just before it could know of the pin is undone by a write,
+        // made by the kernel: the thread may have ended, and its stack be gone.
+        let start = descriptor & !4095;
+        let len = (last + 1) * 4096 - start;
+        // SAFETY: changes no content, and fails where nothing is mapped.
+        unsafe {
+            call(syscall::MADVISE, [start as usize, len as usize, MADV_POPULATE_WRITE, 0, 0, 0]);
+        }
     }
 }
 

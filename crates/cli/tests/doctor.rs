@@ -17,7 +17,11 @@ impl Public {
         };
         mode(&folder, 0o777);
         let public = Self(folder);
-        std::fs::copy(env!("CARGO_BIN_EXE_ebb"), public.ebb()).expect("copy ebb");
+        // By another process: a writable descriptor of this one would be inherited by what other tests
+        // start meanwhile, and the copy could not be executed ("text file busy").
+        let from = env!("CARGO_BIN_EXE_ebb");
+        let copied = Command::new("cp").arg(from).arg(public.ebb()).status().expect("cp");
+        assert!(copied.success());
         mode(&public.ebb(), 0o755);
         public
     }

@@ -4,6 +4,7 @@
  */
 #include "common.h"
 
+#include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
 
@@ -131,9 +132,42 @@ static int case_robust_lock(int argc, char **argv) {
     return 0;
 }
 
+static void *end_later(void *argument) {
+    usleep((uintptr_t)argument * 2000);
+    return argument;
+}
+
+/* Threads that were there before a fork end after it, while a child shares all pages, their control
+ * blocks with them. */
+static int case_forked_threads(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    for (long wave = 0; wave < number(argc, argv, 1, 8); wave++) {
+        pthread_t threads[16];
+        for (long i = 0; i < 16; i++)
+            MUST(pthread_create(&threads[i], NULL, end_later, (void *)(i + 10)) == 0);
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            ballast_change(&b);
+            ballast_check(&b, "in the child");
+            _exit(7);
+        }
+        for (long i = 0; i < 16; i++) {
+            void *result;
+            MUST(pthread_join(threads[i], &result) == 0 && result == (void *)(i + 10));
+        }
+        ballast_check(&b, "beside the child");
+        int status;
+        MUST(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+    }
+    puts("forked-threads: ok");
+    return 0;
+}
+
 static const struct test_case cases[] = {
     {"threads", case_threads}, {"standard-threads", case_standard_threads},
-    {"late-threads", case_late_threads}, {"robust-lock", case_robust_lock}, {NULL, NULL},
+    {"late-threads", case_late_threads}, {"robust-lock", case_robust_lock},
+    {"forked-threads", case_forked_threads}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) { return run_case(cases, argc, argv); }

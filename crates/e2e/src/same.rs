@@ -23,19 +23,6 @@ pub fn same_in_less(name: &str, launch: &Launch) -> Outcome {
     plain
 }
 
-/// As [`same_in_less`], without a look at the limit.
-pub fn same_results_in_less(name: &str, launch: &Launch) -> Outcome {
-    let plain = launch.run();
-    plain.expect_code(0);
-    record(name, 100, &plain);
-    for percent in PERCENTS {
-        let limited = launch.clone().limit(plain.peak.bytes * percent / 100).run();
-        record(name, percent, &limited);
-        same(&plain, &limited);
-    }
-    plain
-}
-
 /// Fails unless both runs wrote the same bytes and ended alike.
 #[track_caller]
 pub fn same(plain: &Outcome, limited: &Outcome) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ebb_e2e::build::{root, script};
 use ebb_e2e::client::{Answer, Connection, Random, value_of};
 use ebb_e2e::launch::{Launch, Outcome, Running};
-use ebb_e2e::same::{PERCENTS, need, record, same_in_less, same_results_in_less};
+use ebb_e2e::same::{PERCENTS, need, record, same_in_less};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -24,22 +24,12 @@ fn python_with_large_dicts() {
     same_in_less("python dicts", &launch.env("PYTHONHASHSEED", "1"));
 }
 
-fn forked_workers() -> Launch {
-    need(PYTHON);
-    Launch::new(PYTHON).arg(script("workers.py")).arg("500000").at_most(120)
-}
-
+/// Four processes that share and copy their pages.
 #[test]
 fn python_with_forked_workers() {
-    same_results_in_less("python multiprocessing", &forked_workers());
-}
-
-/// The kernel copies pages that relatives share without telling anyone, and a shared page is free only
-/// when the last of them has let it go.
-#[test]
-#[ignore = "not met: 22 MiB over a limit of 65 while four processes share and copy their pages"]
-fn python_with_forked_workers_keeps_the_limit() {
-    same_in_less("python multiprocessing", &forked_workers());
+    need(PYTHON);
+    let workers = Launch::new(PYTHON).arg(script("workers.py")).arg("500000").at_most(120);
+    same_in_less("python multiprocessing", &workers);
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub struct Counters {
     pub faults_fresh: AtomicU64,
     pub faults_rescued: AtomicU64,
     pub faults_loaded: AtomicU64,
+    pub faults_copied: AtomicU64,
     pub faults_stale: AtomicU64,
     pub pages_ahead: AtomicU64,
     pub cooled: AtomicU64,

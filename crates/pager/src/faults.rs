@@ -5,6 +5,7 @@
 
 use crate::counters;
 use crate::fork;
+use crate::guard;
 use crate::loads::Load;
 use crate::mm::{Mm, State};
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
@@ -330,8 +331,16 @@ impl Server<'_> {
         }
     }
 
-    /// The first write to a page that was only read before its area was registered.
+    /// The first write to a page that was only read before its area was registered, or to one that
+    /// was shared with a relative.
     fn unprotect(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
+        let known = matches!(state.space.get(vpn), Entry::Resident(_));
+        if known && let Some(pages) = guard::own_run(mm, state, vpn) {
+            return match mm.uffd.unprotect(touch.address, pages * PAGE_SIZE as u64) {
+                Ok(()) => Answer::Given,
+                Err(error) => self.not_placed(mm, touch, error),
+            };
+        }
         if !self.charge(mm, touch) {
             return Answer::Later;
         }
@@ -340,10 +349,13 @@ impl Server<'_> {
                 if state.space.get(vpn) == Entry::None {
                     self.pager.resident().map(&mut state.space, vpn, Arrival::Fresh, None);
                     mm.known.fetch_add(1, Relaxed);
+                    counters::count(&self.pager.counters.faults_fresh);
+                } else if known {
+                    guard::copied(mm);
+                    counters::count(&self.pager.counters.faults_copied);
                 } else {
                     self.uncharge();
                 }
-                counters::count(&self.pager.counters.faults_fresh);
                 self.answered(touch);
                 Answer::Given
             }

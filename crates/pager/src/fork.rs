@@ -2,9 +2,10 @@
 //!
 //! Called by the fault thread with the parent's (or the child's) state held, and nothing else.
 
+use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
 use crate::server::Pager;
-use crate::{counters, monitor};
+use crate::{counters, guard, monitor};
 use ebb_core::resident::{Dropped, Entry, Space};
 use ebb_core::types::Vpn;
 use ebb_sys::uffd::{Mode, Uffd};
@@ -77,11 +78,18 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
     space.for_each(|_, entry| {
         resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
     });
-    let child = Arc::new(Mm::new(id, uffd, space, areas, pool, pager.window_max()));
+    // The child does not run yet. The parent does: the monitor's turn.
+    let pins = || parent.link.get().map(Link::pins).unwrap_or_default();
+    let guarded =
+        guard::is_needed(pager, resident.unsigned_abs()) && guard::raise(&uffd, &areas, &pins());
+    let child = Mm::new(id, uffd, space, areas, pool, pager.window_max()).related_to(parent);
+    let child = Arc::new(child);
     child.known.store(resident, Relaxed);
     // All of it is the parent's too, until counted.
     child.discount.store(resident as u64, Relaxed);
-    child.related.store(true, Relaxed);
+    child.guarded.store(guarded, Relaxed);
+    // Both may be copied from now on: what was guarded before is, what has come since is not.
+    parent.guarded.store(false, Relaxed);
     parent.related.store(true, Relaxed);
     if let Err(error) = pager.add_mm(&child) {
         pager.complain(&format!("cannot serve a forked process: {error}"));

@@ -24,6 +24,7 @@ mod counters;
 mod door;
 mod faults;
 mod fork;
+mod guard;
 mod link;
 mod loads;
 mod mm;

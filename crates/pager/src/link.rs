@@ -70,6 +70,15 @@ impl Link {
         false
     }
 
+    /// The pages that must stay, in order.
+    #[must_use]
+    pub fn pins(&self) -> Vec<u64> {
+        let there = self.shared.pinned.iter().map(|place| place.load(Acquire));
+        let mut pins: Vec<u64> = there.filter(|&vpn| vpn > PINNED_GRAVE).collect();
+        pins.sort_unstable();
+        pins
+    }
+
     /// The pages of `[start, end)` are unmapped: whatever was pinned there is no more.
     pub fn unpin(&self, start: u64, end: u64) {
         if end - start > PINNED_MAX as u64 / 16 {
@@ -101,6 +110,12 @@ impl Link {
     pub fn leave(&self, code: u8) {
         // A full line is emptied first; this is called again.
         let _ = self.socket.send_now(&[TELL_LEAVE, code]);
+    }
+
+    /// Whether the agent's thread runs.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.shared.ready.load(Acquire) != 0
     }
 
     /// The agent's thread.

@@ -5,6 +5,7 @@ use crate::pool::Pool;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::MmId;
+use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{self, Statm};
 use ebb_sys::process;
 use ebb_sys::uffd::{PlaceError, Uffd};
@@ -14,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// How long a forked child may take to greet.
 const INFANCY: Duration = Duration::from_secs(2);
+
+/// How long it may take until its agent runs.
+const CHILDHOOD: Duration = Duration::from_secs(20);
 
 /// How many pages it is given for that beyond the budget.
 const INFANT_PAGES: u32 = 64;
@@ -25,6 +29,8 @@ const SILENCE_MS: u64 = 200;
 #[derive(Debug)]
 pub struct Mm {
     pub id: MmId,
+    /// Number of the first of all that forks have made of one program.
+    pub family: MmId,
     pub uffd: Uffd,
     /// Process number; 0 until the child of a fork has made itself known.
     pub pid: AtomicU32,
@@ -44,6 +50,9 @@ pub struct Mm {
     pub discount: AtomicU64,
     /// It may share pages with a relative.
     pub related: AtomicBool,
+    /// Writes to what it shares with relatives are guarded.
+    pub guarded: AtomicBool,
+    pagemap: OnceLock<Pagemap>,
     /// Its agent has hung up: dropped as soon as the address space is gone.
     pub closing: AtomicBool,
     /// Its agent did not answer, in milliseconds since `born`; 0: it did.
@@ -75,6 +84,7 @@ impl Mm {
         let streams = Streams::new(window);
         Self {
             id,
+            family: id,
             uffd,
             pid: AtomicU32::new(0),
             probe: pool.start(),
@@ -86,6 +96,8 @@ impl Mm {
             unknown: AtomicU64::new(0),
             discount: AtomicU64::new(0),
             related: AtomicBool::new(false),
+            guarded: AtomicBool::new(false),
+            pagemap: OnceLock::new(),
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
             fed: AtomicU32::new(0),
@@ -94,9 +106,20 @@ impl Mm {
         }
     }
 
-    /// A forked child that may still greet.
+    /// The same as a relative of `parent`.
+    #[must_use]
+    pub fn related_to(mut self, parent: &Self) -> Self {
+        self.family = parent.family;
+        self.related.store(true, Ordering::Relaxed);
+        self
+    }
+
+    /// A forked child that may still greet, or has and is still to start its agent.
     pub fn is_infant(&self) -> bool {
-        self.link.get().is_none() && self.born.elapsed() < INFANCY
+        match self.link.get() {
+            None => self.born.elapsed() < INFANCY,
+            Some(link) => !link.is_ready() && self.born.elapsed() < CHILDHOOD,
+        }
     }
 
     /// Its agent did not answer a batch.
@@ -105,9 +128,12 @@ impl Mm {
         self.silent.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// Whether batches are of no use to it for now: its agent did not answer the last one, and since
-    /// then too little time has passed or the process is stopped.
+    /// Whether batches are of no use to it for now: its agent does not run yet, or did not answer the
+    /// last one, and since then too little time has passed or the process is stopped.
     pub fn is_silent(&self) -> bool {
+        if self.link.get().is_some_and(|link| !link.is_ready()) {
+            return true;
+        }
         let since = self.silent.load(Ordering::Relaxed);
         if since == 0 {
             return false;
@@ -145,6 +171,19 @@ impl Mm {
             let _ = self.statm.set(statm);
         }
         self.pid.store(pid, Ordering::Relaxed);
+    }
+
+    /// Its page map; None if it is not known which process it is, or that one has ended.
+    pub fn pagemap(&self) -> Option<&Pagemap> {
+        if let Some(pagemap) = self.pagemap.get() {
+            return Some(pagemap);
+        }
+        let task = self.task();
+        if task == 0 {
+            return None;
+        }
+        let opened = Pagemap::open(task).ok()?;
+        Some(self.pagemap.get_or_init(|| opened))
     }
 
     /// A thread through which its memory and its files in /proc can be reached: the agent's, which

@@ -4,6 +4,8 @@
 //! is far. While it is far nothing is registered at all and memory costs what it costs without Ebb.
 
 use crate::brake::Brake;
+use crate::guard;
+use crate::link::Link;
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::solo::Watch;
@@ -119,6 +121,7 @@ impl Monitor<'_> {
             self.take_census(&mms);
         }
         self.count_sharing(&mms);
+        self.guard(&mms);
         let mut total = 0;
         let mut growing = Vec::new();
         for mm in &mms {
@@ -249,6 +252,15 @@ impl Monitor<'_> {
         self.sharing_pause = began.elapsed() * 3;
     }
 
+    /// Guards what relatives share, as soon as there would be no room for all copies of it.
+    fn guard(&self, mms: &[Arc<Mm>]) {
+        let bare = |mm: &&Arc<Mm>| mm.related.load(Relaxed) && !mm.guarded.load(Relaxed);
+        let copies: u64 = mms.iter().filter(bare).map(|mm| mm.discount.load(Relaxed)).sum();
+        if copies > 0 && guard::is_needed(self.pager, copies) {
+            mms.iter().filter(bare).for_each(|mm| guard::raise_all(mm));
+        }
+    }
+
     /// Registers the areas that appeared since the last look, if memory says that there are any.
     fn manage(&mut self, mm: &Arc<Mm>, resident: u64) {
         let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
@@ -317,6 +329,10 @@ impl Monitor<'_> {
             return;
         }
         state.areas.add(start, end);
+        if mm.guarded.load(Relaxed) {
+            let pins = mm.link.get().map(Link::pins).unwrap_or_default();
+            guard::raise_range(&mm.uffd, start, end, &pins);
+        }
         // Pages only read so far are the kernel's zero page and cost nothing; a write would make pages
         // of them behind our back, so it is made to ask.
         let uffd = &mm.uffd;

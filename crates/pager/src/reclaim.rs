@@ -53,9 +53,13 @@ struct Reclaim<'a> {
     stalled: Vec<Stalled>,
     /// Frames whose pages were made the process's own and are worth another try.
     unshared: HashSet<u32>,
+    /// Frames of the cool ones whose pages were shared with a relative before that.
+    separated: HashSet<u32>,
     unparked: Instant,
     hopeless_since: Option<Instant>,
     store_error: Option<String>,
+    /// Shared pages wait for room for copies of them.
+    crowded: bool,
     /// Pages looked at.
     scanned: u64,
     /// Pages that could not be moved since something last could: locked or not writable, and busy.
@@ -71,9 +75,11 @@ pub fn run(pager: &Arc<Pager>) {
         pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),
         stalled: Vec::new(),
         unshared: HashSet::new(),
+        separated: HashSet::new(),
         unparked: Instant::now(),
         hopeless_since: None,
         store_error: None,
+        crowded: false,
         scanned: 0,
         fixed: 0,
         busy: 0,
@@ -141,7 +147,8 @@ impl Reclaim<'_> {
         if cool < target.max(BATCH_MAX as u64) {
             progress += self.cool(BATCH_MAX);
         }
-        if cool >= target / 2 || self.pager.starving.load(Relaxed) > 0 {
+        let crowded = std::mem::take(&mut self.crowded);
+        if cool >= target / 2 || crowded || self.pager.starving.load(Relaxed) > 0 {
             progress += self.evict(BATCH_MAX);
         }
         progress + self.drop_retired(BATCH_MAX / 2)
@@ -251,6 +258,9 @@ impl Reclaim<'_> {
                 if result == 0 {
                     resident.cool(&mut state.space, pfn, place);
                     cooled += 1;
+                    if self.unshared.remove(&pfn.0) {
+                        self.separated.insert(pfn.0);
+                    }
                     continue;
                 }
                 if result == EEXIST {
@@ -293,8 +303,25 @@ impl Reclaim<'_> {
         cooled
     }
 
+    /// Whether a batch of copies of one's own may be made now. They free nothing before the last
+    /// relative has let go of what they are copies of, so no stock is laid in of them: what is cool goes
+    /// to the store first.
+    fn has_room_for_copies(&self) -> bool {
+        let resident = self.pager.resident();
+        let batch = BATCH_MAX as u64;
+        resident.zone.free() > 2 * batch || resident.count(Place::Cool) < batch
+    }
+
     /// Pages also mapped by a relative cannot be moved until the process has its own copies.
     fn unshare(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>) -> usize {
+        if !self.has_room_for_copies() {
+            frames.iter().for_each(|pfn| {
+                self.unshared.remove(&pfn.0);
+            });
+            self.settle(mm, &frames, Fate::Retry);
+            self.crowded = true;
+            return 0;
+        }
         let link = mm.link.get().expect("it executed a batch");
         let operations: Vec<Operation> = {
             let state = mm.lock();
@@ -305,6 +332,15 @@ impl Reclaim<'_> {
                 .map(|vpn| Operation::Unshare { start: vpn.address(), len: PAGE_SIZE as u64 })
                 .collect()
         };
+        if mm.guarded.load(Relaxed) {
+            // The agent would wait for the fault thread at every page.
+            for operation in &operations {
+                if let Operation::Unshare { start, len } = *operation {
+                    // What is gone is not guarded either.
+                    let _ = mm.uffd.unprotect(start, len);
+                }
+            }
+        }
         match link.execute(&operations) {
             Outcome::Done => {
                 // At worst every one of them is a new page now; counted anew before long.
@@ -439,11 +475,13 @@ impl Reclaim<'_> {
     fn commit_evict(&mut self, mm: &Arc<Mm>, victims: &[Victim]) -> usize {
         let mut evicted = 0;
         let mut dropped = Dropped::default();
+        let mut offers = Vec::new();
         {
             let mut guard = mm.lock();
             let state = &mut *guard;
             let mut resident = self.pager.resident();
             for victim in victims {
+                let separated = self.separated.remove(&victim.pfn.0);
                 let Some(slot) = victim.stored else { continue };
                 let there = still_cool(&resident, state, mm.id, victim.pfn);
                 if there.is_none_or(|there| there.address != victim.address) {
@@ -462,11 +500,44 @@ impl Reclaim<'_> {
                 let place = resident.evict(&mut state.space, victim.pfn, slot);
                 state.pool.retire(place);
                 evicted += 1;
+                if separated {
+                    resident.slots.share(slot);
+                    offers.push((victim.vpn, slot));
+                }
             }
         }
+        self.offer(mm, &offers, &mut dropped);
         self.pager.discard(&dropped);
         counters::add(&self.pager.counters.evicted, evicted as u64);
         evicted
+    }
+
+    /// Pages that relatives share leave memory when the last of them has let go: they are next, and
+    /// what is stored of one serves all, as far as it is still the same when they go.
+    fn offer(&self, from: &Arc<Mm>, offers: &[(Vpn, SlotId)], dropped: &mut Dropped) {
+        if offers.is_empty() {
+            return;
+        }
+        let others = self.pager.mms();
+        let relative = |mm: &&Arc<Mm>| mm.id != from.id && mm.family == from.family;
+        for mm in others.iter().filter(relative) {
+            let state = mm.lock();
+            let mut resident = self.pager.resident();
+            for &(vpn, slot) in offers {
+                if let Entry::Resident(pfn) | Entry::Cool(pfn) = state.space.get(vpn)
+                    && resident.frame(pfn).slot().is_none()
+                {
+                    resident.slots.share(slot);
+                    resident.set_copy(pfn, Some(slot));
+                    if matches!(resident.frame(pfn).place, Place::Generation(_)) {
+                        resident.put_first(pfn);
+                    }
+                }
+            }
+        }
+        // What was held for this.
+        let mut resident = self.pager.resident();
+        offers.iter().for_each(|&(_, slot)| resident.release_slot(slot, dropped));
     }
 
     /// Has agents drop the pool pages that are of no more use, where there are at least `least`.
@@ -571,8 +642,9 @@ impl Reclaim<'_> {
             mib(limit),
             mib(used + u64::from(self.pager.starving.load(Relaxed))),
         ));
-        for line in self.processes() {
-            self.pager.say(&line);
+        let processes = self.processes();
+        if processes.len() > 1 {
+            processes.iter().for_each(|line| self.pager.say(line));
         }
         self.pager.kill_tree();
     }
@@ -589,6 +661,7 @@ impl Reclaim<'_> {
                 let agent = match mm.link.get() {
                     None if mm.is_infant() => "has not joined yet",
                     None => "never joined",
+                    Some(link) if !link.is_ready() => "does not run yet",
                     Some(_) if self.is_stalled(mm.id) => "is in the middle of a batch",
                     Some(_) if mm.is_silent() => "does not answer",
                     Some(_) => "answers",

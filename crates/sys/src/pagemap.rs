@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -33,6 +34,8 @@ const PAGEMAP_SCAN: libc::c_ulong =
 const PRESENT: u64 = 1 << 3;
 const ZERO_PAGE: u64 = 1 << 5;
 const REGIONS_MAX: usize = 512;
+/// Most pages that `exclusive_run` looks at.
+pub const EXCLUSIVE_RUN_MAX: usize = 256;
 
 /// The page map of one process.
 #[derive(Debug)]
@@ -59,6 +62,21 @@ impl Pagemap {
     /// Calls `found(start, end)` for each run of pages that are the kernel's shared zero page.
     pub fn scan_zero(&self, start: u64, end: u64, found: impl FnMut(u64, u64)) -> io::Result<()> {
         self.scan(start, end, 0, found)
+    }
+
+    /// Of the pages from `page` (a page number) on, at most `most`: how many in a row are in memory
+    /// and mapped by this process alone.
+    pub fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
+        const PRESENT: u64 = 1 << 63;
+        const EXCLUSIVE: u64 = 1 << 56;
+        let mut words = [0; 8 * EXCLUSIVE_RUN_MAX];
+        let bytes = &mut words[..8 * most.min(EXCLUSIVE_RUN_MAX)];
+        let got = self.file.read_at(bytes, page * 8)?;
+        let alone = |word: &&[u8]| {
+            let word = u64::from_ne_bytes((*word).try_into().expect("chunks of eight"));
+            word & PRESENT != 0 && word & EXCLUSIVE != 0
+        };
+        Ok(bytes[..got].chunks_exact(8).take_while(alone).count())
     }
 
     fn scan(

@@ -1,0 +1,91 @@
+//! The guard: has writes to pages that relatives share ask first.
+//!
+//! After a fork the kernel copies each page that either side writes to, at its own speed, and tells
+//! nobody: near the limit a child that writes to what it inherited would double the tree's memory
+//! unseen. So shared pages are write-protected on both sides. The first write to one arrives as a
+//! message, the copy is charged, and waits for memory like any other page.
+//!
+//! * G1: pages that hold what the kernel writes when a thread ends are left out: no message is sent
+//!   for a fault at that moment, and the write would be lost (`Link::pins`).
+//! * G2: a page that turns out to be the process's own costs nothing: the guard is lifted from it and
+//!   from those beside it.
+//! * G3: the guard is about memory only: a page that escapes it (registered later, a change in
+//!   flight) is copied unseen and found by the next measurement.
+
+use crate::mm::{Areas, Mm, State};
+use crate::server::Pager;
+use ebb_core::resident::Entry;
+use ebb_core::types::{PAGE_SIZE, Vpn};
+use ebb_sys::pagemap::EXCLUSIVE_RUN_MAX;
+use ebb_sys::uffd::{PlaceError, Uffd};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Pages that may be copied unseen beside the reserve: a little.
+const UNSEEN_PAGES: u64 = 64;
+
+/// Whether `copies` more pages would not fit.
+pub fn is_needed(pager: &Pager, copies: u64) -> bool {
+    pager.managing.load(Relaxed) && copies > UNSEEN_PAGES && pager.resident().zone.free() < copies
+}
+
+/// Guards the pages of `areas`, `pins` (in order) excepted. False if the address space is changing:
+/// to be tried again.
+pub fn raise(uffd: &Uffd, areas: &Areas, pins: &[u64]) -> bool {
+    areas.iter().all(|(start, end)| raise_range(uffd, start, end, pins))
+}
+
+/// The same for one range.
+pub fn raise_range(uffd: &Uffd, start: u64, end: u64, pins: &[u64]) -> bool {
+    let page = PAGE_SIZE as u64;
+    let protect = |from: u64, to: u64| {
+        // What is gone needs no guard.
+        from >= to || uffd.protect(from, to - from) != Err(PlaceError::Changing)
+    };
+    let first = pins.partition_point(|&vpn| vpn * page < start);
+    let mut at = start;
+    for &vpn in pins[first..].iter().take_while(|&&vpn| vpn * page < end) {
+        if !protect(at, vpn * page) {
+            return false;
+        }
+        at = (vpn + 1) * page;
+    }
+    protect(at, end)
+}
+
+/// Guards a process that shares pages with relatives. For the monitor.
+pub fn raise_all(mm: &Mm) {
+    let Some(link) = mm.link.get() else { return };
+    let areas = mm.lock().areas.clone();
+    let pins = link.pins();
+    if !raise(&mm.uffd, &areas, &pins) {
+        return;
+    }
+    mm.guarded.store(true, Relaxed);
+    // Pinned in between.
+    let late = link.pins().into_iter().filter(|vpn| pins.binary_search(vpn).is_err());
+    for vpn in late {
+        // It may be gone again.
+        let _ = mm.uffd.unprotect(vpn * PAGE_SIZE as u64, PAGE_SIZE as u64);
+    }
+}
+
+/// How many pages from a guarded one on are the process's own: the guard is lifted from them. None:
+/// that page is shared, and the write will copy it.
+pub fn own_run(mm: &Mm, state: &State, vpn: Vpn) -> Option<u64> {
+    let pagemap = mm.pagemap()?;
+    let end = state.areas.end_of(vpn.address()).unwrap_or(vpn.address() + PAGE_SIZE as u64);
+    let most = Vpn::of_address(end).0 - vpn.0;
+    let run = pagemap.exclusive_run(vpn.0, EXCLUSIVE_RUN_MAX.min(most as usize)).ok()?;
+    // Beyond a page that we know nothing of there may be the kernel's zero page, which is guarded too.
+    let known = (0..run as u64)
+        .take_while(|&ahead| matches!(state.space.get(Vpn(vpn.0 + ahead)), Entry::Resident(_)))
+        .count() as u64;
+    (known > 0).then_some(known)
+}
+
+/// A page shared with relatives was copied: less of the process is theirs.
+pub fn copied(mm: &Mm) {
+    let less = |discount: u64| discount.checked_sub(1);
+    // None left to take off: the next count is near.
+    let _ = mm.discount.fetch_update(Relaxed, Relaxed, less);
+}
