@@ -16,3 +16,4 @@ pub mod space;
 pub mod swap;
 pub mod tunables;
 pub mod types;
+pub mod writeback;

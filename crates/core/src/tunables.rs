@@ -225,6 +225,13 @@ choices! {
         /// Only when it goes to sleep.
         Sleep = "sleep",
     }
+    /// When those who reclaim give up.
+    OomRule {
+        /// After so many rounds that freed nothing.
+        Rounds = "rounds",
+        /// When nothing is freed and no write ends any more.
+        Progress = "progress",
+    }
     /// How the type to scan is chosen.
     TypeSelect {
         /// Refault rates weighed by swappiness.
@@ -384,6 +391,8 @@ tunables! {
     "kswapd.balanced" kswapd_balanced: SleepCheck = SleepCheck::Any;
     /// When kswapd takes back what it said about congestion and dirty pages.
     "kswapd.clear" kswapd_clear: FlagClear = FlagClear::Sleep;
+    /// When those who reclaim give up.
+    "reclaim.oom" oom: OomRule = OomRule::Progress;
     /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).
     "classic.fold" classic_fold: u64 = 0;
 }
@@ -421,6 +430,7 @@ impl Tunables {
             kswapd_idle_index: IdleIndex::Previous,
             kswapd_balanced: SleepCheck::Any,
             kswapd_clear: FlagClear::Sleep,
+            oom: OomRule::Rounds,
             ..Self::default()
         };
         Ok(match name {

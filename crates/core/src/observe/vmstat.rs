@@ -93,6 +93,10 @@ counters! {
     AllocStall "allocstall_normal",
     /// Tasks made to wait because reserves were nearly gone.
     PgScanDirectThrottle "pgscan_direct_throttle",
+    /// File pages made dirty.
+    NrDirtied "nr_dirtied",
+    /// File pages written.
+    NrWritten "nr_written",
     /// Unevictable pages taken off the lists.
     UnevictableCulled "unevictable_pgs_culled",
     /// Ebb: folios looked at in a generation list, whatever became of them.

@@ -6,21 +6,28 @@
 //!
 //! * [`desk`]: where requests for kswapd are left, and what is known of a node's trouble.
 //! * [`kswapd`]: the loop of the background reclaimer, [`balance`] one run of it.
+//! * [`direct`]: a task's own reclaim; [`throttle`]: its waits; [`oom`]: when it gives up.
 //!
 //! What memory looks like comes through [`Node`]; there is one predicate for "in balance", and wakers,
 //! runs and sleep all use it.
 
 pub mod balance;
 pub mod desk;
+pub mod direct;
 pub mod kswapd;
 #[cfg(all(test, loom))]
 mod models;
+pub mod oom;
 #[cfg(all(test, not(loom)))]
 mod scenarios;
+pub mod throttle;
 
 pub use balance::{Pass, Passed};
 pub use desk::{Asked, Desk, Flags};
+pub use direct::{Direct, DirectPass, DirectPassed};
 pub use kswapd::{Kswapd, KswapdStats, Step};
+pub use oom::{Achieved, Hope, Verdict};
+pub use throttle::{Outlook, Reason, Throttle};
 
 use crate::frame::watermark::Level;
 use crate::frame::{AllocFlags, Frames, MAX_ORDER, Order, ZoneItem};

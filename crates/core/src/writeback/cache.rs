@@ -1,0 +1,354 @@
+//! Which pages of which files are in memory, and in what state.
+//!
+//! ```text
+//!              insert                 write, first store through a mapping
+//!   absent ------------> clean ---------------------------------> dirty
+//!     ^                  ^ |                                       | ^
+//!     |  evict, truncate | | made dirty while being written        | | the write failed
+//!     +------------------+ +-------------+                 take_batch |
+//!                        |               v                         v |
+//!                        +---------- writing <---------------------+-+
+//!                          end_write
+//! ```
+//! A file's pages are entries of its own tree ([`Space`]); an entry is mapped while a program can reach
+//! the page through it. A page that leaves memory leaves its shadow there.
+//!
+//! Invariants
+//! * I1: a page is in its file's `dirty` set exactly while its folio is `DIRTY`.
+//! * I2: `WRITEBACK` is set from `take_batch` to `end_write`; meanwhile the page is in memory.
+//! * I3: a dirty page leaves memory only by truncation. A page whose write failed is dirty again, and
+//!   the failure is told to everybody who syncs the file, once each.
+//! * I4: an entry is `DIRTY` only if its folio is: the first store through a mapping since the page was
+//!   last clean is reported by [`PageCache::make_dirty`].
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use crate::folio::{LruType, Word};
+use crate::lru::{Ctx, Evicted, Lruvec, Shadow};
+use crate::observe::vmstat::Event;
+use crate::space::{Pte, Space};
+use crate::types::{MmId, Pfn, Vpn};
+
+/// A file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FileId(pub u32);
+
+/// What is at a page of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// It is in memory.
+    Here(Pfn),
+    /// It is not; what it left when it went.
+    Absent(Option<Shadow>),
+    /// Beyond the end of the file.
+    Beyond,
+}
+
+/// How far a truncation got.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Truncated {
+    /// All is gone; pages dropped.
+    Done(u64),
+    /// Pages are being written: call again when some of these writes have ended.
+    Wait(u64),
+}
+
+#[derive(Debug)]
+pub(super) struct File {
+    pub space: Arc<Space>,
+    pub pages: u64,
+    pub dirty: BTreeSet<u64>,
+    /// When the oldest dirty page became so.
+    pub since_ms: u64,
+    pub queued: bool,
+    /// Where the next batch begins.
+    pub cursor: u64,
+    pub writing: u64,
+    /// Failed writes so far.
+    pub failures: u64,
+}
+
+/// The pages of all files.
+#[derive(Debug, Default)]
+pub struct PageCache {
+    pub(super) files: Vec<File>,
+    /// By address space.
+    by_space: Vec<Option<FileId>>,
+    /// Files with dirty pages, those that have waited longest in front.
+    pub(super) queue: VecDeque<FileId>,
+    pub(super) dirty: u64,
+    pub(super) writing: u64,
+    pub(super) written: u64,
+    pub(super) dirtied: u64,
+    /// Reclaim met dirty pages that nobody was writing.
+    pub(super) wanted: bool,
+    pub(super) wakes: u64,
+}
+
+impl PageCache {
+    /// No files.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a file of so many pages, none in memory. Its folios belong to `space`.
+    pub fn add_file(&mut self, space: Arc<Space>, pages: u64) -> FileId {
+        let id = FileId(self.files.len() as u32);
+        let at = space.id().0 as usize;
+        if self.by_space.len() <= at {
+            self.by_space.resize(at + 1, None);
+        }
+        self.by_space[at] = Some(id);
+        self.files.push(File {
+            space,
+            pages,
+            dirty: BTreeSet::new(),
+            since_ms: 0,
+            queued: false,
+            cursor: 0,
+            writing: 0,
+            failures: 0,
+        });
+        id
+    }
+
+    /// The file whose folios belong to `mm`.
+    #[must_use]
+    pub fn file_of(&self, mm: MmId) -> Option<FileId> {
+        self.by_space.get(mm.0 as usize).copied().flatten()
+    }
+
+    fn file(&self, id: FileId) -> &File {
+        &self.files[id.0 as usize]
+    }
+
+    pub(super) fn file_mut(&mut self, id: FileId) -> &mut File {
+        &mut self.files[id.0 as usize]
+    }
+
+    /// The length of a file in pages.
+    #[must_use]
+    pub fn pages(&self, id: FileId) -> u64 {
+        self.file(id).pages
+    }
+
+    /// Makes a file longer; what is new reads as zeros.
+    pub fn extend(&mut self, id: FileId, pages: u64) {
+        let file = self.file_mut(id);
+        file.pages = file.pages.max(pages);
+    }
+
+    /// Dirty pages of all files.
+    #[must_use]
+    pub fn dirty(&self) -> u64 {
+        self.dirty
+    }
+
+    /// Pages being written.
+    #[must_use]
+    pub fn writing(&self) -> u64 {
+        self.writing
+    }
+
+    /// Pages written so far.
+    #[must_use]
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Pages made dirty so far.
+    #[must_use]
+    pub fn dirtied(&self) -> u64 {
+        self.dirtied
+    }
+
+    /// Looks a page up.
+    #[must_use]
+    pub fn find(&self, id: FileId, page: u64) -> Found {
+        let file = self.file(id);
+        if page >= file.pages {
+            return Found::Beyond;
+        }
+        match file.space.tree().find(Vpn(page)).map(|place| place.get()) {
+            Some(pte) if pte.present() => Found::Here(pte.pfn()),
+            Some(pte) => Found::Absent(pte.shadow().map(Shadow)),
+            None => Found::Absent(None),
+        }
+    }
+
+    /// Pages from `page` on that are absent in a row, `most` at most and not beyond the end: what one
+    /// read brings in.
+    #[must_use]
+    pub fn absent_run(&self, id: FileId, page: u64, most: u64) -> u64 {
+        let absent = |i: &u64| matches!(self.find(id, page + i), Found::Absent(_));
+        (0..most).take_while(absent).count() as u64
+    }
+
+    /// Puts a page into the frame `pfn`, which the caller has got and filled (or will, and lets nobody
+    /// see it before). It is told to the lists by the caller, who may batch that.
+    pub fn insert(&mut self, cx: &Ctx, v: &Lruvec, id: FileId, page: u64, pfn: Pfn, flags: Word) {
+        let space = &self.file(id).space;
+        let place = space.tree().place(Vpn(page));
+        let old = place.get();
+        debug_assert!(!old.present(), "a page is brought in once");
+        cx.folios.init(pfn, flags, v.memcg(), space.id(), Vpn(page));
+        if let Some(shadow) = old.shadow() {
+            v.refault(cx, pfn, Shadow(shadow), flags.has(Word::MAPPED));
+        }
+        let bits = if flags.has(Word::MAPPED) { Pte::MAPPED | Pte::ACCESSED } else { 0 };
+        place.table.set(place.index, Pte::of_frame(pfn, bits));
+    }
+
+    /// Maps a page that is here: it can be stored to without anybody being asked from the first store on.
+    pub fn map(&mut self, cx: &Ctx, id: FileId, page: u64, store: bool) {
+        let space = Arc::clone(&self.file(id).space);
+        let place = space.tree().place(Vpn(page));
+        let pte = place.get();
+        debug_assert!(pte.present());
+        cx.folios.set(pte.pfn(), Word::MAPPED);
+        if store {
+            self.make_dirty(cx, id, page, pte.pfn());
+        }
+        let dirty = if store { Pte::DIRTY } else { 0 };
+        place.touch(pte, Pte::MAPPED | Pte::ACCESSED | dirty);
+    }
+
+    /// A page was changed: by a write, or by the first store through a mapping since it was clean.
+    pub fn make_dirty(&mut self, cx: &Ctx, id: FileId, page: u64, pfn: Pfn) {
+        if cx.folios.set(pfn, Word::DIRTY).has(Word::DIRTY) {
+            return;
+        }
+        self.dirty += 1;
+        self.dirtied += 1;
+        cx.stat.add(Event::NrDirtied, 1);
+        let file = self.file_mut(id);
+        if file.dirty.is_empty() {
+            file.since_ms = cx.now_ms;
+        }
+        file.dirty.insert(page);
+        if !file.queued {
+            file.queued = true;
+            self.queue.push_back(id);
+        }
+    }
+
+    /// Whether reclaim may take the folio out, which it has found unused. If so, it is out when this
+    /// returns, and the frame is the caller's.
+    pub fn evict(&mut self, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> Evicted {
+        let w = cx.folios.word(pfn);
+        debug_assert_eq!(w.ty(), LruType::File);
+        if w.has(Word::DIRTY.or(Word::WRITEBACK)) {
+            return Evicted::Busy;
+        }
+        let changed = cx.spaces.unmap(cx.folios, pfn, shadow.0);
+        debug_assert!(!changed, "I4: a store through a mapping is reported");
+        Evicted::Freed
+    }
+
+    /// A page is forgotten, whatever it holds: its file was cut, or its memory is given up.
+    pub fn forget(&mut self, cx: &Ctx, id: FileId, page: u64, pfn: Pfn) {
+        if cx.folios.clear(pfn, Word::DIRTY).has(Word::DIRTY) {
+            self.dirty -= 1;
+            self.file_mut(id).dirty.remove(&page);
+        }
+        let space = &self.file(id).space;
+        let place = space.tree().place(Vpn(page));
+        place.table.set(place.index, Pte(0));
+    }
+
+    /// Cuts a file to `pages`. Each page dropped is handed to `free`, already off the lists of `v`.
+    pub fn truncate(
+        &mut self,
+        cx: &Ctx,
+        v: &Lruvec,
+        id: FileId,
+        pages: u64,
+        mut free: impl FnMut(Pfn),
+    ) -> Truncated {
+        let end = self.file(id).pages;
+        let (mut dropped, mut waiting) = (0, 0);
+        let space = Arc::clone(&self.file(id).space);
+        for page in pages..end {
+            let Some(place) = space.tree().find(Vpn(page)) else { continue };
+            let pte = place.get();
+            if !pte.present() {
+                place.table.set(place.index, Pte(0));
+                continue;
+            }
+            let pfn = pte.pfn();
+            if cx.folios.word(pfn).has(Word::WRITEBACK) {
+                waiting += 1;
+                continue;
+            }
+            v.remove(cx, pfn);
+            self.forget(cx, id, page, pfn);
+            cx.folios.unpin(pfn);
+            free(pfn);
+            dropped += 1;
+        }
+        if waiting > 0 {
+            return Truncated::Wait(waiting);
+        }
+        self.file_mut(id).pages = pages.min(end);
+        Truncated::Done(dropped)
+    }
+
+    /// Whether a file has nothing dirty and nothing being written.
+    #[must_use]
+    pub fn is_clean(&self, id: FileId) -> bool {
+        let file = self.file(id);
+        file.dirty.is_empty() && file.writing == 0
+    }
+
+    /// Failed writes of a file so far: what a descriptor remembers when it is opened.
+    #[must_use]
+    pub fn failures(&self, id: FileId) -> u64 {
+        self.file(id).failures
+    }
+
+    /// The answer to a sync: whether a write has failed since `seen` was last told, which is told now.
+    pub fn synced(&self, id: FileId, seen: &mut u64) -> Result<(), WriteFailed> {
+        let failures = self.file(id).failures;
+        if failures > *seen {
+            *seen = failures;
+            return Err(WriteFailed);
+        }
+        Ok(())
+    }
+
+    /// Recounts everything.
+    ///
+    /// # Panics
+    /// If an invariant does not hold.
+    pub fn check(&self, cx: &Ctx) {
+        let (mut dirty, mut writing) = (0, 0);
+        for file in &self.files {
+            for page in 0..file.pages {
+                let Some(place) = file.space.tree().find(Vpn(page)) else { continue };
+                let pte = place.get();
+                let w = if pte.present() { cx.folios.word(pte.pfn()) } else { Word::default() };
+                assert_eq!(w.has(Word::DIRTY), file.dirty.contains(&page), "I1: page {page}");
+                assert!(!pte.present() || !pte.all(Pte::DIRTY) || w.has(Word::DIRTY), "I4");
+                dirty += u64::from(w.has(Word::DIRTY));
+                writing += u64::from(w.has(Word::WRITEBACK));
+            }
+            assert!(file.dirty.is_empty() || file.queued, "the flusher knows of it");
+        }
+        assert_eq!((dirty, writing), (self.dirty, self.writing), "dirty, being written");
+        assert_eq!(writing, self.files.iter().map(|f| f.writing).sum());
+    }
+}
+
+/// A page could not be written. It is still dirty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WriteFailed;
+
+impl std::fmt::Display for WriteFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a page could not be written")
+    }
+}
+
+impl std::error::Error for WriteFailed {}

@@ -1,0 +1,150 @@
+//! What to write next, and how it ended.
+//!
+//! Files with dirty pages wait in a queue. A batch takes the file that has waited longest, if it is due,
+//! and as many of its pages as it may in the order they lie in the file, beginning where the last batch
+//! stopped; a file with pages left goes to the back.
+
+use std::sync::Arc;
+
+use super::cache::{FileId, PageCache};
+use super::limits::{Limits, Thresholds};
+use crate::folio::Word;
+use crate::lru::{Ctx, Lruvec};
+use crate::observe::vmstat::Event;
+use crate::space::Pte;
+use crate::types::{Pfn, Vpn};
+
+/// Pages of one file begun at a time.
+pub const BATCH_MAX: u64 = 1024;
+
+/// Pages to be written that lie in a row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// Whose.
+    pub file: FileId,
+    /// The first.
+    pub page: u64,
+    /// Their frames, in order.
+    pub frames: Vec<Pfn>,
+}
+
+/// Why pages are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Why {
+    /// They are old.
+    Age,
+    /// There are too many, or reclaim asked.
+    Amount,
+    /// Somebody waits for this file to be on the device.
+    Sync(FileId),
+}
+
+impl PageCache {
+    /// Reclaim met dirty pages at the old end: the flusher has work.
+    pub fn ask_flusher(&mut self) {
+        self.wanted = true;
+    }
+
+    /// Whether reclaim asked and nobody has seen to it.
+    #[must_use]
+    pub fn flusher_asked(&self) -> bool {
+        self.wanted
+    }
+
+    /// Times reclaim asked and was seen to.
+    #[must_use]
+    pub fn flusher_wakes(&self) -> u64 {
+        self.wakes
+    }
+
+    /// Whether the flusher has work that cannot wait for its next look.
+    #[must_use]
+    pub fn flush_now(&self, t: &Thresholds) -> bool {
+        self.dirty > 0 && (self.wanted || self.dirty > t.background)
+    }
+
+    /// Chooses what the flusher writes now: one batch, or nothing.
+    pub fn next_batch(&mut self, cx: &Ctx, limits: &Limits, t: &Thresholds) -> Vec<Run> {
+        let asked = std::mem::take(&mut self.wanted);
+        self.wakes += u64::from(asked);
+        let amount = asked || self.dirty > t.background;
+        let why = if amount { Why::Amount } else { Why::Age };
+        for _ in 0..self.queue.len() {
+            let Some(&id) = self.queue.front() else { break };
+            let file = self.file_mut(id);
+            let due = amount || cx.now_ms >= file.since_ms + limits.expire_ms;
+            if file.dirty.is_empty() || due {
+                self.queue.pop_front();
+                self.file_mut(id).queued = false;
+                let runs = self.take_batch(cx, id, why, BATCH_MAX);
+                if !runs.is_empty() {
+                    return runs;
+                }
+            } else {
+                // Files behind it have waited less.
+                break;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Begins to write up to `most` pages of a file. All that somebody is writing already are left.
+    pub fn take_batch(&mut self, cx: &Ctx, id: FileId, why: Why, most: u64) -> Vec<Run> {
+        let file = self.file_mut(id);
+        let space = Arc::clone(&file.space);
+        let from = if matches!(why, Why::Sync(_)) { 0 } else { file.cursor };
+        let mut runs: Vec<Run> = Vec::new();
+        // Some may be under way already: a few more than can be taken are looked at.
+        let looked = usize::try_from(most.saturating_mul(4)).unwrap_or(usize::MAX);
+        let (after, before) = (file.dirty.range(from..), file.dirty.range(..from));
+        let order: Vec<u64> = after.chain(before).take(looked).copied().collect();
+        let mut taken = 0;
+        for page in order {
+            if taken == most {
+                break;
+            }
+            let place = space.tree().place(Vpn(page));
+            let pfn = place.get().pfn();
+            if cx.folios.word(pfn).has(Word::WRITEBACK) {
+                continue;
+            }
+            // From here on a store through a mapping is the first one again.
+            place.table.clear(place.index, Pte::DIRTY);
+            cx.folios.update(pfn, |w| w.without(Word::DIRTY).with(Word::WRITEBACK));
+            let file = self.file_mut(id);
+            file.dirty.remove(&page);
+            file.cursor = page + 1;
+            taken += 1;
+            match runs.last_mut() {
+                Some(run) if run.page + run.frames.len() as u64 == page => run.frames.push(pfn),
+                _ => runs.push(Run { file: id, page, frames: vec![pfn] }),
+            }
+        }
+        self.dirty -= taken;
+        self.writing += taken;
+        let file = self.file_mut(id);
+        file.writing += taken;
+        file.since_ms = cx.now_ms;
+        if !file.dirty.is_empty() && !file.queued {
+            file.queued = true;
+            self.queue.push_back(id);
+        }
+        runs
+    }
+
+    /// The write of one page ended. A failed one is dirty again, and its file knows.
+    pub fn end_write(&mut self, cx: &Ctx, v: &Lruvec, pfn: Pfn, ok: bool) {
+        let (mm, vpn) = cx.folios.owner(pfn);
+        let Some(id) = self.file_of(mm) else { return };
+        self.writing -= 1;
+        self.file_mut(id).writing -= 1;
+        if ok {
+            self.written += 1;
+            cx.stat.add(Event::NrWritten, 1);
+        } else {
+            self.file_mut(id).failures += 1;
+            self.make_dirty(cx, id, vpn.0, pfn);
+        }
+        v.end_writeback(cx, pfn);
+    }
+}
