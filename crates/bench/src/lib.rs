@@ -2,6 +2,7 @@
 
 pub mod alloc;
 pub mod paging;
+pub mod reclaim;
 
 use std::process::ExitCode;
 
@@ -11,10 +12,11 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     match args.next().as_deref() {
         Some("alloc") => alloc::main(args),
         Some("paging") => paging::main(args),
+        Some("reclaim") => reclaim::main(args),
         // What `paging` starts.
         Some("paging-load") => paging::load(args),
         _ => {
-            eprintln!("usage: ebb bench alloc|paging [--help]");
+            eprintln!("usage: ebb bench alloc|paging|reclaim [--help]");
             ExitCode::from(2)
         }
     }

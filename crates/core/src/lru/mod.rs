@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use pagevec::Pagevec;
-pub use scan::{Evicted, Pageout, Protection, Scan, Shadow, Who};
+pub use scan::{Evicted, Met, Pageout, Protection, Scan, Shadow, Who};
 
 use self::classic::ClassicState;
 use self::r#gen::GenState;

@@ -91,6 +91,25 @@ impl Protection {
     }
 }
 
+/// What a pass met, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Met {
+    /// Taken off the lists to be looked at.
+    pub taken: u64,
+    /// Of these, of files.
+    pub file_taken: u64,
+    /// Dirty, or being written.
+    pub dirty: u64,
+    /// Dirty file pages that nobody was writing.
+    pub unqueued_dirty: u64,
+    /// Being written, and marked to be freed after that.
+    pub writeback: u64,
+    /// Being written, and met so before.
+    pub congested: u64,
+    /// Being written, met so before, and the node knows of the trouble.
+    pub immediate: u64,
+}
+
 /// A reclaim pass: what is asked, and what came of it.
 #[derive(Clone, Debug)]
 pub struct Scan {
@@ -124,6 +143,12 @@ pub struct Scan {
     pub force_deactivate: bool,
     /// An active list was left alone: a failed run may be repeated with `force_deactivate`.
     pub skipped_deactivate: bool,
+    /// The node is known to have dirty pages at the old end: write those met again.
+    pub node_dirty: bool,
+    /// The node is known to have pages under write-out at the old end: count those met again.
+    pub node_writeback: bool,
+    /// What was met.
+    pub met: Met,
     /// Pages freed.
     pub reclaimed: u64,
     /// Pages handed to shrinking.
@@ -155,6 +180,9 @@ impl Scan {
             file_is_tiny: false,
             force_deactivate: false,
             skipped_deactivate: false,
+            node_dirty: false,
+            node_writeback: false,
+            met: Met::default(),
             reclaimed: 0,
             scanned: 0,
             unqueued_dirty: 0,
@@ -188,6 +216,12 @@ pub trait Pageout {
     /// Takes out an isolated folio nobody has touched. On [`Evicted::Freed`] the implementation has
     /// removed the mappings, kept `shadow` where the page was, and owns the frame.
     fn evict(&mut self, cx: &Ctx, pfn: Pfn, ty: LruType, shadow: Shadow) -> Evicted;
+
+    /// Begins to write a dirty file folio that was met again and again. True if its write is under way.
+    fn write_file(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
+        let _ = (cx, pfn);
+        false
+    }
 
     /// Dirty file pages have reached the old end: have them written.
     fn wake_flusher(&mut self) {}

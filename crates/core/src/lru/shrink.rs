@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::r#gen::Deltas;
 use super::r#gen::look_around::look_around;
 use super::scan::{Evicted, MIN_LRU_BATCH};
-use super::{Ctx, Lruvec, Pageout, Pagevec, Scan};
+use super::{Ctx, Lruvec, Pageout, Pagevec, Scan, Who};
 use crate::folio::{FRESH, LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::space::{Area, Pte, References, Space};
@@ -77,6 +77,8 @@ impl Around {
 
 enum Fate {
     Evict,
+    /// A dirty file folio that has to be written here and now.
+    Write,
     Activate,
     Keep,
 }
@@ -91,16 +93,28 @@ pub(crate) fn shrink_batch(
     around: &mut Around,
 ) -> Shrunk {
     let mut found = Shrunk::default();
+    let met = sc.met;
     let mut kept = 0;
     for i in 0..batch.len {
         let pfn = batch.pfns[i];
         let w = cx.folios.word(pfn);
         sc.scanned += w.pages();
-        let stays = match fate(v, cx, sc, pfn, w, &mut found, around) {
+        let stays = match fate(v, cx, sc, pfn, w, around) {
             Fate::Keep => true,
             Fate::Activate => {
                 cx.folios.set(pfn, Word::ACTIVE);
                 found.activated += w.pages();
+                true
+            }
+            Fate::Write => {
+                if out.write_file(cx, pfn) {
+                    cx.stat.add(Event::NrVmscanWrite, w.pages());
+                    cx.folios.set(pfn, Word::RECLAIM);
+                    found.written += w.pages();
+                } else {
+                    cx.folios.set(pfn, Word::ACTIVE);
+                    found.activated += w.pages();
+                }
                 true
             }
             Fate::Evict => evict(v, cx, out, pfn, &mut found),
@@ -112,20 +126,16 @@ pub(crate) fn shrink_batch(
     }
     batch.keep(kept);
     sc.reclaimed += found.reclaimed;
+    found.unqueued_dirty = sc.met.unqueued_dirty - met.unqueued_dirty;
     sc.unqueued_dirty += found.unqueued_dirty;
     cx.stat.add(Event::PgActivate, found.activated);
     found
 }
 
-fn fate(
-    v: &Lruvec,
-    cx: &Ctx,
-    sc: &Scan,
-    pfn: Pfn,
-    w: Word,
-    found: &mut Shrunk,
-    around: &mut Around,
-) -> Fate {
+fn fate(v: &Lruvec, cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word, around: &mut Around) -> Fate {
+    sc.met.taken += w.pages();
+    let file = w.ty() == LruType::File;
+    sc.met.file_taken += if file { w.pages() } else { 0 };
     if w.has(Word::LOCKED) {
         return Fate::Keep;
     }
@@ -136,13 +146,13 @@ fn fate(
     if !sc.may_unmap && w.has(Word::MAPPED) {
         return Fate::Keep;
     }
-    let file_dirty = w.ty() == LruType::File && w.has(Word::DIRTY);
+    let file_dirty = file && w.has(Word::DIRTY);
     if w.has(Word::WRITEBACK) {
-        cx.folios.set(pfn, Word::RECLAIM);
-        return Fate::Activate;
+        return being_written(cx, sc, pfn, w);
     }
     if file_dirty {
-        found.unqueued_dirty += w.pages();
+        sc.met.dirty += w.pages();
+        sc.met.unqueued_dirty += w.pages();
     }
     let refs = references(v, cx, pfn, around);
     if refs.locked {
@@ -159,12 +169,35 @@ fn fate(
     if w.ty() == LruType::Anon && !sc.may_swap {
         return Fate::Activate;
     }
+    if file_dirty && sc.may_write && sc.node_dirty && again(sc, w) {
+        return Fate::Write;
+    }
     if file_dirty {
         cx.folios.set(pfn, Word::RECLAIM);
         cx.stat.add(Event::NrVmscanImmediate, w.pages());
         return Fate::Activate;
     }
     Fate::Evict
+}
+
+/// kswapd meets a folio that was marked for it.
+fn again(sc: &Scan, w: Word) -> bool {
+    sc.who == Who::Kswapd && w.has(Word::RECLAIM)
+}
+
+/// A folio under write-out: it goes among the young and comes back to the old end when it is clean.
+fn being_written(cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word) -> Fate {
+    sc.met.dirty += w.pages();
+    if w.has(Word::RECLAIM) {
+        sc.met.congested += w.pages();
+    }
+    if sc.node_writeback && again(sc, w) {
+        sc.met.immediate += w.pages();
+    } else {
+        cx.folios.set(pfn, Word::RECLAIM);
+        sc.met.writeback += w.pages();
+    }
+    Fate::Activate
 }
 
 /// What a touch means: the multi-gen rule or the classic two-touch rule.

@@ -1,14 +1,14 @@
 //! One run of kswapd: passes of growing pressure until memory is in balance.
 //!
-//! A run aims at one order and one highest zone. It ends when some zone up to that passes its high mark,
-//! or when the pressure has grown to the utmost. Boosted marks are worked off first, gently: nothing is
-//! written or swapped for them.
+//! A run aims at one order and one highest zone. It ends when some zone up to that passes its high
+//! mark, or when the pressure has grown to the utmost. Boosted marks are worked off first, gently:
+//! nothing is written or swapped for them.
 
-use super::desk::Desk;
+use super::desk::{Desk, Flags};
 use super::{CLASSES_MAX, Node, Policy};
 use crate::frame::Order;
 use crate::lru::scan::DEF_PRIORITY;
-use crate::lru::{Scan, Who};
+use crate::lru::{Met, Scan, Who};
 
 /// Below this priority a run for a boost may write after all, and at it stops growing.
 const GENTLE_PRIORITY: u8 = DEF_PRIORITY - 2;
@@ -30,6 +30,10 @@ pub struct Pass {
     pub may_swap: bool,
     /// Files are not preferred merely because there are many cold ones.
     pub cache_trim_off: bool,
+    /// What is known of the node: see [`Flags`].
+    pub node_dirty: bool,
+    /// See [`Flags`].
+    pub node_writeback: bool,
 }
 
 impl Pass {
@@ -43,6 +47,8 @@ impl Pass {
         sc.may_write = self.may_write;
         sc.may_swap = self.may_swap;
         sc.cache_trim_off = self.cache_trim_off;
+        sc.node_dirty = self.node_dirty;
+        sc.node_writeback = self.node_writeback;
         sc
     }
 }
@@ -56,6 +62,8 @@ pub struct Passed {
     pub reclaimed: u64,
     /// Writes are under way whose end will free pages: nothing freed is no failure.
     pub writing: bool,
+    /// What was met, where the lists are classic; multi-gen lists tell the node nothing.
+    pub met: Option<Met>,
 }
 
 /// A run under way.
@@ -135,6 +143,8 @@ impl Balance {
             may_write: !gentle || self.priority < GENTLE_PRIORITY,
             may_swap: !gentle,
             cache_trim_off: self.cache_trim_off,
+            node_dirty: desk.has_flag(Flags::DIRTY),
+            node_writeback: desk.has_flag(Flags::WRITEBACK),
         })
     }
 

@@ -1,12 +1,12 @@
 //! Where requests for kswapd are left, and what is known of a node's trouble.
 //!
-//! Allocating tasks and kswapd meet only here. What is asked for is the largest order and the highest
-//! zone since kswapd last read, and "nobody asked" is a value of its own.
+//! Allocating tasks and kswapd meet only here. What is asked for is the largest order and the
+//! highest zone since kswapd last read, and "nobody asked" is a value of its own.
 //!
 //! Invariants
-//! * I1: a request is recorded before it is looked at whether kswapd sleeps; kswapd says that it lies
-//!   down, and reads what was recorded, in one hold of the lock, before it looks whether it may. So one
-//!   of the two sees the other: no request is lost.
+//! * I1: a request is recorded before it is looked at whether kswapd sleeps; kswapd says that it
+//!   lies down, and reads what was recorded, in one hold of the lock, before it looks whether it
+//!   may. So one of the two sees the other: no request is lost.
 //! * I2: reading a request for a run puts "nobody asked" back.
 //! * I3: flags are cleared by kswapd going to sleep, unless the policy is the old one.
 //!
@@ -15,6 +15,7 @@
 use super::{FAILURES_MAX, FlagClear, Node, Policy, SleepCheck, order_of};
 use crate::frame::Order;
 use crate::frame::sync::{AtomicU32, Mutex, Relaxed, lock};
+use crate::lru::Met;
 
 /// What reclaim has found out about a node since kswapd last slept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -222,6 +223,19 @@ impl Desk {
     #[must_use]
     pub fn has_flag(&self, flag: Flags) -> bool {
         self.flags.load(Relaxed) & flag.0 != 0
+    }
+
+    /// Draws conclusions from what a pass over classic lists met.
+    pub fn note(&self, met: &Met) {
+        if met.writeback > 0 && met.writeback == met.taken {
+            self.set_flag(Flags::WRITEBACK);
+        }
+        if met.unqueued_dirty > 0 && met.unqueued_dirty == met.file_taken {
+            self.set_flag(Flags::DIRTY);
+        }
+        if met.dirty > 0 && met.dirty == met.congested {
+            self.set_flag(Flags::CONGESTED);
+        }
     }
 
     fn clear_flags(&self) {

@@ -1,15 +1,16 @@
 //! Direct reclaim: a task that found no room makes some.
 //!
-//! A run goes from the gentlest priority to the utmost and stops as soon as it has what it came for. If
-//! it got nothing at all, it is repeated: over every memcg, then with the soft protections and the
-//! active lists it had left alone.
+//! A run goes from the gentlest priority to the utmost and stops as soon as it has what it came
+//! for. If it got nothing at all, it is repeated: over every memcg, then with the soft protections
+//! and the active lists it had left alone.
 
 use super::throttle::Reason;
 use crate::frame::{COSTLY_ORDER, Order};
 use crate::lru::scan::{DEF_PRIORITY, SWAP_CLUSTER_MAX};
 use crate::lru::{Scan, Who};
 
-/// Pages a task asks for: at most 32, and for small memories one of `parts` parts of it (0: always 32).
+/// Pages a task asks for: at most 32, and for small memories one of `parts` parts of it (0: always
+/// 32).
 #[must_use]
 pub fn target(pages: u64, parts: u64) -> u64 {
     pages.checked_div(parts).unwrap_or(SWAP_CLUSTER_MAX).clamp(1, SWAP_CLUSTER_MAX)
@@ -185,10 +186,10 @@ mod tests {
         let mut d = Direct::new(32, Order::ZERO);
         let freed = |n| DirectPassed { reclaimed: n, scanned: 4 * n, ..DirectPassed::default() };
         let passes = run(&mut d, |p| freed(if p.priority == 12 { 20 } else { 12 }));
-        assert_eq!(passes.iter().map(|p| (p.priority, p.target)).collect::<Vec<_>>(), [
-            (12, 32),
-            (11, 12)
-        ]);
+        assert_eq!(
+            passes.iter().map(|p| (p.priority, p.target)).collect::<Vec<_>>(),
+            [(12, 32), (11, 12)]
+        );
         assert_eq!((d.reclaimed(), d.efficient(), d.waits_for()), (32, true, None));
     }
 

@@ -11,13 +11,13 @@
 //!    +--- fine after ---  Nap -----------------------------------------------> Run
 //!         100 ms
 //! ```
-//! [`Kswapd::step`] says what to do next: a pass over the lists, a nap, a sleep, or nothing but to come
-//! back; a pass is answered by [`Kswapd::passed`]. A driver that naps calls `step` again when 100 ms are
-//! over or when [`Desk::woken`], whichever is first; one that sleeps, when woken.
+//! [`Kswapd::step`] says what to do next: a pass over the lists, a nap, a sleep, or nothing but to
+//! come back; a pass is answered by [`Kswapd::passed`]. A driver that naps calls `step` again when
+//! 100 ms are over or when [`Desk::woken`], whichever is first; one that sleeps, when woken.
 //!
-//! The three idle policies are three answers to "what if nobody asked": the lowest zone (whose sleep is
-//! then judged for requests that nobody makes), the lowest only after a sleep (kswapd may go round for a
-//! zone nobody asked for), the zone of the cycle before.
+//! The three idle policies are three answers to "what if nobody asked": the lowest zone (whose
+//! sleep is then judged for requests that nobody makes), the lowest only after a sleep (kswapd may
+//! go round for a zone nobody asked for), the zone of the cycle before.
 
 use super::balance::{Balance, Pass, Passed};
 use super::desk::{Desk, Sleep};
@@ -304,6 +304,11 @@ impl Kswapd {
         if let Some(run) = self.run.as_mut() {
             run.passed(desk, passed);
             self.stalled = passed.reclaimed == 0 && passed.writing;
+            if let Some(met) = &passed.met {
+                desk.note(met);
+                // It sees the same pages under write-out again: the disk needs time.
+                self.stalled |= met.immediate > 0;
+            }
         }
     }
 }

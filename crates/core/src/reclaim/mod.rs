@@ -1,15 +1,15 @@
 //! Who reclaims, when they sleep, who waits and for what.
 //!
-//! Everything here is a decision, never an act: nothing sleeps, nothing knows the time by itself, no
-//! thread is made. A driver (the pager's threads, the lab's events) asks for the next step, carries it
-//! out and says what came of it.
+//! Everything here is a decision, never an act: nothing sleeps, nothing knows the time by itself,
+//! no thread is made. A driver (the pager's threads, the lab's events) asks for the next step,
+//! carries it out and says what came of it.
 //!
 //! * [`desk`]: where requests for kswapd are left, and what is known of a node's trouble.
 //! * [`kswapd`]: the loop of the background reclaimer, [`balance`] one run of it.
 //! * [`direct`]: a task's own reclaim; [`throttle`]: its waits; [`oom`]: when it gives up.
 //!
-//! What memory looks like comes through [`Node`]; there is one predicate for "in balance", and wakers,
-//! runs and sleep all use it.
+//! What memory looks like comes through [`Node`]; there is one predicate for "in balance", and
+//! wakers, runs and sleep all use it.
 
 pub mod balance;
 pub mod desk;
@@ -18,6 +18,7 @@ pub mod kswapd;
 #[cfg(all(test, loom))]
 mod models;
 pub mod oom;
+pub mod proactive;
 #[cfg(all(test, not(loom)))]
 mod scenarios;
 pub mod throttle;
@@ -27,6 +28,7 @@ pub use desk::{Asked, Desk, Flags};
 pub use direct::{Direct, DirectPass, DirectPassed};
 pub use kswapd::{Kswapd, KswapdStats, Step};
 pub use oom::{Achieved, Hope, Verdict};
+pub use proactive::Proactive;
 pub use throttle::{Outlook, Reason, Throttle};
 
 use crate::frame::watermark::Level;
@@ -43,8 +45,8 @@ pub const CLASSES_MAX: usize = 6;
 /// The least a zone contributes to a run's target.
 const ZONE_TARGET_MIN: u64 = 32;
 
-/// A node's memory, as reclaim control sees it. Classes are positions among the kinds of zone, lowest
-/// first.
+/// A node's memory, as reclaim control sees it. Classes are positions among the kinds of zone,
+/// lowest first.
 pub trait Node {
     /// Kinds of zone.
     fn classes(&self) -> usize;
@@ -56,8 +58,8 @@ pub trait Node {
     /// The same asked of every zone up to `highest`.
     fn all_balanced(&self, order: Order, highest: usize) -> bool;
 
-    /// Pages one pass should look at or free: the high marks of the zones up to `highest`, at least 32
-    /// each.
+    /// Pages one pass should look at or free: the high marks of the zones up to `highest`, at least
+    /// 32 each.
     fn target(&self, highest: usize) -> u64;
 
     /// What the marks of each class up to `highest` are raised by.
@@ -72,8 +74,8 @@ pub trait Node {
     /// Tighter counters while kswapd is awake.
     fn set_awake(&self, awake: bool);
 
-    /// Whether more than half of the reserve below the low marks is left, so that those who allocate
-    /// may reclaim instead of waiting for kswapd.
+    /// Whether more than half of the reserve below the low marks is left, so that those who
+    /// allocate may reclaim instead of waiting for kswapd.
     fn reserve_left(&self) -> bool;
 }
 

@@ -1,5 +1,6 @@
-//! Models for loom: a task that takes pages and asks, and kswapd, in every schedule within a bound on
-//! preemptions. A nap may end at any moment, so it ends at once: what happens in between is up to loom.
+//! Models for loom: a task that takes pages and asks, and kswapd, in every schedule within a bound
+//! on preemptions. A nap may end at any moment, so it ends at once: what happens in between is up
+//! to loom.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -52,8 +53,8 @@ enum AsksWhen {
 const PREVIOUS: Policy =
     Policy { idle: IdleIndex::Previous, sleep: SleepCheck::Any, clear: FlagClear::Sleep };
 
-/// Takes `takes` pages one by one, asking after each, while kswapd keeps up. When kswapd sleeps for good
-/// and nobody takes any more, memory is in balance.
+/// Takes `takes` pages one by one, asking after each, while kswapd keeps up. When kswapd sleeps for
+/// good and nobody takes any more, memory is in balance.
 fn nobody_is_forgotten(order: AsksWhen, takes: u32, preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -93,7 +94,7 @@ fn work(policy: Policy, node: &Tiny, desk: &Desk, done: &AtomicBool) {
         match kswapd.step(desk, node, &stat) {
             Step::Pass(_) => {
                 node.free.fetch_add(1, Ordering::SeqCst);
-                let passed = Passed { scanned: 1, reclaimed: 1, writing: false };
+                let passed = Passed { scanned: 1, reclaimed: 1, writing: false, met: None };
                 kswapd.passed(desk, &passed);
                 assert!(desk.look().0.is_none_or(|asked| asked == 1), "nobody asks for class 0");
             }
@@ -147,7 +148,8 @@ fn taking_a_request_leaves_nobody_asking() {
         other.join().unwrap();
         let second = desk.take();
         assert_eq!(desk.take(), (None, Order::ZERO));
-        // Each request was read once: the order with the first, the other's class with one of the two.
+        // Each request was read once: the order with the first, the other's class with one of the
+        // two.
         assert_eq!(first.1, Order::HUGE);
         assert_eq!(first.0.max(second.0), Some(1));
     });

@@ -1,9 +1,10 @@
 //! When nothing helps: the decision to give up, from what was achieved.
 //!
-//! Two rules can be had. `rounds` is the kernel's: sixteen rounds of reclaim in a row that freed nothing.
-//! `progress` looks at what was achieved instead: as long as pages are freed by anybody or writes end,
-//! waiting helps and nobody is given up; only when neither has happened for a while although everything
-//! was tried, it is over. With a disk that writes nothing at all the while ends too: no livelock.
+//! Two rules can be had. `rounds` is the kernel's: sixteen rounds of reclaim in a row that freed
+//! nothing. `progress` looks at what was achieved instead: as long as pages are freed by anybody or
+//! writes end, waiting helps and nobody is given up; only when neither has happened for a while
+//! although everything was tried, it is over. With a disk that writes nothing at all the while ends
+//! too: no livelock.
 //!
 //! How old pages are plays no part.
 
@@ -46,8 +47,8 @@ pub struct Hope {
 }
 
 impl Hope {
-    /// Judges a round that freed `reclaimed` pages. `waits`: whether write-out is waited for by the rule
-    /// of rounds (the treatments of dirty pages differ in that).
+    /// Judges a round that freed `reclaimed` pages. `waits`: whether write-out is waited for by the
+    /// rule of rounds (the treatments of dirty pages differ in that).
     pub fn judge(
         &mut self,
         rule: OomRule,
@@ -154,7 +155,10 @@ mod tests {
             let verdict = hope.judge(OomRule::Progress, 0, 0, &seen, false);
             assert_ne!(verdict, Verdict::GiveUp, "round {round}");
         }
-        assert_eq!(hope.judge(OomRule::Progress, 0, 1, &Achieved::default(), false), Verdict::Retry);
+        assert_eq!(
+            hope.judge(OomRule::Progress, 0, 1, &Achieved::default(), false),
+            Verdict::Retry
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! kswapd's history, replayed: one small machine for each bug, with and without its fix.
 //!
-//! The machine: DMA 4096 and Normal 262144 frames, 4 CPUs. Time goes in ticks of 100 us. Allocations are
-//! of the Normal class, kswapd is asked when Normal falls below its low mark, and a page of the LRU is
-//! clean or dirty; the disk cleans so many a tick.
+//! The machine: DMA 4096 and Normal 262144 frames, 4 CPUs. Time goes in ticks of 100 us.
+//! Allocations are of the Normal class, kswapd is asked when Normal falls below its low mark, and a
+//! page of the LRU is clean or dirty; the disk cleans so many a tick.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -255,7 +255,8 @@ impl Sim {
                 let n = (self.lru.len() as u64 >> pass.priority).max(32);
                 let (scanned, reclaimed) = self.scan(n, pass.highest, pass.may_write, true);
                 self.until = self.now + (scanned / self.speed).max(1);
-                self.kswapd.passed(&self.desk, &Passed { scanned, reclaimed, writing: false });
+                self.kswapd
+                    .passed(&self.desk, &Passed { scanned, reclaimed, writing: false, met: None });
             }
             Step::Again => self.until = self.now + 1,
             Step::AwaitWrites => self.until = self.now + 10,
@@ -431,7 +432,10 @@ fn with_a_single_zone_all_policies_are_one() {
             let step = kswapd.step(&desk, &node, &stat);
             if let Step::Pass(_) = step {
                 sim.node.free[NORMAL].set(sim.node.free[NORMAL].get() + 64);
-                kswapd.passed(&desk, &Passed { scanned: 64, reclaimed: 64, writing: false });
+                kswapd.passed(
+                    &desk,
+                    &Passed { scanned: 64, reclaimed: 64, writing: false, met: None },
+                );
             }
             steps.push(step);
         }
@@ -483,7 +487,7 @@ fn a_boost_is_worked_off_gently_and_taken_back() {
         assert!(pass.priority >= 10, "pressure does not grow for a boost");
         gentle += 1;
         node.free[NORMAL].set(node.free[NORMAL].get() + 100);
-        kswapd.passed(&desk, &Passed { scanned: 100, reclaimed: 100, writing: false });
+        kswapd.passed(&desk, &Passed { scanned: 100, reclaimed: 100, writing: false, met: None });
     }
     assert_eq!((gentle, node.boost.get()), (6, 0));
 }
@@ -523,12 +527,12 @@ fn an_order_is_dropped_when_there_is_enough_to_compact() {
     desk.ask(&node, PREVIOUS, order_of(3), NORMAL);
     let Step::Pass(first) = kswapd.step(&desk, &node, &stat) else { panic!("memory is short") };
     assert_eq!(first.order.get(), 3);
-    kswapd.passed(&desk, &Passed { scanned: 32, reclaimed: 16, writing: false });
+    kswapd.passed(&desk, &Passed { scanned: 32, reclaimed: 16, writing: false, met: None });
     let Step::Pass(second) = kswapd.step(&desk, &node, &stat) else { panic!("still short") };
     assert_eq!(second.order, Order::ZERO);
     // Asked again meanwhile: taken up when the run is over, and judged with the sleep.
     desk.ask(&node, PREVIOUS, order_of(2), DMA);
-    kswapd.passed(&desk, &Passed { scanned: 32, reclaimed: 16, writing: false });
+    kswapd.passed(&desk, &Passed { scanned: 32, reclaimed: 16, writing: false, met: None });
     node.free[NORMAL].set(5000);
     assert_eq!(kswapd.step(&desk, &node, &stat), Step::Again);
     assert_eq!(kswapd.step(&desk, &node, &stat), Step::Nap);

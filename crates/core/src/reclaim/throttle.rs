@@ -113,8 +113,8 @@ impl Throttle {
     }
 }
 
-/// Whether so many pages are off the lists that one more reclaimer would find too few. Those who may not
-/// enter file systems are let through: others may wait for them.
+/// Whether so many pages are off the lists that one more reclaimer would find too few. Those who
+/// may not enter file systems are let through: others may wait for them.
 #[must_use]
 pub fn too_many_isolated(isolated: u64, inactive: u64, may_wait_for_io: bool) -> bool {
     let inactive = if may_wait_for_io { inactive / 8 } else { inactive };

@@ -10,16 +10,16 @@
 //!                        +---------- writing <---------------------+-+
 //!                          end_write
 //! ```
-//! A file's pages are entries of its own tree ([`Space`]); an entry is mapped while a program can reach
-//! the page through it. A page that leaves memory leaves its shadow there.
+//! A file's pages are entries of its own tree ([`Space`]); an entry is mapped while a program can
+//! reach the page through it. A page that leaves memory leaves its shadow there.
 //!
 //! Invariants
 //! * I1: a page is in its file's `dirty` set exactly while its folio is `DIRTY`.
 //! * I2: `WRITEBACK` is set from `take_batch` to `end_write`; meanwhile the page is in memory.
-//! * I3: a dirty page leaves memory only by truncation. A page whose write failed is dirty again, and
-//!   the failure is told to everybody who syncs the file, once each.
-//! * I4: an entry is `DIRTY` only if its folio is: the first store through a mapping since the page was
-//!   last clean is reported by [`PageCache::make_dirty`].
+//! * I3: a dirty page leaves memory only by truncation. A page whose write failed is dirty again,
+//!   and the failure is told to everybody who syncs the file, once each.
+//! * I4: an entry is `DIRTY` only if its folio is: the first store through a mapping since the page
+//!   was last clean is reported by [`PageCache::make_dirty`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -178,16 +178,16 @@ impl PageCache {
         }
     }
 
-    /// Pages from `page` on that are absent in a row, `most` at most and not beyond the end: what one
-    /// read brings in.
+    /// Pages from `page` on that are absent in a row, `most` at most and not beyond the end: what
+    /// one read brings in.
     #[must_use]
     pub fn absent_run(&self, id: FileId, page: u64, most: u64) -> u64 {
         let absent = |i: &u64| matches!(self.find(id, page + i), Found::Absent(_));
         (0..most).take_while(absent).count() as u64
     }
 
-    /// Puts a page into the frame `pfn`, which the caller has got and filled (or will, and lets nobody
-    /// see it before). It is told to the lists by the caller, who may batch that.
+    /// Puts a page into the frame `pfn`, which the caller has got and filled (or will, and lets
+    /// nobody see it before). It is told to the lists by the caller, who may batch that.
     pub fn insert(&mut self, cx: &Ctx, v: &Lruvec, id: FileId, page: u64, pfn: Pfn, flags: Word) {
         let space = &self.file(id).space;
         let place = space.tree().place(Vpn(page));
@@ -201,7 +201,8 @@ impl PageCache {
         place.table.set(place.index, Pte::of_frame(pfn, bits));
     }
 
-    /// Maps a page that is here: it can be stored to without anybody being asked from the first store on.
+    /// Maps a page that is here: it can be stored to without anybody being asked from the first
+    /// store on.
     pub fn map(&mut self, cx: &Ctx, id: FileId, page: u64, store: bool) {
         let space = Arc::clone(&self.file(id).space);
         let place = space.tree().place(Vpn(page));
@@ -234,8 +235,8 @@ impl PageCache {
         }
     }
 
-    /// Whether reclaim may take the folio out, which it has found unused. If so, it is out when this
-    /// returns, and the frame is the caller's.
+    /// Whether reclaim may take the folio out, which it has found unused. If so, it is out when
+    /// this returns, and the frame is the caller's.
     pub fn evict(&mut self, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> Evicted {
         let w = cx.folios.word(pfn);
         debug_assert_eq!(w.ty(), LruType::File);
@@ -308,7 +309,8 @@ impl PageCache {
         self.file(id).failures
     }
 
-    /// The answer to a sync: whether a write has failed since `seen` was last told, which is told now.
+    /// The answer to a sync: whether a write has failed since `seen` was last told, which is told
+    /// now.
     pub fn synced(&self, id: FileId, seen: &mut u64) -> Result<(), WriteFailed> {
         let failures = self.file(id).failures;
         if failures > *seen {

@@ -1,8 +1,8 @@
 //! What to write next, and how it ended.
 //!
-//! Files with dirty pages wait in a queue. A batch takes the file that has waited longest, if it is due,
-//! and as many of its pages as it may in the order they lie in the file, beginning where the last batch
-//! stopped; a file with pages left goes to the back.
+//! Files with dirty pages wait in a queue. A batch takes the file that has waited longest, if it is
+//! due, and as many of its pages as it may in the order they lie in the file, beginning where the
+//! last batch stopped; a file with pages left goes to the back.
 
 use std::sync::Arc;
 
@@ -130,6 +130,26 @@ impl PageCache {
             self.queue.push_back(id);
         }
         runs
+    }
+
+    /// Begins to write one dirty page, alone. False if it is not dirty, or being written already.
+    pub fn take_one(&mut self, cx: &Ctx, pfn: Pfn) -> Option<(FileId, u64)> {
+        let w = cx.folios.word(pfn);
+        let (mm, vpn) = cx.folios.owner(pfn);
+        let id = self.file_of(mm)?;
+        if !w.has(Word::DIRTY) || w.has(Word::WRITEBACK) {
+            return None;
+        }
+        let space = Arc::clone(&self.file_mut(id).space);
+        let place = space.tree().place(vpn);
+        place.table.clear(place.index, Pte::DIRTY);
+        cx.folios.update(pfn, |w| w.without(Word::DIRTY).with(Word::WRITEBACK));
+        self.dirty -= 1;
+        self.writing += 1;
+        let file = self.file_mut(id);
+        file.dirty.remove(&vpn.0);
+        file.writing += 1;
+        Some((id, vpn.0))
     }
 
     /// The write of one page ended. A failed one is dirty again, and its file knows.

@@ -1,8 +1,8 @@
 //! How many pages may be dirty.
 //!
-//! Shares are of what could be dirty at all: free pages and file pages, less what must stay free. Between
-//! the background and the dirty threshold nobody waits yet in the lower half (`freerun`); above it those
-//! who write are slowed down, the more the closer they come to the limit.
+//! Shares are of what could be dirty at all: free pages and file pages, less what must stay free.
+//! Between the background and the dirty threshold nobody waits yet in the lower half (`freerun`);
+//! above it those who write are slowed down, the more the closer they come to the limit.
 
 /// An amount of dirty memory.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -62,8 +62,8 @@ pub const fn dirtyable(free: u64, file: u64, reserves: u64) -> u64 {
 }
 
 impl Limits {
-    /// In pages, for memory of which `dirtyable` pages could be dirty. `urgent`: the task must not wait
-    /// if that can be helped.
+    /// In pages, for memory of which `dirtyable` pages could be dirty. `urgent`: the task must not
+    /// wait if that can be helped.
     #[must_use]
     pub fn thresholds(&self, dirtyable: u64, urgent: bool) -> Thresholds {
         let dirty = self.dirty.of(dirtyable);
@@ -89,8 +89,8 @@ impl Thresholds {
         u64::midpoint(self.freerun(), self.dirty)
     }
 
-    /// By what the pace of writers is multiplied at `dirty` pages: 1 at the setpoint, 2 at most, 0 at the
-    /// limit.
+    /// By what the pace of writers is multiplied at `dirty` pages: 1 at the setpoint, 2 at most, 0
+    /// at the limit.
     #[must_use]
     pub fn ratio(&self, dirty: u64) -> f64 {
         if dirty >= self.dirty {

@@ -5,8 +5,8 @@
 //! * [`flush`]: choosing what to write and taking note of how it ended.
 //! * [`limits`]: how much may be dirty; [`pace`]: how fast those who write may go on.
 //!
-//! Contents and devices are the driver's: the cache says "read this run", "write that run", and is told
-//! how it went. One owner calls it; it holds no lock while it calls the lists.
+//! Contents and devices are the driver's: the cache says "read this run", "write that run", and is
+//! told how it went. One owner calls it; it holds no lock while it calls the lists.
 
 pub mod cache;
 pub mod flush;

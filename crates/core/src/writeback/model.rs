@@ -1,8 +1,8 @@
 //! The page cache against the simplest thing that could be right: an array of pages for each file.
 //!
 //! Contents live here: a cell for each frame, a cell for each page of the disk. A write to the disk
-//! carries what the page held when it began, and may fail. Every read is compared, and in the end every
-//! page.
+//! carries what the page held when it began, and may fail. Every read is compared, and in the end
+//! every page.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! How fast those who make pages dirty may go on.
 //!
-//! Owns the estimate of a device's write bandwidth and of the pace that each writer may keep so that all
-//! together make as many pages dirty as the device writes. The estimate is corrected by what was
-//! measured: too many dirtied pages for the bandwidth, and the pace falls in that proportion.
+//! Owns the estimate of a device's write bandwidth and of the pace that each writer may keep so
+//! that all together make as many pages dirty as the device writes. The estimate is corrected by
+//! what was measured: too many dirtied pages for the bandwidth, and the pace falls in that
+//! proportion.
 
 use super::limits::Thresholds;
 
@@ -96,8 +97,8 @@ mod tests {
 
     const T: Thresholds = Thresholds { background: 10_000, dirty: 20_000 };
 
-    /// `writers` that could make any number of pages dirty, and a device; returns pages dirty over time,
-    /// each millisecond, and the longest pause.
+    /// `writers` that could make any number of pages dirty, and a device; returns pages dirty over
+    /// time, each millisecond, and the longest pause.
     fn run(writers: usize, device_per_ms: u64, guess: f64, ms: u64) -> (Vec<u64>, u64) {
         let mut pace = Pace::new(guess);
         let mut dirty = 0u64;

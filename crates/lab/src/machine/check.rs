@@ -16,11 +16,7 @@ impl Mem {
         let cx = cx!(self, now);
         for m in &mut self.memcgs {
             m.pagevec.drain(&m.lruvec, &cx);
-            // Generations of a type that cannot be reclaimed pass their folios by: where these are says
-            // nothing any more.
-            if !self.stranded {
-                m.lruvec.check_invariants(&cx);
-            }
+            m.lruvec.check_invariants(&cx);
         }
         let mut dirty = [0; 2];
         let mut present = vec![0; self.memcgs.len()];
@@ -51,8 +47,8 @@ impl Mem {
         if stored != self.out.slots {
             return Err(format!("{stored} pages are stored, {} slots are in use", self.out.slots));
         }
-        if dirty != [self.flusher.dirty, self.flusher.writeback] {
-            let counted = [self.flusher.dirty, self.flusher.writeback];
+        let counted = [self.out.cache.dirty(), self.out.cache.writing()];
+        if dirty != counted {
             return Err(format!("{dirty:?} file pages are dirty and written, {counted:?} counted"));
         }
         self.out.frames.drain_all();

@@ -1,21 +1,18 @@
-//! Dirty file pages: who writes them, when, and who has to wait.
+//! The flusher of the simulated machine: when it works, and what writers wait for.
 //!
-//! A reduced model of the kernel's: pages are written in the order in which they became dirty, in runs
-//! of neighbours, once they are old, while there are more than the background share, and whenever
-//! reclaim asks. Who dirties a page while the share of dirty and written pages is at its limit waits.
-//! The shares are of all memory, or of the smallest memcg's limit.
-//!
-//! Invariants
-//! * I1: `dirty` counts the file folios that are `DIRTY`; each has an entry in the queue.
-//! * I2: `writeback` counts the file folios that are `WRITEBACK`.
+//! Which pages are dirty, what is written next, how much may be dirty and how fast writers may go
+//! on is the engine's ([`ebb_core::writeback`]); here is what a device and a clock add. The shares
+//! are of what could be dirty in the machine, or in the memcg where that is least.
 
-use std::collections::VecDeque;
-
-use ebb_core::folio::{LruType, Word};
-use ebb_core::types::{Pfn, Vpn};
+use ebb_core::folio::LruType;
+use ebb_core::frame::ZoneItem;
+use ebb_core::lru::Ctx;
+use ebb_core::types::Pfn;
+use ebb_core::writeback::limits::{Amount, dirtyable};
+use ebb_core::writeback::{Limits, Pace, Thresholds, Why};
 use serde::Deserialize;
 
-use super::mem::Mem;
+use super::mem::{Mem, cx};
 
 /// Shares and times, as in the kernel's `vm.dirty_*`.
 #[derive(Clone, Debug, Deserialize)]
@@ -37,139 +34,148 @@ impl Default for DirtySpec {
     }
 }
 
-/// One page that became dirty.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    pfn: u32,
-    space: u32,
-    page: u32,
-    since_ns: u64,
-}
-
-/// The dirty pages.
-#[derive(Debug, Default)]
+/// The flusher.
+#[derive(Debug)]
 pub struct Flusher {
-    spec: DirtySpec,
-    queue: VecDeque<Entry>,
-    /// Dirty file pages.
-    pub dirty: u64,
-    /// File pages being written.
-    pub writeback: u64,
-    /// The flusher has an event pending.
+    limits: Limits,
+    pub(super) pace: Pace,
+    /// It has an event pending.
     pub awake: bool,
-    /// Times it was asked by reclaim.
-    pub wakes: u64,
+    /// When the device will have done what it was given, by file and in all.
+    busy_until: Vec<u64>,
+    done_at: u64,
+    /// Pages each thread has made dirty since it last paused.
+    made: Vec<u64>,
 }
 
-/// Pages started at a time.
-const BATCH: usize = 1024;
+/// What a device is thought to write before anything was measured, in pages a second.
+const FIRST_GUESS: f64 = 25_600.0;
+/// How long a writer waits at the limit before it looks again.
+const LIMIT_PAUSE_NS: u64 = 10_000_000;
+
+impl Default for Flusher {
+    fn default() -> Self {
+        Self::new(&DirtySpec::default())
+    }
+}
 
 impl Flusher {
     /// With these shares.
     #[must_use]
-    pub fn new(spec: DirtySpec) -> Self {
-        Self { spec, ..Self::default() }
+    pub fn new(spec: &DirtySpec) -> Self {
+        let limits = Limits {
+            background: Amount::Percent(spec.background_pct),
+            dirty: Amount::Percent(spec.limit_pct),
+            expire_ms: (spec.expire_s * 1e3) as u64,
+            interval_ms: (spec.interval_s * 1e3) as u64,
+        };
+        Self {
+            limits,
+            pace: Pace::new(FIRST_GUESS),
+            awake: false,
+            busy_until: Vec::new(),
+            done_at: 0,
+            made: Vec::new(),
+        }
     }
 
     /// How often it looks.
     #[must_use]
     pub fn interval_ns(&self) -> u64 {
-        (self.spec.interval_s * 1e9) as u64
+        self.limits.interval_ms * 1_000_000
     }
 
-    /// A clean page became dirty.
-    pub(super) fn add(&mut self, pfn: Pfn, space: usize, page: u64, now: u64) {
-        self.dirty += 1;
-        let (space, page) = (space as u32, page as u32);
-        self.queue.push_back(Entry { pfn: pfn.0, space, page, since_ns: now });
+    /// How long until the device has done most of what it was given last: no use in giving it more
+    /// before.
+    #[must_use]
+    pub fn busy_ns(&self, now: u64) -> u64 {
+        self.done_at.saturating_sub(now) / 2
     }
 }
 
 impl Mem {
-    fn dirty_share(&self, pct: f64) -> u64 {
-        let all: u64 = self.out.frames.zones().iter().map(|z| z.state().managed()).sum();
-        let least = self.memcgs.iter().map(|m| m.limit).min().unwrap_or(all).min(all);
-        (least as f64 * pct / 100.0) as u64
+    fn thresholds(&self) -> Thresholds {
+        let zones = self.out.frames.zones();
+        let sum = |f: &dyn Fn(&ebb_core::frame::Zone) -> u64| zones.iter().map(f).sum::<u64>();
+        let free = sum(&|z| z.state().counters().read(ZoneItem::FreePages));
+        let reserves = sum(&|z| z.state().marks().high);
+        let file: u64 = self.memcgs.iter().map(|m| m.lruvec.total(LruType::File)).sum();
+        let all = dirtyable(free, file, reserves);
+        let of = |m: &super::mem::Memcg| m.limit.saturating_sub(m.lruvec.total(LruType::Anon));
+        let least = self.memcgs.iter().map(of).min().unwrap_or(all).min(all);
+        self.flusher.limits.thresholds(least, false)
     }
 
-    /// Whether writers have to wait.
-    #[must_use]
-    pub fn too_dirty(&self) -> bool {
-        let f = &self.flusher;
-        f.dirty > 0 && f.dirty + f.writeback > self.dirty_share(f.spec.limit_pct)
+    /// How long thread `thread` has to pause before it makes one more page dirty; 0: not at all.
+    pub fn write_pause(&mut self, thread: usize, now: u64) -> u64 {
+        let (t, cache) = (self.thresholds(), &self.out.cache);
+        let dirty = cache.dirty() + cache.writing();
+        let f = &mut self.flusher;
+        f.pace.update(now, dirty, &t, cache.writing() > 0);
+        if cache.dirty() > 0 && dirty >= t.dirty {
+            return LIMIT_PAUSE_NS;
+        }
+        if f.made.len() <= thread {
+            f.made.resize(thread + 1, 0);
+        }
+        let made = &mut f.made[thread];
+        *made += 1;
+        if *made < t.check_pages(self.out.frames.cpu_count() as u64) {
+            return 0;
+        }
+        let pause = f.pace.pause_ns(*made, dirty, &t);
+        if pause > 0 || dirty <= t.freerun() {
+            *made = 0;
+        }
+        pause
     }
 
     /// Whether the flusher has work that cannot wait for its next look.
     #[must_use]
     pub fn flusher_needed(&self) -> bool {
-        let f = &self.flusher;
-        f.dirty > 0
-            && (self.out.flusher_wanted || f.dirty > self.dirty_share(f.spec.background_pct))
+        self.out.cache.flush_now(&self.thresholds())
     }
 
-    /// Starts writes of what is due, or of one space whatever its age. Returns when the last ends.
+    /// A page of a file was changed.
+    pub(super) fn dirty_file(&mut self, pfn: Pfn, now: u64) {
+        let (mm, vpn) = self.folios.owner(pfn);
+        let Some(file) = self.out.cache.file_of(mm) else { return };
+        let before = self.out.cache.dirtied();
+        let cx = cx!(self, now);
+        self.out.cache.make_dirty(&cx, file, vpn.0, pfn);
+        self.flusher.pace.dirtied(self.out.cache.dirtied() - before);
+    }
+
+    /// Starts writes of what is due, or of one space whatever its age. Returns when the last of
+    /// them, and those of that space that are under way, end.
     pub fn flush(&mut self, now: u64, only: Option<usize>) -> u64 {
-        let background = self.dirty_share(self.flusher.spec.background_pct);
-        let expire = (self.flusher.spec.expire_s * 1e9) as u64;
-        let asked = std::mem::take(&mut self.out.flusher_wanted);
-        self.flusher.wakes += u64::from(asked);
-        let mut due = Vec::new();
-        for _ in 0..self.flusher.queue.len() {
-            let Some(e) = self.flusher.queue.pop_front() else { break };
-            let old = now >= e.since_ns + expire;
-            let wanted = match only {
-                Some(space) => e.space as usize == space,
-                None => due.len() < BATCH && (asked || old || self.flusher.dirty > background),
-            };
-            if !wanted {
-                if only.is_none() {
-                    self.flusher.queue.push_front(e);
-                    break;
-                }
-                self.flusher.queue.push_back(e);
-            } else if self.start(e) {
-                due.push(e);
+        let cx = cx!(self, now);
+        let file = only.and_then(|space| self.out.cache.file_of(self.list[space].id()));
+        let runs = match (only, file) {
+            (Some(_), None) => return now,
+            (Some(_), Some(id)) => self.out.cache.take_batch(&cx, id, Why::Sync(id), u64::MAX),
+            (None, _) => {
+                let t = self.thresholds();
+                self.out.cache.next_batch(&cx, &self.flusher.limits, &t)
             }
-        }
-        due.sort_unstable_by_key(|e| (e.space, e.page));
-        let mut last = now;
-        let mut i = 0;
-        while i < due.len() {
-            let mut n = 1;
-            while i + n < due.len()
-                && due[i + n].space == due[i].space
-                && due[i + n].page == due[i].page + n as u32
-            {
-                n += 1;
+        };
+        for run in &runs {
+            let n = run.frames.len() as u64;
+            let place = (u64::from(run.file.0) << 36) + run.page;
+            let done = self.disk.submit(now, true, place, n);
+            self.out.started.extend(run.frames.iter().map(|&pfn| (done, pfn)));
+            self.out.writing += n;
+            let f = &mut self.flusher;
+            let at = run.file.0 as usize;
+            if f.busy_until.len() <= at {
+                f.busy_until.resize(at + 1, 0);
             }
-            let place = (u64::from(due[i].space) << 36) + u64::from(due[i].page);
-            let done = self.disk.submit(now, true, place, n as u64);
-            for e in &due[i..i + n] {
-                self.out.started.push((done, Pfn(e.pfn)));
-            }
-            self.out.writing += n as u64;
-            last = last.max(done);
-            i += n;
+            f.busy_until[at] = f.busy_until[at].max(done);
+            f.done_at = f.done_at.max(done);
         }
-        last
-    }
-
-    /// Marks a page as being written. False if it is none of the kind any more.
-    fn start(&mut self, e: Entry) -> bool {
-        let pfn = Pfn(e.pfn);
-        let w = self.folios.word(pfn);
-        let owner = (self.list[e.space as usize].id(), Vpn(u64::from(e.page)));
-        if self.folios.owner(pfn) != owner || w.ty() != LruType::File || !w.has(Word::DIRTY) {
-            return false;
+        match file {
+            Some(id) => self.flusher.busy_until.get(id.0 as usize).copied().unwrap_or(now),
+            None => self.flusher.done_at,
         }
-        if w.has(Word::WRITEBACK) {
-            // Dirtied again while being written: later.
-            self.flusher.queue.push_back(e);
-            return false;
-        }
-        self.folios.update(pfn, |w| w.without(Word::DIRTY).with(Word::WRITEBACK));
-        self.flusher.dirty -= 1;
-        self.flusher.writeback += 1;
-        true
     }
 }

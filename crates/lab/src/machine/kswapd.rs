@@ -1,14 +1,15 @@
 //! kswapd on the simulated machine: the engine's protocol, driven by events.
 //!
 //! Which order and zones it works for, when it naps, sleeps and gives up is
-//! [`ebb_core::reclaim::Kswapd`]; here is only what a thread would do: carry out a step, let time pass
-//! for it, come back.
+//! [`ebb_core::reclaim::Kswapd`]; here is only what a thread would do: carry out a step, let time
+//! pass for it, come back.
 
 use ebb_core::frame::Order;
 use ebb_core::reclaim::{
-    Asked, Desk, FramesNode, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Pass, Passed,
+    Asked, FramesNode, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Pass, Passed,
     Policy, Step,
 };
+use ebb_core::tunables::LruKind;
 
 use super::sched::{Event, Machine};
 
@@ -24,7 +25,6 @@ pub struct KswapdStats {
 /// Its state.
 #[derive(Debug, Default)]
 pub struct Kswapd {
-    desk: Desk,
     protocol: Option<Protocol>,
     turn: u64,
     awake_since: Option<u64>,
@@ -38,13 +38,6 @@ const PASS_NS: u64 = 1000;
 /// How often it looks whether writes have ended.
 const WRITES_NS: u64 = 1_000_000;
 
-impl Kswapd {
-    /// Somebody reclaimed something: worth trying again.
-    pub(super) fn not_hopeless(&mut self) {
-        self.desk.progress();
-    }
-}
-
 impl Machine {
     fn kswapd_after(&mut self, ns: u64) {
         self.kswapd.turn += 1;
@@ -57,7 +50,7 @@ impl Machine {
         let node = FramesNode { frames: &self.mem.out.frames, node: 0 };
         let policy = Policy::of(&self.mem.tun);
         let highest = index.min(node.classes() - 1);
-        let asked = self.kswapd.desk.ask(&node, policy, Order::ZERO, highest);
+        let asked = self.mem.out.desk.ask(&node, policy, Order::ZERO, highest);
         // The first request finds it awake: its thread was just made.
         let first = self.kswapd.protocol.is_none();
         if first {
@@ -75,7 +68,7 @@ impl Machine {
         }
         let Some(mut protocol) = self.kswapd.protocol.take() else { return };
         let node = FramesNode { frames: &self.mem.out.frames, node: 0 };
-        let step = protocol.step(&self.kswapd.desk, &node, &self.mem.stat);
+        let step = protocol.step(&self.mem.out.desk, &node, &self.mem.stat);
         match step {
             Step::Nap | Step::Sleep => {
                 if let Some(since) = self.kswapd.awake_since.take() {
@@ -101,15 +94,16 @@ impl Machine {
     fn kswapd_pass(&mut self, protocol: &mut Protocol, pass: &Pass) -> u64 {
         let mut sc = pass.scan(self.mem.tun.swappiness.0);
         self.mem.out.watch_zone = Some(pass.highest);
-        let cost = self.mem.shrink(self.now, None, &mut sc, pass.priority, pass.priority);
+        let cost = self.mem.shrink(self.now, None, &mut sc);
         self.mem.out.watch_zone = None;
         self.mem.spent.kswapd_ns += cost;
         let passed = Passed {
             scanned: sc.scanned,
             reclaimed: self.mem.out.freed,
             writing: self.mem.out.writing > 0,
+            met: (self.mem.tun.lru == LruKind::Classic).then_some(sc.met),
         };
-        protocol.passed(&self.kswapd.desk, &passed);
+        protocol.passed(&self.mem.out.desk, &passed);
         cost
     }
 

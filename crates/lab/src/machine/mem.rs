@@ -76,6 +76,14 @@ pub struct Stream {
     window: u64,
 }
 
+impl Stream {
+    /// A request for so many pages: what is missing of them is read at once, as far as a window goes.
+    #[must_use]
+    pub fn request(space: usize, page: u64, pages: u32) -> Self {
+        Self { space, next: page, window: u64::from(pages).div_ceil(2) }
+    }
+}
+
 /// Reading positions a thread has at once.
 pub const STREAMS: usize = 4;
 const WINDOW_FILE: u64 = 32;
@@ -145,8 +153,6 @@ pub struct Mem {
     pub(super) next_fold: u64,
     direct: u64,
     pub(super) slot_hand: u32,
-    /// Anonymous pages could not be reclaimed at some time.
-    pub(super) stranded: bool,
 }
 
 /// The counters that say what reclaim did.
@@ -217,7 +223,6 @@ impl Mem {
             last_fd: (usize::MAX, 0),
             direct: 1 << 60,
             slot_hand: 0,
-            stranded: false,
         }
     }
 
@@ -246,6 +251,9 @@ impl Mem {
             ends.push((at, *r));
         }
         self.memcgs[memcg].lruvec.generations().spaces().join(space.id());
+        if regions.iter().any(|r| r.backing == Backing::File) {
+            self.out.cache.add_file(Arc::clone(&space), at);
+        }
         self.list.push(space);
         self.owner.push(memcg);
         self.ends.push(ends);
@@ -280,15 +288,19 @@ impl Mem {
             let first = !pte.all(Pte::DIRTY);
             place.touch(pte, Pte::ACCESSED | Pte::DIRTY);
             if first {
-                self.made_dirty(pte.pfn());
+                self.made_dirty(pte.pfn(), now);
             }
         }
         true
     }
 
     /// A mapped page was written for the first time since its entry was last clean.
-    fn made_dirty(&mut self, pfn: Pfn) {
+    fn made_dirty(&mut self, pfn: Pfn, now: u64) {
         let w = self.folios.word(pfn);
+        if !w.has(Word::SWAPBACKED) {
+            self.dirty_file(pfn, now);
+            return;
+        }
         if w.has(Word::SWAPBACKED) && w.has(Word::SWAPCACHE) && !w.has(Word::WRITEBACK) {
             self.folios.clear(pfn, Word::SWAPCACHE);
             self.out.drop_slot();
@@ -296,8 +308,8 @@ impl Mem {
     }
 
     fn touch_fd(&mut self, space: usize, page: u64, pfn: Pfn, access: Access, now: u64) {
-        if access.writes() && !self.folios.set(pfn, Word::DIRTY).has(Word::DIRTY) {
-            self.flusher.add(pfn, space, page, now);
+        if access.writes() && !self.folios.word(pfn).has(Word::DIRTY) {
+            self.dirty_file(pfn, now);
         }
         if self.last_fd == (space, page) {
             return;
@@ -464,7 +476,7 @@ impl Mem {
         let mut bits = Pte::MAPPED | Pte::ACCESSED;
         if access.writes() {
             bits |= Pte::DIRTY;
-            self.made_dirty(pte.pfn());
+            self.made_dirty(pte.pfn(), now);
         }
         place.touch(pte, bits);
     }
@@ -523,6 +535,8 @@ impl Mem {
         memcg.pagevec.add(&memcg.lruvec, &cx, pfn);
         if !access.mapped() {
             self.touch_fd(space, page, pfn, access, now);
+        } else if !anon && bits & Pte::DIRTY != 0 {
+            self.dirty_file(pfn, now);
         }
         Some(pfn)
     }
@@ -536,20 +550,23 @@ impl Mem {
     /// A write ended.
     pub fn end_write(&mut self, now: u64, pfn: Pfn) {
         self.out.writing -= 1;
+        self.out.written_done += 1;
         let memcg = usize::from(self.folios.memcg(pfn).0 - 1);
         let cx = cx!(self, now);
-        self.memcgs[memcg].lruvec.end_writeback(&cx, pfn);
+        let lruvec = &self.memcgs[memcg].lruvec;
         if self.folios.word(pfn).ty() == LruType::File {
-            self.flusher.writeback -= 1;
+            self.out.cache.end_write(&cx, lruvec, pfn, true);
+            self.flusher.pace.written(1);
             return;
         }
+        lruvec.end_writeback(&cx, pfn);
         // Written to while it was under way: the stored copy is stale already.
         let (mm, vpn) = self.folios.owner(pfn);
         let dirty = self.spaces.get(mm).is_some_and(|s| {
             s.tree().find(vpn).is_some_and(|p| p.get().pfn() == pfn && p.get().all(Pte::DIRTY))
         });
         if dirty {
-            self.made_dirty(pfn);
+            self.made_dirty(pfn, now);
         }
     }
 
@@ -578,9 +595,8 @@ impl Mem {
                 if anon && w.has(Word::SWAPCACHE) {
                     self.out.drop_slot();
                 }
-                if !anon && w.has(Word::DIRTY) {
-                    self.flusher.dirty -= 1;
-                    self.folios.clear(pfn, Word::DIRTY);
+                if let Some(file) = self.out.cache.file_of(tree.id()).filter(|_| !anon) {
+                    self.out.cache.forget(&cx, file, vpn, pfn);
                 }
                 self.out.charged[id] -= 1;
                 self.out.release(pfn);

@@ -12,8 +12,11 @@
 use ebb_core::folio::{LruType, Word};
 use ebb_core::frame::{Frames, Gfp, NoHost, Order, Request};
 use ebb_core::lru::{Ctx, Evicted, Pageout, Shadow};
+use ebb_core::reclaim::throttle::{Throttle, Wait};
+use ebb_core::reclaim::{Desk, Hope};
 use ebb_core::space::Pte;
 use ebb_core::types::Pfn;
+use ebb_core::writeback::PageCache;
 
 use super::costs::Costs;
 use super::device::Device;
@@ -37,8 +40,20 @@ pub struct Outflow {
     pub started: Vec<(u64, Pfn)>,
     /// Writes under way.
     pub writing: u64,
-    /// Somebody asked for the flusher.
-    pub flusher_wanted: bool,
+    /// Pages whose write has ended.
+    pub(super) written_done: u64,
+    /// The pages of files.
+    pub cache: PageCache,
+    /// Where kswapd is asked for.
+    pub desk: Desk,
+    /// What those who reclaim wait for.
+    pub throttle: Throttle,
+    /// What is left of the hopes of each memcg's reclaimers, and the wait one of them is in.
+    pub(super) hopes: Vec<(Hope, Option<(Wait, u64)>)>,
+    /// When a task that found no room may look again; none: there is nothing to wait for.
+    pub(super) patience: Option<u64>,
+    /// Dirty file pages that reclaim wants written at once.
+    pub(super) write_now: Vec<(u64, Pfn)>,
     /// When the running reclaim pass began, and what it has cost so far.
     pub now_ns: u64,
     /// Device time spent on the processor of who reclaims.
@@ -72,7 +87,13 @@ impl Outflow {
             ready_ns: vec![0; table as usize],
             started: Vec::new(),
             writing: 0,
-            flusher_wanted: false,
+            written_done: 0,
+            cache: PageCache::new(),
+            desk: Desk::new(),
+            throttle: Throttle::default(),
+            hopes: Vec::new(),
+            patience: None,
+            write_now: Vec::new(),
             now_ns: 0,
             spent_ns: 0,
             freed: 0,
@@ -200,13 +221,28 @@ impl Pageout for Outflow {
                 self.written += 1;
             }
         }
-        cx.spaces.unmap(cx.folios, pfn, shadow.0);
+        if ty == LruType::File {
+            let fate = self.cache.evict(cx, pfn, shadow);
+            if fate != Evicted::Freed {
+                return fate;
+            }
+        } else {
+            cx.spaces.unmap(cx.folios, pfn, shadow.0);
+        }
         self.forget(cx, pfn);
         Evicted::Freed
     }
 
+    fn write_file(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
+        let Some((file, page)) = self.cache.take_one(cx, pfn) else { return false };
+        self.write_now.push(((u64::from(file.0) << 36) + page, pfn));
+        self.spent_ns += self.submit_ns;
+        self.writing += 1;
+        true
+    }
+
     fn wake_flusher(&mut self) {
-        self.flusher_wanted = true;
+        self.cache.ask_flusher();
     }
 
     fn enough(&mut self) -> bool {

@@ -1,24 +1,27 @@
 //! Reclaim on the simulated machine: who does it, how long it takes, and who waits meanwhile.
 //!
-//! A run of the engine happens at one moment of virtual time; what it did is read off its counters and
-//! turned into time by the cost model. The part under the lru lock makes the next run on the same lists
-//! wait.
+//! A run of the engine happens at one moment of virtual time; what it did is read off its counters
+//! and turned into time by the cost model. The part under the lru lock makes the next run on the
+//! same lists wait.
 
 use std::sync::Arc;
 
-use ebb_core::folio::Word;
-use ebb_core::lru::scan::DEF_PRIORITY;
-use ebb_core::lru::{Ctx, Scan, Who};
-use ebb_core::tunables::{Dirty, LruKind};
+use ebb_core::folio::{LruType, Word};
+use ebb_core::frame::Order;
+use ebb_core::lru::{Ctx, Scan};
+use ebb_core::observe::vmstat::Event;
+use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
+use ebb_core::reclaim::{Achieved, Direct, DirectPassed, Flags, Outlook, Reason, Verdict, direct};
+use ebb_core::tunables::{Dirty, LruKind, OomRule};
 use ebb_core::types::Pfn;
 
 use super::mem::{COUNTED, Mem, cx};
 
-/// Rounds of reclaim before a fault gives up.
-const RETRIES_MAX: u32 = 16;
+/// Rounds of reclaim in one fault: those after which hope is given up, and the one that does it.
+const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
 /// Frames looked at for a slot to take back.
 const RECOVER_FRAMES: u32 = 1024;
-/// How long a task waits for writes when it cannot know which ends first.
+/// How often a task that waits for writes looks.
 const WRITE_WAIT_NS: u64 = 1_000_000;
 
 impl Mem {
@@ -27,87 +30,177 @@ impl Mem {
         self.out.charged[memcg] + pages <= self.memcgs[memcg].limit
     }
 
-    /// Reclaims until `pages` fit, at least one. Returns how many fit and what that cost.
+    /// Reclaims until `pages` fit, at least one. Returns how many fit and what that cost; if none
+    /// do, `out.patience` says when to try again.
     pub(super) fn make_room(&mut self, now: u64, memcg: usize, pages: u64) -> (u64, u64) {
         let mut cost = 0;
-        for _ in 0..RETRIES_MAX {
-            if !self.fits(memcg, pages) {
-                let (freed, took) = self.direct(now + cost, Some(memcg));
-                cost += took;
-                if self.fits(memcg, 1) || freed > 0 {
-                    continue;
-                }
+        self.out.patience = None;
+        if self.still_waits(now, memcg) {
+            return (0, 0);
+        }
+        for _ in 0..ROUNDS_MAX {
+            let from = if !self.fits(memcg, pages) {
+                Some(memcg)
             } else if let Some(pfn) = self.alloc() {
                 self.out.release(pfn);
                 return (pages, cost);
             } else {
-                let (freed, took) = self.direct(now + cost, None);
-                cost += took;
-                if freed > 0 {
-                    continue;
-                }
+                None
+            };
+            let (freed, took) = self.direct(now + cost, from);
+            cost += took;
+            if freed > 0 || (from.is_some() && self.fits(memcg, 1)) {
+                continue;
             }
-            if self.next_write().is_some() {
-                break;
+            if let Some(first) = self.out.started.iter().map(|&(done, _)| done).min() {
+                // It has begun writes itself: the first of them to end is worth a look.
+                self.out.patience = Some(first.max(now + cost));
+                return (0, cost);
+            }
+            match self.hope(now + cost, memcg) {
+                Verdict::Retry => {}
+                Verdict::Wait(ms) => {
+                    self.begin_wait(now + cost, memcg, ms);
+                    return (0, cost);
+                }
+                Verdict::GiveUp => break,
             }
         }
         let left = self.memcgs[memcg].limit.saturating_sub(self.out.charged[memcg]);
         (left.min(pages).min(1), cost)
     }
 
+    /// Whether somebody of this memcg waits for writes and has to go on doing so.
+    fn still_waits(&mut self, now: u64, memcg: usize) -> bool {
+        if self.out.hopes.len() <= memcg {
+            self.out.hopes.resize_with(memcg + 1, Default::default);
+        }
+        let Some((wait, until)) = self.out.hopes[memcg].1 else { return false };
+        if now < until && !self.out.throttle.over(&wait, self.pages_written()) {
+            self.out.patience = Some(until.min(now + WRITE_WAIT_NS));
+            return true;
+        }
+        self.out.throttle.end(wait);
+        self.out.hopes[memcg].1 = None;
+        false
+    }
+
+    fn begin_wait(&mut self, now: u64, memcg: usize, ms: u64) {
+        let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
+        let until = now + ms * 1_000_000;
+        if self.tun.oom == OomRule::Progress {
+            // Whatever ends first may be enough.
+        } else if let Some(wait) = self.out.throttle.begin(Reason::Writeback, &seen) {
+            self.out.hopes[memcg].1 = Some((wait, until));
+        }
+        self.out.patience = Some(until.min(now + WRITE_WAIT_NS));
+    }
+
+    fn pages_written(&self) -> u64 {
+        self.out.written_done
+    }
+
+    /// What a reclaimer that freed nothing may hope for. By the kernel's rule, who waits for file
+    /// pages to be written is what the treatments of dirty pages differ in: 6.18's multi-gen LRU
+    /// goes round without waiting, the classic one and 7.2's wait.
+    fn hope(&mut self, now: u64, memcg: usize) -> Verdict {
+        let files = self.out.cache.writing();
+        let count = |e| self.stat.get(e);
+        let seen = Achieved {
+            freed: count(Event::PgStealAnon) + count(Event::PgStealFile),
+            written: self.pages_written(),
+            pending: self.out.writing + self.out.cache.dirty(),
+        };
+        let waits = self.tun.dirty != Dirty::K618 || self.out.writing > files;
+        self.out.hopes[memcg].0.judge(self.tun.oom, now / 1_000_000, 0, &seen, waits)
+    }
+
     /// Direct reclaim in a task, from one memcg or from all.
     fn direct(&mut self, now: u64, memcg: Option<usize>) -> (u64, u64) {
-        let parts = self.tun.reclaim_parts;
         let size = match memcg {
             Some(id) => self.memcgs[id].limit,
             None => self.memcgs.iter().map(|m| m.limit).min().unwrap_or(0),
         };
-        let part = size.checked_div(parts).unwrap_or(32);
-        let target = part.clamp(1, 32);
-        let mut sc = Scan::new(Who::Direct, memcg.is_none(), target, self.tun.swappiness.0);
-        let cost = self.shrink(now, memcg, &mut sc, DEF_PRIORITY, 0);
+        let target = direct::target(size, self.tun.reclaim_parts);
+        let mut run = Direct::new(target, Order::ZERO);
+        self.stat.add(Event::AllocStall, 1);
+        self.begin_reclaim(now);
+        while let Some(pass) = run.next() {
+            let mut sc = pass.scan(memcg.is_none(), Order::ZERO, self.tun.swappiness.0);
+            let before = (self.out.freed, self.out.started.len());
+            self.reclaim_pass(now, memcg, &mut sc);
+            run.passed(&DirectPassed {
+                reclaimed: self.out.freed - before.0,
+                begun: (self.out.started.len() - before.1) as u64,
+                scanned: sc.scanned,
+                spared: sc.skipped_deactivate,
+                compactable: false,
+            });
+        }
+        if run.reclaimed() > 0 {
+            self.out.desk.progress();
+        }
+        let mut cost = self.end_reclaim(now, memcg);
+        if memcg.is_none() && self.out.desk.has_flag(Flags::CONGESTED) {
+            cost += self.congested_ns();
+        }
         self.spent.direct_runs += 1;
         self.spent.direct_ns += cost;
         (self.out.freed, cost)
     }
 
-    /// A reclaim run at priorities `from` to `to`. Returns what it cost; `out.freed` is its yield.
-    pub fn shrink(
-        &mut self,
-        now: u64,
-        memcg: Option<usize>,
-        sc: &mut Scan,
-        from: u8,
-        to: u8,
-    ) -> u64 {
+    /// How long somebody waits who reclaims while the disk has more than it can take.
+    fn congested_ns(&self) -> u64 {
+        let lists = self.memcgs.iter().map(|m| &m.lruvec);
+        let seen = Outlook {
+            hopeless: self.out.desk.hopeless(),
+            write_pending: self.out.cache.dirty() + self.out.writing,
+            reclaimable: lists.map(|v| v.size(LruType::File, false)).sum(),
+            written: 0,
+        };
+        let wait = self.out.throttle.begin(Reason::Congested, &seen);
+        wait.map_or(0, |w| w.reason.limit_ms() * 1_000_000)
+    }
+
+    /// One pass at the priority in `sc`. Returns what it cost; `out.freed` is its yield.
+    pub fn shrink(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) -> u64 {
+        self.begin_reclaim(now);
+        self.reclaim_pass(now, memcg, sc);
+        self.end_reclaim(now, memcg)
+    }
+
+    fn begin_reclaim(&mut self, now: u64) {
         self.out.now_ns = now;
         self.out.spent_ns = 0;
         self.out.freed = 0;
         self.recover_slots();
-        let room = self.out.swap_has_room();
-        sc.may_swap &= room;
-        self.stranded |= !room;
         let cx = cx!(self, now);
-        let begun = self.out.started.len();
         for m in &mut self.memcgs {
             m.pagevec.drain(&m.lruvec, &cx);
         }
         for space in &self.list {
             space.note_scheduled();
         }
-        for priority in (to..=from).rev() {
-            sc.priority = priority;
-            match memcg {
-                Some(id) => {
-                    let v = Arc::clone(&self.memcgs[id].lruvec);
-                    v.shrink(&cx, sc, &mut self.out);
-                }
-                None => self.lru.shrink(&cx, sc, &mut self.out),
+    }
+
+    fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) {
+        let room = self.out.swap_has_room();
+        sc.may_swap &= room;
+        let cx = cx!(self, now);
+        match memcg {
+            Some(id) => {
+                let v = Arc::clone(&self.memcgs[id].lruvec);
+                v.shrink(&cx, sc, &mut self.out);
             }
-            let begun = (self.out.started.len() - begun) as u64;
-            if self.out.freed + begun >= sc.target {
-                break;
-            }
+            None => self.lru.shrink(&cx, sc, &mut self.out),
+        }
+    }
+
+    /// Ends a reclaim run. Returns what it cost.
+    fn end_reclaim(&mut self, now: u64, memcg: Option<usize>) -> u64 {
+        for (place, pfn) in std::mem::take(&mut self.out.write_now) {
+            let done = self.disk.submit(now, true, place, 1);
+            self.out.started.push((done, pfn));
         }
         for m in &self.memcgs {
             m.lruvec.end_reclaim();
@@ -115,8 +208,8 @@ impl Mem {
         self.charge(now, memcg)
     }
 
-    /// Takes slots back from resident pages while swap is more than half full, as the kernel does when it
-    /// looks for a free one: some frames further each time.
+    /// Takes slots back from resident pages while swap is more than half full, as the kernel does
+    /// when it looks for a free one: some frames further each time.
     fn recover_slots(&mut self) {
         let full = self.out.swap.as_ref().is_some_and(|d| self.out.slots * 2 > d.pages_max);
         if !full || !self.tun.keep_slot {
@@ -188,18 +281,9 @@ impl Mem {
         }
     }
 
-    /// When a task that found nothing to reclaim tries again; none if nothing will change by waiting.
-    ///
-    /// Who waits for file pages to be written is what the treatments of dirty pages differ in: 6.18's
-    /// multi-gen LRU goes round without waiting, the classic one and 7.2's wait.
+    /// When a task that found nothing to reclaim tries again; none if nothing will change by
+    /// waiting.
     pub(super) fn next_write(&self) -> Option<u64> {
-        let files = self.flusher.writeback;
-        let waits = self.tun.dirty != Dirty::K618;
-        let flushing = waits && (files > 0 || self.out.flusher_wanted);
-        if self.out.writing <= files && !flushing {
-            return None;
-        }
-        let first = self.out.started.iter().map(|&(done, _)| done).min();
-        Some(first.unwrap_or(self.out.now_ns + WRITE_WAIT_NS))
+        self.out.patience
     }
 }

@@ -25,8 +25,6 @@ const QUANTUM_NS: u64 = 1_000_000;
 const SAMPLES_MAX: usize = 240;
 /// How long the flusher rests between two batches.
 const FLUSH_PAUSE_NS: u64 = 1_000_000;
-/// How long a writer waits when there are too many dirty pages.
-const DIRTY_PAUSE_NS: u64 = 2_000_000;
 /// A run that takes longer than this in virtual time has gone wrong.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
 
@@ -180,10 +178,12 @@ impl Machine {
             }
         }
         let flusher = &self.mem.flusher;
-        let late = !flusher.awake || self.flush_at > self.now + FLUSH_PAUSE_NS;
-        if flusher.dirty > 0 && late && self.mem.flusher_needed() {
-            self.flush_soon(0);
-        } else if flusher.dirty > 0 && !flusher.awake {
+        let dirty = self.mem.out.cache.dirty();
+        let wait = flusher.busy_ns(self.now);
+        let late = !flusher.awake || self.flush_at > self.now + wait + FLUSH_PAUSE_NS;
+        if dirty > 0 && late && self.mem.flusher_needed() {
+            self.flush_soon(wait);
+        } else if dirty > 0 && !flusher.awake {
             self.flush_soon(flusher.interval_ns());
         }
         if let Some(index) = self.mem.kswapd_wanted.take() {
@@ -261,11 +261,14 @@ impl Machine {
             match thread.steps[thread.at] {
                 Step::Touch { page, space, access } => {
                     let (space, page) = (usize::from(space), u64::from(page));
-                    if access == Access::FdWrite && self.mem.too_dirty() {
-                        self.now = t;
-                        self.after();
-                        self.block(cpu, id, t, t + DIRTY_PAUSE_NS);
-                        return;
+                    if access == Access::FdWrite {
+                        let pause = self.mem.write_pause(id, t);
+                        if pause > 0 {
+                            self.now = t;
+                            self.after();
+                            self.block(cpu, id, t, t + pause);
+                            return;
+                        }
                     }
                     if self.mem.touch(space, page, access, t) {
                         let costs = &self.mem.costs;
@@ -351,11 +354,7 @@ impl Machine {
     ) -> Option<u64> {
         self.now = t;
         let thread = &mut self.threads[id];
-        let runs = self.mem.spent.direct_runs;
         let fault = self.mem.fault(t, space, page, access, &mut thread.streams);
-        if self.mem.spent.direct_runs > runs && self.mem.out.freed > 0 {
-            self.kswapd.not_hopeless();
-        }
         self.after();
         match fault {
             Fault::Done(cost) => {
@@ -450,6 +449,13 @@ impl Machine {
                 self.block(cpu, id, t + self.mem.costs.submit_ns, done);
                 None
             }
+            Step::Ahead { page, space, pages } => {
+                let stream = Stream::request(usize::from(space), u64::from(page), pages);
+                let streams = &mut self.threads[id].streams;
+                streams.rotate_right(1);
+                streams[0] = stream;
+                Some(t)
+            }
             Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
         }
     }
@@ -489,7 +495,7 @@ impl Machine {
         self.mem.flush(self.now, None);
         self.mem.flusher.awake = false;
         if self.mem.flusher_needed() {
-            self.flush_soon(FLUSH_PAUSE_NS);
+            self.flush_soon(FLUSH_PAUSE_NS.max(self.mem.flusher.busy_ns(self.now)));
         }
     }
 

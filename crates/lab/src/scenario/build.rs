@@ -52,7 +52,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     let mut mem = Mem::new(out, Device::new(&disk), tun, s.costs.clone(), seed);
     let limits: Vec<Option<f64>> =
         if s.memcg.is_empty() { vec![None] } else { s.memcg.iter().map(|m| m.limit).collect() };
-    mem.flusher = Flusher::new(s.machine.dirty.clone());
+    mem.flusher = Flusher::new(&s.machine.dirty);
     let pages = |limit: f64| (f64::from(s.machine.frames) * limit) as u64;
     for limit in &limits {
         mem.add_memcg(limit.map_or(u64::MAX / 2, pages));

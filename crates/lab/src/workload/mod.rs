@@ -33,6 +33,15 @@ pub enum Step {
         /// How.
         access: Access,
     },
+    /// The touches of so many pages from here on are one request: read together what is missing.
+    Ahead {
+        /// The first page.
+        page: u32,
+        /// The space.
+        space: u16,
+        /// How many.
+        pages: u32,
+    },
     /// Computes.
     Cpu(u32),
     /// An operation of a kind is done; its latency is counted.

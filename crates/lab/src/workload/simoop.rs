@@ -38,6 +38,9 @@ pub struct Simoop {
     /// How long every thread rests between two operations.
     #[serde(default = "rest")]
     pub rest_us: u32,
+    /// The files are written before the threads begin, each reader its part, as simoop prepares them.
+    #[serde(default)]
+    pub prepare: bool,
     /// Operations of each thread; 0: as long as the scenario measures.
     #[serde(default)]
     pub ops: u64,
@@ -69,6 +72,11 @@ impl Simoop {
         let kinds = [(0, self.readers), (1, self.writers), (2, self.allocators)];
         for (kind, threads) in kinds {
             for thread in 0..threads {
+                let part = |n: u32| data * u64::from(n) / u64::from(threads.max(1));
+                let prepare = match kind {
+                    0 if self.prepare => (part(thread), part(thread + 1)),
+                    _ => (0, 0),
+                };
                 let pages = place.pages(8.0);
                 let (space, size) = match kind {
                     0 => (files, data),
@@ -82,6 +90,7 @@ impl Simoop {
                     at: 0,
                     done: 0,
                     started: false,
+                    prepare,
                     random: Random(place.seed_of(u64::from(kind), u64::from(thread))),
                     spec: self.clone(),
                 };
@@ -99,11 +108,24 @@ struct Worker {
     at: u64,
     done: u64,
     started: bool,
+    /// What is left of the files to be written first.
+    prepare: (u64, u64),
     random: Random,
 }
 
+/// Pages written between two looks at what comes next.
+const PREPARE_BATCH: u64 = 256;
+
 impl Program for Worker {
     fn fill(&mut self, steps: &mut Vec<Step>) {
+        let (from, to) = self.prepare;
+        if from < to {
+            let until = to.min(from + PREPARE_BATCH);
+            let (space, access) = (self.space, Access::FdWrite);
+            steps.extend((from..until).map(|p| Step::Touch { page: p as u32, space, access }));
+            self.prepare.0 = until;
+            return;
+        }
         if !self.started {
             self.started = true;
             // They do not all begin at once.
@@ -121,6 +143,8 @@ impl Program for Worker {
             0 => {
                 let n = u64::from(self.spec.chunk);
                 let first = u64::from(self.random.below((self.size - n) as u32));
+                let (page, pages) = (first as u32, n as u32);
+                steps.push(Step::Ahead { page, space, pages });
                 steps.extend((first..first + n).map(|p| touch(p, Access::FdRead)));
             }
             1 => {

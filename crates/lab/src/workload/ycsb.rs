@@ -48,6 +48,9 @@ pub struct Ycsb {
     /// Bytes that an update appends to the log.
     #[serde(default = "log_bytes")]
     pub log_bytes: u32,
+    /// Pages that the engine reads, keeps and writes together.
+    #[serde(default = "leaf_pages")]
+    pub leaf_pages: u32,
     /// Whether changed pages that leave the engine's cache are written to the file.
     #[serde(default)]
     pub write_back: bool,
@@ -67,6 +70,9 @@ fn heap_touches() -> u32 {
 fn log_bytes() -> u32 {
     100
 }
+fn leaf_pages() -> u32 {
+    1
+}
 fn warm() -> f64 {
     3.0
 }
@@ -76,8 +82,10 @@ impl Ycsb {
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
         let threads = u64::from(self.threads);
         let share = |ratio: f64| place.pages(ratio) / threads;
-        let (data, cache) = (share(self.data).max(8), share(self.cache));
-        let cache = if self.cache > 0.0 { cache.max(1) } else { 0 };
+        let leaf = u64::from(self.leaf_pages.max(1));
+        let whole = |pages: u64| pages / leaf * leaf;
+        let (data, cache) = (whole(share(self.data)).max(8 * leaf), whole(share(self.cache)));
+        let cache = if self.cache > 0.0 { cache.max(leaf) } else { 0 };
         let heap = place.pages(self.heap).max(1);
         let anon = |pages| Region { pages, backing: Backing::Anon, recency: true, exec: false };
         let file = |pages| Region { pages, backing: Backing::File, recency: true, exec: false };
@@ -94,7 +102,8 @@ impl Ycsb {
                 data_at: data * thread,
                 log: (data * threads + log * thread / threads, log / threads),
                 logged: 0,
-                pool: (cache > 0).then(|| Pool::new(data, cache)),
+                pool: (cache > 0).then(|| Pool::new(data / leaf, cache / leaf)),
+                leaf,
                 keys: Keys::new(self.pattern, records, self.theta, 0, 1),
                 random: Random(place.seed_of(0, thread)),
                 load: (heap * thread / threads, heap * (thread + 1) / threads),
@@ -119,6 +128,8 @@ struct Client {
     log: (u64, u64),
     logged: u64,
     pool: Option<Pool>,
+    /// Pages of a leaf.
+    leaf: u64,
     keys: Keys,
     random: Random,
     load: (u64, u64),
@@ -142,17 +153,28 @@ impl Client {
         }
         match &mut self.pool {
             Some(pool) => {
-                let found = pool.get(page as u32, update);
+                let n = self.leaf;
+                let found = pool.get((page / n) as u32, update);
+                let all = |first: u64| first..first + n;
                 if let Some(old) = found.wrote
                     && self.spec.write_back
                 {
-                    steps.push(file(self.data_at + u64::from(old), Access::FdWrite));
+                    let first = self.data_at + u64::from(old) * n;
+                    steps.extend(all(first).map(|p| file(p, Access::FdWrite)));
                 }
+                let slot = self.cache_at + u64::from(found.slot) * n;
                 if found.miss {
-                    steps.push(file(self.data_at + page, Access::FdRead));
+                    let first = self.data_at + page / n * n;
+                    if n > 1 {
+                        let (page, pages) = (first as u32, n as u32);
+                        steps.push(Step::Ahead { page, space: files, pages });
+                    }
+                    steps.extend(all(first).map(|p| file(p, Access::FdRead)));
+                    steps.extend(all(slot).map(|p| own(p, Access::Write)));
+                } else {
+                    let access = if update { Access::Write } else { Access::Read };
+                    steps.push(own(slot + page % n, access));
                 }
-                let access = if update || found.miss { Access::Write } else { Access::Read };
-                steps.push(own(self.cache_at + u64::from(found.slot), access));
             }
             None if !update => steps.push(file(self.data_at + page, Access::Read)),
             None => {}

@@ -2,6 +2,9 @@
 //!
 //! `inc_max_seq` opens a new youngest generation, after `inc_min` has emptied the oldest one where
 //! all four slots are in use. `try_inc_min` lets the old end catch up with lists that ran empty.
+//!
+//! Folios of a type that may not be reclaimed (no swap) are not moved: the window passes them by, and
+//! their slot is counted as the youngest generation's when it is used again.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -71,6 +74,14 @@ fn inc_min(v: &Lruvec, cx: &Ctx, lists: &mut Lists, ty: LruType, swappiness: u32
             if budget == 0 {
                 return false;
             }
+        }
+    } else {
+        // They stay where they are; their slot becomes the youngest generation's. Who was promoted
+        // within the window before keeps its slot, which may then seem older than its list's: it is
+        // put right when it is next met.
+        let slot = (v.r#gen.min_seq(ty) % 4) as usize;
+        if lists.r#gen[slot][ty.index()].iter().any(|list| !list.is_empty()) {
+            v.r#gen.passed_by[ty.index()].store(true, Relaxed);
         }
     }
     end_oldest(v, cx, ty);

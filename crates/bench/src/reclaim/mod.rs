@@ -1,0 +1,68 @@
+//! What background reclaim costs, and whether it keeps up.
+//!
+//! * [`pass`]: nanoseconds for each clean folio evicted and for each folio skipped, by lists.
+//!   Evicted folios only give their frame back: this is the engine alone.
+//! * [`keepup`]: kswapd against an allocator that takes a million frames a second.
+
+mod keepup;
+mod pass;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Nanoseconds a folio of reclaim passes, and kswapd against a fast allocator.
+#[derive(Debug, Parser)]
+#[command(name = "ebb bench reclaim")]
+struct Args {
+    /// Rounds; the median is shown.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Folios in a pass.
+    #[arg(long, default_value_t = 1 << 19)]
+    folios: u32,
+    /// Frames of the node that is kept up with.
+    #[arg(long, default_value_t = 1 << 20)]
+    frames: u32,
+    /// Frames a second that are taken.
+    #[arg(long, default_value_t = 1_000_000)]
+    per_second: u64,
+}
+
+/// Runs `ebb bench reclaim` with these arguments, the command's name left out.
+pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
+    let name = std::iter::once("ebb bench reclaim".to_string());
+    let args = match Args::try_parse_from(name.chain(args)) {
+        Ok(args) => args,
+        Err(e) => {
+            let _ = e.print();
+            return ExitCode::from(2);
+        }
+    };
+    println!("{:<10} {:>14} {:>14} {:>14}", "lists", "evicted ns", "mapped ns", "skipped ns");
+    for row in pass::rows(args.folios.max(1 << 12), args.rounds.max(1)) {
+        let [evicted, mapped, skipped] = row.ns;
+        println!("{:<10} {evicted:>14.1} {mapped:>14.1} {skipped:>14.1}", row.lists);
+    }
+    println!();
+    let mut runs: Vec<keepup::Outcome> = Vec::new();
+    for _ in 0..args.rounds.max(1) {
+        match keepup::run(args.frames.max(1 << 16), args.per_second.max(1)) {
+            Ok(outcome) => runs.push(outcome),
+            Err(e) => {
+                eprintln!("{e}");
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    for o in &runs {
+        println!(
+            "kswapd: {} frames in {:.3} s, {} direct-reclaim entries, least free {}, {:.0} ns of \
+             kswapd a frame",
+            o.taken, o.seconds, o.direct, o.least_free, o.kswapd_ns
+        );
+    }
+    let kept = runs.iter().filter(|o| o.direct == 0).count();
+    println!("kept up in {kept} of {} runs", runs.len());
+    ExitCode::SUCCESS
+}

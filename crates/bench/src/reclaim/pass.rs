@@ -1,0 +1,137 @@
+//! Passes over one lruvec whose folios lie in memory in random order.
+
+use std::time::Instant;
+
+use ebb_core::folio::{Folios, LruType, MemcgId, Word};
+use ebb_core::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
+use ebb_core::observe::vmstat::{Event, VmStat};
+use ebb_core::space::{Area, Backing, Pte, Spaces};
+use ebb_core::tunables::{LruKind, Tunables};
+use ebb_core::types::{MmId, Pfn, Vpn};
+
+/// One kind of lists.
+pub struct Row {
+    /// Which.
+    pub lists: &'static str,
+    /// Nanoseconds for each folio: evicted, evicted with an entry that maps it, skipped.
+    pub ns: [f64; 3],
+}
+
+/// Frees and counts.
+#[derive(Default)]
+struct Gone(u64);
+
+impl Pageout for Gone {
+    fn evict(&mut self, cx: &Ctx, pfn: Pfn, _: LruType, shadow: Shadow) -> Evicted {
+        if cx.folios.word(pfn).has(Word::MAPPED) {
+            cx.spaces.unmap(cx.folios, pfn, shadow.0);
+        }
+        cx.folios.unpin(pfn);
+        cx.folios.unpin(pfn);
+        self.0 += 1;
+        Evicted::Freed
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Evict,
+    EvictMapped,
+    Skip,
+}
+
+/// Each kind in turn, round by round.
+pub fn rows(folios: u32, rounds: usize) -> Vec<Row> {
+    let order = shuffled(folios);
+    let presets = ["ebb", "k618", "k72", "classic"];
+    let kinds = [What::Evict, What::EvictMapped, What::Skip];
+    let mut seen: [[Vec<f64>; 3]; 4] = Default::default();
+    for _ in 0..rounds {
+        for (p, preset) in presets.iter().enumerate() {
+            for (k, &what) in kinds.iter().enumerate() {
+                seen[p][k].push(once(preset, &order, what));
+            }
+        }
+    }
+    let row = |(lists, mut times): (&'static str, [Vec<f64>; 3])| Row {
+        lists,
+        ns: std::array::from_fn(|k| median(&mut times[k])),
+    };
+    presets.into_iter().zip(seen).map(row).collect()
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn shuffled(n: u32) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..n).collect();
+    let mut x = 42u64;
+    for i in (1..order.len()).rev() {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        order.swap(i, (x % (i as u64 + 1)) as usize);
+    }
+    order
+}
+
+fn once(preset: &str, order: &[u32], what: What) -> f64 {
+    let tun = Tunables::preset(preset).unwrap_or_default();
+    let n = order.len() as u32;
+    let (folios, spaces, stat) = (Folios::new(n), Spaces::new(), VmStat::default());
+    let cx = Ctx { folios: &folios, spaces: &spaces, tun: &tun, stat: &stat, now_ms: 0 };
+    let v = Lruvec::new(MemcgId(1), tun.lru, 0);
+    let space = spaces.create(MemcgId(1));
+    space.add_area(Area::new(Vpn(0), Vpn(n.into()), Backing::File));
+    v.generations().spaces().join(space.id());
+    for (vpn, &p) in order.iter().enumerate() {
+        // Skipped folios lie in a zone above the one that is short.
+        let word = Word::new(LruType::File, 0, u8::from(what == What::Skip));
+        let vpn = Vpn(vpn as u64);
+        if what == What::EvictMapped {
+            folios.init(Pfn(p), word.with(Word::MAPPED), MemcgId(1), space.id(), vpn);
+            let place = space.tree().place(vpn);
+            place.table.set(place.index, Pte::of_frame(Pfn(p), Pte::MAPPED));
+        } else {
+            folios.init(Pfn(p), word, MemcgId(1), MmId(1 << 20), vpn);
+        }
+        v.add(&cx, Pfn(p));
+    }
+    let mut gone = Gone::default();
+    // Half of them: a window that runs dry ages, which is not what is measured.
+    let half = u64::from(n) / 2;
+    let mut sc = Scan::new(Who::Kswapd, true, if what == What::Skip { 64 } else { half }, 60);
+    if what == What::Skip {
+        sc.zone = 0;
+    }
+    let looked = |stat: &VmStat| match tun.lru {
+        LruKind::Gen => stat.get(Event::EbbScanned),
+        LruKind::Classic => stat.get(Event::PgSkip) + stat.get(Event::PgScanKswapd),
+    };
+    let start = Instant::now();
+    while gone.0 < half && looked(&stat) < half {
+        sc.priority = 1;
+        let before = looked(&stat);
+        v.shrink(&cx, &mut sc, &mut gone);
+        if looked(&stat) == before {
+            break;
+        }
+    }
+    let ns = start.elapsed().as_nanos() as f64;
+    let count = if what == What::Skip { looked(&stat) } else { gone.0 };
+    ns / count.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_folio_is_met() {
+        for row in rows(1 << 13, 1) {
+            assert!(row.ns.iter().all(|&ns| ns > 0.1 && ns < 1e6), "{}: {:?}", row.lists, row.ns);
+        }
+    }
+}

@@ -1,0 +1,395 @@
+//! Memory control groups: what each may use, what is kept for it.
+//!
+//! A tree. Every page is charged to one group and with it to all above. `max` is never exceeded;
+//! above `high` the group is reclaimed and its tasks are slowed down; what is below `min` is never
+//! reclaimed from outside, what is below `low` only when nothing else is left. A group's protection
+//! counts only as far as that of its parent reaches; what siblings leave unclaimed is shared by
+//! what they use.
+//!
+//! Invariants
+//! * I1: a group's usage is that of its own pages and of all groups below it.
+//! * I2: no group's usage is above its `max` after a charge that succeeded.
+//! * I3: the effective protections of siblings together are not above their parent's.
+
+use crate::folio::MemcgId;
+use crate::lru::Protection;
+
+/// No limit.
+pub const UNLIMITED: u64 = u64::MAX;
+/// The longest a task is held for its group being above `high`.
+pub const HIGH_DELAY_MS_MAX: u64 = 2000;
+/// Pages a task charges at once; the delay is scaled by what it charged in these.
+const CHARGE_BATCH: u64 = 64;
+
+/// The knobs of a group, in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Knobs {
+    /// Never reclaimed below this.
+    pub min: u64,
+    /// Reclaimed below this only in need.
+    pub low: u64,
+    /// Slowed down above this.
+    pub high: u64,
+    /// Never above this.
+    pub max: u64,
+}
+
+impl Default for Knobs {
+    fn default() -> Self {
+        Self { min: 0, low: 0, high: UNLIMITED, max: UNLIMITED }
+    }
+}
+
+/// How often what happened to a group.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Events {
+    /// Reclaimed although below `low`.
+    pub low: u64,
+    /// Charges that ended above `high`.
+    pub high: u64,
+    /// Charges that would have gone above `max`.
+    pub max: u64,
+    /// Times it ran out of memory for good.
+    pub oom: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    parent: Option<usize>,
+    knobs: Knobs,
+    usage: u64,
+    events: Events,
+    /// Effective protections, as far as last computed.
+    emin: u64,
+    elow: u64,
+}
+
+/// What came of a charge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Charged {
+    /// Done.
+    Fine,
+    /// Done; this group, the lowest of them, is above its `high`: reclaim from it, then
+    /// [`Memcgs::high_delay_ms`].
+    High(MemcgId),
+    /// Not done: this group is full. Reclaim from it and try again.
+    Full(MemcgId),
+}
+
+/// All groups. The first is the root.
+#[derive(Clone, Debug)]
+pub struct Memcgs {
+    groups: Vec<Group>,
+}
+
+impl Default for Memcgs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Memcgs {
+    /// A root without limits.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut all = Self { groups: Vec::new() };
+        all.push(None, Knobs::default());
+        all
+    }
+
+    /// The root.
+    pub const ROOT: MemcgId = MemcgId(0);
+
+    fn push(&mut self, parent: Option<usize>, knobs: Knobs) -> MemcgId {
+        let group = Group { parent, knobs, usage: 0, events: Events::default(), emin: 0, elow: 0 };
+        self.groups.push(group);
+        MemcgId(self.groups.len() as u16 - 1)
+    }
+
+    /// Adds a group below `parent`.
+    pub fn add(&mut self, parent: MemcgId, knobs: Knobs) -> MemcgId {
+        self.push(Some(usize::from(parent.0)), knobs)
+    }
+
+    /// Changes the knobs of a group. Its usage may be above its new `max` until it was reclaimed.
+    pub fn set(&mut self, id: MemcgId, knobs: Knobs) {
+        self.groups[usize::from(id.0)].knobs = knobs;
+    }
+
+    /// The knobs of a group.
+    #[must_use]
+    pub fn knobs(&self, id: MemcgId) -> Knobs {
+        self.groups[usize::from(id.0)].knobs
+    }
+
+    /// Pages used by a group and all below it.
+    #[must_use]
+    pub fn usage(&self, id: MemcgId) -> u64 {
+        self.groups[usize::from(id.0)].usage
+    }
+
+    /// What happened to a group.
+    #[must_use]
+    pub fn events(&self, id: MemcgId) -> Events {
+        self.groups[usize::from(id.0)].events
+    }
+
+    /// Whether `id` is `top` or below it.
+    #[must_use]
+    pub fn is_within(&self, id: MemcgId, top: MemcgId) -> bool {
+        self.up(id).any(|i| i == usize::from(top.0))
+    }
+
+    /// A group and all above it, lowest first.
+    fn up(&self, id: MemcgId) -> impl Iterator<Item = usize> + '_ {
+        std::iter::successors(Some(usize::from(id.0)), |&i| self.groups[i].parent)
+    }
+
+    /// Charges `pages` to a group.
+    pub fn charge(&mut self, id: MemcgId, pages: u64) -> Charged {
+        let full = self.up(id).find(|&i| {
+            let g = &self.groups[i];
+            g.usage + pages > g.knobs.max
+        });
+        if let Some(i) = full {
+            self.groups[i].events.max += 1;
+            return Charged::Full(MemcgId(i as u16));
+        }
+        let path: Vec<usize> = self.up(id).collect();
+        let mut high = None;
+        for i in path {
+            let g = &mut self.groups[i];
+            g.usage += pages;
+            if g.usage > g.knobs.high {
+                g.events.high += 1;
+                high = high.or(Some(MemcgId(i as u16)));
+            }
+        }
+        high.map_or(Charged::Fine, Charged::High)
+    }
+
+    /// Takes back a charge.
+    pub fn uncharge(&mut self, id: MemcgId, pages: u64) {
+        let path: Vec<usize> = self.up(id).collect();
+        for i in path {
+            debug_assert!(self.groups[i].usage >= pages, "I1");
+            self.groups[i].usage = self.groups[i].usage.saturating_sub(pages);
+        }
+    }
+
+    /// Nothing more could be reclaimed for a charge to the group.
+    pub fn note_oom(&mut self, id: MemcgId) {
+        self.groups[usize::from(id.0)].events.oom += 1;
+    }
+
+    /// Pages to reclaim from a group that is above its `high`.
+    #[must_use]
+    pub fn over_high(&self, id: MemcgId) -> u64 {
+        let g = &self.groups[usize::from(id.0)];
+        g.usage.saturating_sub(g.knobs.high)
+    }
+
+    /// How long a task that charged `pages` is held for the worst of its groups being above `high`:
+    /// growing with the square of the overage, nothing below a hundredth of a second.
+    #[must_use]
+    pub fn high_delay_ms(&self, id: MemcgId, pages: u64) -> u64 {
+        let worst = self.up(id).map(|i| overage(&self.groups[i])).max().unwrap_or(0);
+        // In units of 2^-20 of `high`; squared and scaled so that 10 % over is about half a second.
+        let penalty = u128::from(worst) * u128::from(worst) * 1000;
+        let penalty = (penalty >> 20 >> 14) * u128::from(pages) / u128::from(CHARGE_BATCH);
+        let ms = penalty.min(u128::from(HIGH_DELAY_MS_MAX)) as u64;
+        if ms <= 10 { 0 } else { ms }
+    }
+
+    /// Computes the effective protection of every group for reclaim from `top`, whose own
+    /// protection does not count: it is what is being reclaimed. Parents come before their
+    /// children.
+    pub fn protect(&mut self, top: MemcgId) {
+        let top = usize::from(top.0);
+        for i in 0..self.groups.len() {
+            let Some(parent) = self.groups[i].parent else { continue };
+            if i == top {
+                (self.groups[i].emin, self.groups[i].elow) = (0, 0);
+                continue;
+            }
+            if parent == top || self.groups[parent].parent.is_none() {
+                // Nothing above limits what it may keep.
+                let g = &mut self.groups[i];
+                (g.emin, g.elow) = (g.knobs.min.min(g.usage), g.knobs.low.min(g.usage));
+                continue;
+            }
+            let siblings = |f: fn(&Knobs) -> u64| -> u64 {
+                let of = |g: &&Group| g.parent == Some(parent);
+                self.groups.iter().filter(of).map(|g| f(&g.knobs).min(g.usage)).sum()
+            };
+            let (mins, lows) = (siblings(|k| k.min), siblings(|k| k.low));
+            let (p, g) = (&self.groups[parent], &self.groups[i]);
+            let emin = effective(g.usage, p.usage, g.knobs.min, p.emin, mins);
+            let elow = effective(g.usage, p.usage, g.knobs.low, p.elow, lows);
+            (self.groups[i].emin, self.groups[i].elow) = (emin, elow);
+        }
+    }
+
+    /// How much of a group is spared, after [`protect`](Self::protect). `in_need`: nothing else was
+    /// left, soft protection does not count.
+    #[must_use]
+    pub fn protection(&self, id: MemcgId, in_need: bool) -> Protection {
+        let g = &self.groups[usize::from(id.0)];
+        let low = if in_need { 0 } else { g.elow };
+        Protection {
+            below_min: g.emin > 0 && g.usage <= g.emin,
+            below_low: low > 0 && g.usage <= low,
+            pages: g.emin.max(low),
+        }
+    }
+
+    /// A group below its `low` was reclaimed.
+    pub fn note_low(&mut self, id: MemcgId) {
+        self.groups[usize::from(id.0)].events.low += 1;
+    }
+}
+
+/// How far a group is above its `high`, in units of 2^-20 of that.
+fn overage(g: &Group) -> u64 {
+    if g.usage <= g.knobs.high {
+        return 0;
+    }
+    let over = u128::from(g.usage - g.knobs.high) << 20;
+    (over / u128::from(g.knobs.high.max(1))).min(u128::from(u32::MAX)) as u64
+}
+
+/// What of its protection a group really gets: its claim, cut to its share of what the parent has;
+/// and a share of what no sibling claims, by what it uses beyond its claim.
+fn effective(usage: u64, parent_usage: u64, knob: u64, parent: u64, siblings: u64) -> u64 {
+    let claim = usage.min(knob);
+    if siblings > parent {
+        return (u128::from(claim) * u128::from(parent) / u128::from(siblings)) as u64;
+    }
+    if parent_usage <= siblings || usage <= claim {
+        return claim;
+    }
+    let unclaimed = u128::from(parent - siblings) * u128::from(usage - claim)
+        / u128::from(parent_usage - siblings);
+    claim + unclaimed as u64
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn knobs(min: u64, low: u64) -> Knobs {
+        Knobs { min, low, ..Knobs::default() }
+    }
+
+    fn max(max: u64) -> Knobs {
+        Knobs { max, ..Knobs::default() }
+    }
+
+    #[test]
+    fn a_charge_counts_for_all_above_and_the_lowest_full_one_is_named() {
+        let mut m = Memcgs::new();
+        let a = m.add(Memcgs::ROOT, max(100));
+        let b = m.add(a, max(60));
+        let c = m.add(a, Knobs { high: 30, ..max(80) });
+        assert_eq!(m.charge(b, 60), Charged::Fine);
+        assert_eq!(m.charge(b, 1), Charged::Full(b));
+        assert_eq!(m.charge(c, 30), Charged::Fine);
+        assert_eq!((m.charge(c, 5), m.over_high(c)), (Charged::High(c), 5));
+        assert_eq!(m.charge(c, 6), Charged::Full(a), "c has room, a has none");
+        assert_eq!([m.usage(a), m.usage(b), m.usage(c), m.usage(Memcgs::ROOT)], [95, 60, 35, 95]);
+        m.uncharge(b, 20);
+        assert_eq!(m.charge(c, 6), Charged::High(c));
+        assert_eq!((m.events(b).max, m.events(a).max, m.events(c).high), (1, 1, 2));
+        assert!(m.is_within(c, a) && !m.is_within(c, b));
+    }
+
+    #[test]
+    fn protection_is_cut_to_what_the_parent_has() {
+        // As in the kernel's documentation: the parent keeps 100, the children claim 150 together.
+        let mut m = Memcgs::new();
+        let outer = m.add(Memcgs::ROOT, Knobs::default());
+        let a = m.add(outer, knobs(0, 100));
+        let b = m.add(a, knobs(0, 100));
+        let c = m.add(a, knobs(0, 50));
+        let d = m.add(a, knobs(0, 0));
+        for (id, pages) in [(b, 200), (c, 100), (d, 100)] {
+            assert_eq!(m.charge(id, pages), Charged::Fine);
+        }
+        m.protect(Memcgs::ROOT);
+        let pages = |m: &Memcgs, id| m.protection(id, false).pages;
+        // `outer` claims nothing of its own, but nothing above it limits it either.
+        assert_eq!([pages(&m, outer), pages(&m, a)], [0, 0]);
+        m.set(outer, knobs(0, 400));
+        m.protect(Memcgs::ROOT);
+        // What `outer` keeps and nobody claims goes to what uses it: all of it to `a`.
+        assert_eq!(pages(&m, a), 400);
+        m.set(outer, knobs(0, 100));
+        m.protect(Memcgs::ROOT);
+        assert_eq!([pages(&m, a), pages(&m, b), pages(&m, c), pages(&m, d)], [100, 66, 33, 0]);
+        // Reclaim from `a` itself: only what is below it counts.
+        m.protect(a);
+        assert_eq!([pages(&m, a), pages(&m, b), pages(&m, c)], [0, 100, 50]);
+    }
+
+    #[test]
+    fn what_nobody_claims_is_shared_by_use() {
+        let mut m = Memcgs::new();
+        let a = m.add(Memcgs::ROOT, knobs(0, 300));
+        let b = m.add(a, knobs(0, 100));
+        let c = m.add(a, Knobs::default());
+        m.charge(b, 200);
+        m.charge(c, 200);
+        m.protect(Memcgs::ROOT);
+        // 200 unclaimed, for 100 of b and 200 of c beyond their claims.
+        assert_eq!(m.protection(b, false).pages, 100 + 200 * 100 / 300);
+        assert_eq!(m.protection(c, false).pages, 200 * 200 / 300);
+    }
+
+    #[test]
+    fn below_min_is_never_touched_and_below_low_only_in_need() {
+        let mut m = Memcgs::new();
+        let a = m.add(Memcgs::ROOT, knobs(50, 0));
+        let b = m.add(Memcgs::ROOT, knobs(0, 50));
+        m.charge(a, 40);
+        m.charge(b, 40);
+        m.protect(Memcgs::ROOT);
+        assert!(m.protection(a, true).below_min && m.protection(b, false).below_low);
+        assert_eq!(m.protection(b, true), Protection::default());
+        m.charge(a, 20);
+        m.protect(Memcgs::ROOT);
+        assert_eq!(m.protection(a, true), Protection { pages: 50, ..Protection::default() });
+    }
+
+    #[test]
+    fn the_delay_grows_with_the_square_of_what_is_too_much() {
+        let mut m = Memcgs::new();
+        let a = m.add(Memcgs::ROOT, Knobs { high: 10_000, ..Knobs::default() });
+        let b = m.add(a, Knobs::default());
+        let mut at = |usage: u64, pages: u64| {
+            let now = m.usage(b);
+            if usage > now {
+                m.charge(b, usage - now);
+            }
+            m.high_delay_ms(b, pages)
+        };
+        assert_eq!(at(10_000, 64), 0);
+        assert_eq!(at(10_100, 64), 0, "one percent is not worth a sleep");
+        let (five, ten) = (at(10_500, 64), at(11_000, 64));
+        assert!((150..170).contains(&five) && (620..650).contains(&ten), "{five} {ten}");
+        assert_eq!(at(11_000, 32), ten / 2);
+        assert_eq!(at(20_000, 64), HIGH_DELAY_MS_MAX);
+    }
+
+    /// Scanning by the protected share: two groups, one half protected, give in proportion.
+    #[test]
+    fn reclaim_takes_by_what_is_not_protected() {
+        let mut m = Memcgs::new();
+        let a = m.add(Memcgs::ROOT, knobs(0, 5_000));
+        let b = m.add(Memcgs::ROOT, Knobs::default());
+        m.charge(a, 10_000);
+        m.charge(b, 10_000);
+        m.protect(Memcgs::ROOT);
+        let scan = |id| m.protection(id, false).apply(10_000);
+        assert_eq!((scan(a), scan(b)), (5_001, 10_000));
+    }
+}
