@@ -27,8 +27,6 @@ pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 const RETRY: Duration = Duration::from_millis(1);
 /// Pages beyond the budget that all infants together may have.
 const FED_MAX: u32 = 512;
-/// How long to watch for a page before sleeping for it: a little more than a device takes.
-const SPIN: Duration = Duration::from_micros(250);
 
 /// Most pages of zeros placed beside a touched one: memory that the program may never use.
 const FRESH_AHEAD_MAX: usize = 15;
@@ -82,10 +80,7 @@ pub fn run(pager: &Arc<Pager>) {
     loop {
         let idle = server.waiting.is_empty() && server.arrived.is_empty();
         let timeout = if idle { None } else { Some(RETRY) };
-        server.spin(&mut ready);
-        if ready.is_empty() {
-            server.wait(&mut ready, timeout);
-        }
+        server.wait(&mut ready, timeout);
         for &token in &ready {
             server.serve(token);
         }
@@ -95,18 +90,6 @@ pub fn run(pager: &Arc<Pager>) {
 }
 
 impl Server<'_> {
-    /// Beside a thread that waits for a page the fault thread may as well watch it come.
-    fn spin(&self, ready: &mut Vec<u64>) {
-        ready.clear();
-        if self.loads.is_empty() || !self.pager.solo.is_on() {
-            return;
-        }
-        let began = Instant::now();
-        while ready.is_empty() && began.elapsed() < SPIN {
-            self.wait(ready, Some(Duration::ZERO));
-        }
-    }
-
     fn wait(&self, ready: &mut Vec<u64>, timeout: Option<Duration>) {
         ready.clear();
         let timeout = timeout.map(|limit| rustix::event::Timespec {

@@ -346,7 +346,7 @@ fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
         .transpose()
         .map_err(|error| error.to_string())?;
     let options = ebb_store::Options {
-        ram_limit_default: config.memory_max_bytes / 4,
+        ram_limit_default: config.memory_max_bytes / 2,
         use_io_uring: config.io_uring,
         inject,
     };

@@ -5,12 +5,12 @@
 //! sleep tens of microseconds in a virtual machine; on one CPU both are plain switches. So where a
 //! single thread of the program faults, the fault thread follows it to its CPU and runs there in the
 //! idle class: to the scheduler such a CPU is idle, so it wakes the program's thread there and nowhere
-//! else, and lets it run at once. While a page is on its way the fault thread may then spin: it takes
-//! nothing from anybody.
+//! else, and lets it run at once.
 //!
 //! The price is that every other thread on that CPU goes first. Hence:
 //! * S1: a second thread that faults ends it (the fault thread sees that itself);
-//! * S2: touches that wait while the fault thread gets nowhere end it (the monitor sees that);
+//! * S2: touches that wait while the fault thread gets nowhere end it, and so do others that keep that
+//!   CPU busy: it waits for longer than the program's thread runs (the monitor sees both);
 //! * S3: after either it is not tried again for a while, and each time for longer;
 //! * S4: kswapd keeps off that CPU.
 
@@ -26,6 +26,9 @@ const NOWHERE: u32 = u32::MAX;
 const FAULTS_MIN: u64 = 8;
 /// Looks without progress that the fault thread is given: less is a batch of moves on its CPU.
 const STARVED_MAX: u32 = 3;
+/// How often to see whether others use the CPU, and the share of the time they may take, in permille.
+const GAUGE: Duration = Duration::from_millis(30);
+const OTHERS_MAX: u64 = 400;
 /// How long to wait after the first failure.
 const HOLD_MIN: Duration = Duration::from_millis(50);
 const HOLD_MAX: Duration = Duration::from_secs(5);
@@ -127,12 +130,33 @@ impl Solo {
     }
 }
 
+/// How long the program's thread has run and the fault thread has waited, at some time.
+#[derive(Clone, Copy, Debug)]
+struct Gauge {
+    at: Instant,
+    program: u32,
+    ran_ns: u64,
+    waited_ns: u64,
+}
+
+impl Gauge {
+    /// The share of the time until `next` in which the fault thread waited for its CPU without the
+    /// program's thread running there, at least.
+    fn taken_permille(&self, next: &Self) -> u64 {
+        let waited = next.waited_ns.saturating_sub(self.waited_ns);
+        let others = waited.saturating_sub(next.ran_ns.saturating_sub(self.ran_ns));
+        let time = next.at.duration_since(self.at).as_nanos() as u64;
+        others.saturating_mul(1000) / time.max(1)
+    }
+}
+
 /// The monitor's part.
 #[derive(Debug)]
 pub struct Watch {
     faults: u64,
     /// Looks in a row that found touches waiting and none answered.
     starved: u32,
+    gauge: Option<Gauge>,
     was_on: bool,
     since: Instant,
     hold_until: Instant,
@@ -141,7 +165,15 @@ pub struct Watch {
 
 impl Watch {
     pub fn new(now: Instant) -> Self {
-        Self { faults: 0, starved: 0, was_on: false, since: now, hold_until: now, hold: HOLD_MIN }
+        Self {
+            faults: 0,
+            starved: 0,
+            gauge: None,
+            was_on: false,
+            since: now,
+            hold_until: now,
+            hold: HOLD_MIN,
+        }
     }
 
     /// One look. `waiting` says whether touches wait to be read.
@@ -152,14 +184,14 @@ impl Watch {
         let mixed = solo.mixed.swap(false, Relaxed);
         let on = solo.is_on();
         self.starved = if on && new == 0 && waiting() { self.starved + 1 } else { 0 };
-        if self.starved == STARVED_MAX {
+        if self.starved == STARVED_MAX || on && self.is_crowded(solo, now) {
             solo.leave();
         }
         if self.was_on && !solo.is_on() {
             // S3.
             self.hold_until = now + self.hold;
             self.hold = (self.hold * 2).min(HOLD_MAX);
-            self.was_on = false;
+            (self.was_on, self.gauge) = (false, None);
             return;
         }
         if on {
@@ -176,6 +208,19 @@ impl Watch {
             solo.enter(cpu);
             (self.was_on, self.since) = (solo.is_on(), now);
         }
+    }
+
+    /// Whether others use the CPU of the two threads (S2).
+    fn is_crowded(&mut self, solo: &Solo, now: Instant) -> bool {
+        if self.gauge.is_some_and(|gauge| now.duration_since(gauge.at) < GAUGE) {
+            return false;
+        }
+        let program = solo.last.load(Relaxed);
+        let server = sched::run_times(solo.faults_thread.load(Relaxed));
+        let (Some(server), Some(ran)) = (server, sched::run_times(program)) else { return false };
+        let next = Gauge { at: now, program, ran_ns: ran.ran_ns, waited_ns: server.waited_ns };
+        let last = self.gauge.replace(next);
+        last.is_some_and(|last| last.program == program && last.taken_permille(&next) > OTHERS_MAX)
     }
 
     /// The program's thread may have been moved to another CPU.
@@ -226,6 +271,19 @@ mod tests {
         (0..100).for_each(|_| solo.note(me));
         watch.look(&solo, now + 2 * HOLD_MIN, || false);
         assert_eq!(solo.is_on(), possible);
+    }
+
+    #[test]
+    fn waiting_counts_as_far_as_the_program_did_not_run() {
+        let at = Instant::now();
+        let gauge = |ms, ran_ns, waited_ns| {
+            let at = at + Duration::from_millis(ms);
+            Gauge { at, program: 1, ran_ns, waited_ns }
+        };
+        let begin = gauge(0, 500, 700);
+        assert_eq!(begin.taken_permille(&gauge(10, 6_000_500, 5_000_700)), 0);
+        assert_eq!(begin.taken_permille(&gauge(10, 2_000_500, 5_000_700)), 300);
+        assert_eq!(begin.taken_permille(&begin), 0);
     }
 
     #[test]

@@ -115,6 +115,22 @@ pub fn run_first() -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// How long thread `thread` has run, and how long it has waited for a CPU while it could have. None
+/// where the kernel does not count that.
+#[must_use]
+pub fn run_times(thread: u32) -> Option<RunTimes> {
+    let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
+    let mut fields = text.split_ascii_whitespace().map(|field| field.parse().ok());
+    Some(RunTimes { ran_ns: fields.next()??, waited_ns: fields.next()?? })
+}
+
+/// See [`run_times`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RunTimes {
+    pub ran_ns: u64,
+    pub waited_ns: u64,
+}
+
 /// The CPU that thread `thread` runs on, or ran on last.
 #[must_use]
 pub fn cpu_of(thread: u32) -> Option<u32> {
