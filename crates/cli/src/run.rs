@@ -28,7 +28,8 @@ pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 #[derive(clap::Args)]
 #[command(after_help = "\
 SIZE is bytes, or a number with K, M, G or T (base 1024), or a percentage of the machine's memory.
-TIER is ram[:SIZE] (compressed, inside the budget) or file[:PATH][:SIZE] (outside it).
+TIER is ram[:SIZE] (compressed, inside the budget; half of it at most unless SIZE says otherwise)
+or file[:PATH][:SIZE] (outside it).
 
 Exit status: the program's own; 128+n if signal n killed it; 125 if ebb itself failed; 126 if the
 program cannot be executed; 127 if it was not found.
@@ -36,11 +37,15 @@ program cannot be executed; 127 if it was not found.
 Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram:64M,file:/var/tmp:8G -- redis-server --save ''
+  ebb run --memory-max 1G --memory-high 800M -- make -j4
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100")]
 pub struct Arguments {
     /// Most memory the program and all it starts may have resident
     #[arg(long, value_name = "SIZE", default_value = "50%")]
     memory_max: String,
+    /// Above this the program is slowed down, and reclaim brings it back [default: none]
+    #[arg(long, value_name = "SIZE")]
+    memory_high: Option<String>,
     /// Where pages go that do not fit
     #[arg(long, value_name = "TIER[,TIER...]", default_value = "ram,file")]
     swap: String,
@@ -129,12 +134,17 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
             MEMORY_MIN_BYTES >> 20
         ));
     }
+    let memory_high_bytes = match &arguments.memory_high {
+        None => None,
+        Some(text) => Some(memory_high(text, total, memory_max_bytes, &arguments.memory_max)?),
+    };
     ebb_store::parse_tiers(&arguments.swap).map_err(|error| format!("--swap: {error}"))?;
     if let Some(plan) = &arguments.inject {
         ebb_store::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
     }
     let mut config = Config {
         memory_max_bytes,
+        memory_high_bytes,
         swap: arguments.swap.clone(),
         socket: PathBuf::new(),
         pool_bytes: memory_max_bytes.clamp(1 << 20, 16 << 30) & !4095,
@@ -160,6 +170,21 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
             .map_err(|error| format!("--report-file {}: {error}", path.display()))?;
     }
     Ok(config)
+}
+
+fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, String> {
+    let high = size::parse(text, total).map_err(|error| format!("--memory-high: {error}"))?;
+    if high > max {
+        return Err(format!(
+            "--memory-high {text}: more than --memory-max ({max_text}), so it would never matter; \
+             give less, or leave it out"
+        ));
+    }
+    if high < MEMORY_MIN_BYTES {
+        let least = MEMORY_MIN_BYTES >> 20;
+        return Err(format!("--memory-high {text}: too little to run in; the least is {least}M"));
+    }
+    Ok(high)
 }
 
 fn apply(config: &mut Config, setting: &str) -> Result<(), String> {

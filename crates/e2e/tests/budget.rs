@@ -18,6 +18,18 @@ fn four_threads_take_memory_as_fast_as_they_can() {
     outcome.expect_line("hog: ok").expect_within_limit();
 }
 
+/// Above `--memory-high` whoever takes pages pauses, and reclaim brings the tree back: the limit is far.
+#[test]
+fn taking_memory_above_high_is_slowed_down() {
+    let options = "--memory-high 32M --report json";
+    let outcome = Launch::program("hog", "256 4").limit(96 * MIB).options(options).run();
+    outcome.expect_line("hog: ok");
+    assert!(outcome.peak.bytes < 40 * MIB, "held {} with high at 32 MiB", outcome.peak.bytes);
+    let report = &outcome.stderr;
+    assert!(report.contains("\"throttled_us\":"), "{report}");
+    assert!(!report.contains("\"throttled_us\":0,"), "nobody was slowed down: {report}");
+}
+
 #[test]
 fn three_processes_share_one_limit() {
     let hog = ebb_e2e::build::program("hog").display().to_string();

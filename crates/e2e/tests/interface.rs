@@ -156,6 +156,9 @@ fn bad_options_are_refused_with_one_line() {
     let no_report = unusable.name("no/such/report");
     for (options, word) in [
         (vec!["--memory-max", "0"], "0"),
+        (vec!["--memory-max", "64M", "--memory-high", "65M"], "65M"),
+        (vec!["--memory-max", "64M", "--memory-high", "1M"], "1M"),
+        (vec!["--memory-high", "some"], "some"),
         (vec!["--memory-max", "4K"], "4K"),
         (vec!["--memory-max", "12Q"], "12Q"),
         (vec!["--memory-max", "-5M"], "-5M"),

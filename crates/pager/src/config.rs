@@ -16,6 +16,8 @@ pub enum ReportFormat {
 pub struct Config {
     /// Most bytes of memory the tree may have resident, compressed tier included.
     pub memory_max_bytes: u64,
+    /// Where reclaim aims; between that and the limit the tree is slowed down.
+    pub memory_high_bytes: Option<u64>,
     /// The tiers as the user wrote them.
     pub swap: String,
     /// Where agents connect.

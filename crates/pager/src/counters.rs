@@ -21,6 +21,7 @@ pub struct Counters {
     pub poisoned: AtomicU64,
     pub forks: AtomicU64,
     pub processes: AtomicU64,
+    pub throttled_us: AtomicU64,
     pub peak_resident: AtomicU64,
     pub peak_managed: AtomicU64,
     waits: Mutex<Waits>,

@@ -25,6 +25,9 @@ use std::time::{Duration, Instant};
 pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 /// How soon to look again at touches set aside for a reason that raises no event.
 const RETRY: Duration = Duration::from_millis(1);
+/// Pauses are not worth the while below, and cruel above.
+const PAUSE_MIN_US: u64 = 10_000;
+const PAUSE_MAX_US: u64 = 2_000_000;
 /// Pages beyond the budget that all infants together may have.
 const FED_MAX: u32 = 512;
 
@@ -56,6 +59,8 @@ pub enum Answer {
 pub struct Server<'a> {
     pub pager: &'a Arc<Pager>,
     waiting: VecDeque<Touch>,
+    /// Touches that pause, and until when (`--memory-high`).
+    pausing: Vec<(Instant, Touch)>,
     pub loads: HashMap<u64, Load>,
     /// Pages that arrived while their address space could not take them.
     pub arrived: Vec<(u64, Box<Page>)>,
@@ -70,6 +75,7 @@ pub fn run(pager: &Arc<Pager>) {
     let mut server = Server {
         pager,
         waiting: VecDeque::new(),
+        pausing: Vec::new(),
         loads: HashMap::new(),
         arrived: Vec::new(),
         next_token: 0,
@@ -78,13 +84,15 @@ pub fn run(pager: &Arc<Pager>) {
     };
     let mut ready = Vec::with_capacity(64);
     loop {
-        let idle = server.waiting.is_empty() && server.arrived.is_empty();
+        let idle =
+            server.waiting.is_empty() && server.arrived.is_empty() && server.pausing.is_empty();
         let timeout = if idle { None } else { Some(RETRY) };
         server.wait(&mut ready, timeout);
         for &token in &ready {
             server.serve(token);
         }
         server.place_arrived();
+        server.end_pauses();
         server.retry();
     }
 }
@@ -180,7 +188,9 @@ impl Server<'_> {
                 };
                 let touch =
                     Touch { mm: mm.clone(), address, protected, thread, since: now, window };
-                if let Answer::Later = self.answer(mm, state, &touch) {
+                if let Some(until) = self.pause(mm, &touch) {
+                    self.pausing.push((until, touch));
+                } else if let Answer::Later = self.answer(mm, state, &touch) {
                     self.set_aside(touch);
                 }
             }
@@ -198,6 +208,33 @@ impl Server<'_> {
             },
             Event::Remap { from, to, len } => self.remap(mm, state, from, to, len),
         }
+    }
+
+    /// Until when a touch must pause because its process took pages above `--memory-high`. Reclaim goes on
+    /// meanwhile. Who must run for others to get on pauses never: agents, and children yet to greet.
+    fn pause(&self, mm: &Mm, touch: &Touch) -> Option<Instant> {
+        self.pager.config.memory_high_bytes?;
+        let us = self.pager.resident().zone.penalty_us();
+        let exempt =
+            mm.is_infant() || mm.link.get().is_some_and(|link| link.thread() == touch.thread);
+        if us == 0 || exempt {
+            return None;
+        }
+        let owed = mm.owed_us.fetch_add(us, Relaxed) + us;
+        if owed < PAUSE_MIN_US {
+            return None;
+        }
+        mm.owed_us.store(0, Relaxed);
+        let pause = owed.min(PAUSE_MAX_US);
+        counters::add(&self.pager.counters.throttled_us, pause);
+        Some(touch.since + Duration::from_micros(pause))
+    }
+
+    /// Touches that have paused long enough are answered.
+    fn end_pauses(&mut self) {
+        let now = Instant::now();
+        let over = self.pausing.extract_if(.., |(until, _)| *until <= now);
+        self.waiting.extend(over.map(|(_, touch)| touch));
     }
 
     pub fn set_aside(&mut self, touch: Touch) {

@@ -59,6 +59,8 @@ pub struct Mm {
     silent: AtomicU64,
     /// Pages given beyond the budget.
     fed: AtomicU32,
+    /// Pause its threads owe for pages taken above `--memory-high`, in microseconds.
+    pub owed_us: AtomicU64,
     /// The user has been told that a page of it is lost.
     pub told_lost: AtomicBool,
     pub born: Instant,
@@ -101,6 +103,7 @@ impl Mm {
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
             fed: AtomicU32::new(0),
+            owed_us: AtomicU64::new(0),
             told_lost: AtomicBool::new(false),
             born: Instant::now(),
         }

@@ -56,7 +56,7 @@ pub fn run(pager: &Arc<Pager>) {
         // The next best.
         let _ = sched::run_soon(0);
     }
-    let limit = pager.resident().zone.limit();
+    let limit = pager.resident().zone.high();
     let room = (64 << 20) / PAGE_SIZE as u64;
     let now = Instant::now();
     let mut monitor = Monitor {

@@ -45,6 +45,7 @@ struct Report {
     exit_status: i32,
     wall_time_us: u64,
     memory_max_bytes: u64,
+    memory_high_bytes: Option<u64>,
     peak_resident_bytes: u64,
     peak_resident_and_compressed_bytes: u64,
     recent_resident_bytes: u64,
@@ -87,6 +88,7 @@ struct Tier {
 #[derive(Debug, Serialize)]
 struct Waiting {
     threads_waited: u64,
+    throttled_us: u64,
     total_us: u64,
     p50_ns: u64,
     p99_ns: u64,
@@ -120,6 +122,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         exit_status,
         wall_time_us: pager.started.elapsed().as_micros() as u64,
         memory_max_bytes: pager.config.memory_max_bytes,
+        memory_high_bytes: pager.config.memory_high_bytes,
         peak_resident_bytes: get(&counters.peak_resident),
         peak_resident_and_compressed_bytes: get(&counters.peak_managed),
         recent_resident_bytes: pager
@@ -146,6 +149,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         same_filled_pages: stats.same_filled_pages,
         waiting: Waiting {
             threads_waited: waits.count,
+            throttled_us: get(&counters.throttled_us),
             total_us: waits.total_ns / 1000,
             p50_ns: waits.quantile_ns(500),
             p99_ns: waits.quantile_ns(990),

@@ -16,6 +16,8 @@ pub struct Watermarks {
 #[derive(Debug)]
 pub struct Zone {
     limit: u64,
+    /// Where reclaim aims: the limit, or less.
+    high: u64,
     used: u64,
     marks: Watermarks,
 }
@@ -25,9 +27,22 @@ impl Zone {
     /// is a page the program does without.
     #[must_use]
     pub fn new(limit: u64) -> Self {
+        Self::with_high(limit, limit)
+    }
+
+    /// The same, with reclaim aiming at `high` pages, at most the limit. Between the two whoever takes
+    /// pages is slowed down ([`Zone::penalty_us`]).
+    #[must_use]
+    pub fn with_high(limit: u64, high: u64) -> Self {
+        let high = high.min(limit);
         let step = (limit / 128).clamp(16, 2048);
         let min = (limit / 256).clamp(8, 1024);
-        Self { limit, used: 0, marks: Watermarks { min, low: min + step, high: min + 2 * step } }
+        Self {
+            limit,
+            high,
+            used: 0,
+            marks: Watermarks { min, low: min + step, high: min + 2 * step },
+        }
     }
 
     #[must_use]
@@ -78,12 +93,49 @@ impl Zone {
     /// kswapd should be at work.
     #[must_use]
     pub fn is_low(&self) -> bool {
-        self.free() < self.marks.low
+        self.high.saturating_sub(self.used) < self.marks.low
     }
 
     /// kswapd may rest: strictly more than the high mark is free.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
-        self.free() > self.marks.high
+        self.high.saturating_sub(self.used) > self.marks.high
+    }
+
+    /// Where reclaim aims.
+    #[must_use]
+    pub fn high(&self) -> u64 {
+        self.high
+    }
+
+    /// How long whoever took one page must pause for it, in microseconds: the square of the share by
+    /// which more than `high` is used, in seconds. As the kernel has it for `memory.high`, where 64
+    /// pages cost 64 times that (mm/memcontrol.c, `calculate_high_delay`).
+    #[must_use]
+    pub fn penalty_us(&self) -> u64 {
+        let over = self.used.saturating_sub(self.high).min(self.high);
+        let square = u128::from(over) * u128::from(over) * 1_000_000;
+        (square / u128::from(self.high * self.high).max(1)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Zone;
+
+    #[test]
+    fn between_high_and_the_limit_pages_cost_time_and_reclaim_works() {
+        let mut zone = Zone::with_high(20_000, 10_000);
+        assert!(zone.try_charge(9_000, 0));
+        assert!(zone.is_balanced() && zone.penalty_us() == 0);
+        zone.charge(1_000);
+        assert!(zone.is_low() && zone.penalty_us() == 0);
+        zone.charge(1_000);
+        assert_eq!(zone.penalty_us(), 10_000, "a tenth over: a hundredth of a second");
+        assert_eq!(zone.free(), 9_000, "the limit is the limit");
+        zone.charge(50_000);
+        assert_eq!(zone.penalty_us(), 1_000_000, "twice as much and more: a second");
+        assert_eq!(Zone::new(100).high(), 100);
+        assert_eq!(Zone::with_high(100, 200).high(), 100);
     }
 }
