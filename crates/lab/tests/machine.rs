@@ -76,9 +76,15 @@ fn with_a_device_of_no_latency_nobody_waits_for_it() {
         .iter()
         .copied()
         .chain(["machine.cpus=4", "costs.fault_ns=0", "costs.major_ns=0", "costs.alloc_ns=0"])
-        .chain(["costs.zero_ns=0", "costs.scan_ns=0", "costs.sort_ns=0", "costs.rmap_ns=0"])
-        .chain(["costs.evict_ns=0", "costs.submit_ns=0", "costs.walk_ns=0", "costs.age_ns=0"])
-        .chain(["costs.promote_ns=0", "costs.age_prefetch_ns=0", "costs.switch_ns=0"])
+        .chain([
+            "costs.zero_ns=0",
+            "costs.scan_ns=0",
+            "costs.isolate_ns=0",
+            "costs.add_ns=0",
+            "costs.rmap_ns=0",
+        ])
+        .chain(["costs.evict_ns=0", "costs.submit_ns=0", "costs.walk_ns=0", "costs.move_ns=0"])
+        .chain(["costs.promote_ns=0", "costs.move_bulk_ns=0", "costs.switch_ns=0"])
         .chain(["costs.look_ns=0"])
         .collect();
     assert!(metric(&free, 1, "pswpin") > 1000.0, "there is paging");

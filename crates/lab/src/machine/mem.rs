@@ -86,8 +86,11 @@ impl Stream {
 
 /// Reading positions a thread has at once.
 pub const STREAMS: usize = 4;
-const WINDOW_FILE: u64 = 32;
+/// Pages of files read ahead at most: 128 KiB, the kernel's default.
+pub const WINDOW_FILE: u64 = 32;
 const WINDOW_SWAP: u64 = 8;
+/// How long a task waits that found no frame and could reclaim none.
+const NO_FRAME_NS: u64 = 100_000;
 
 /// What became of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -114,6 +117,8 @@ pub struct Memcg {
     pub limit: u64,
     pub(super) pagevec: Pagevec,
     pub(super) lock_free_ns: u64,
+    /// Folios waiting in its batch.
+    pub(super) added: u64,
 }
 
 /// Memory and everything that moves pages in and out of it.
@@ -145,6 +150,8 @@ pub struct Mem {
     pub costs: Costs,
     /// Time spent.
     pub spent: Spent,
+    /// Pages of files read ahead at most.
+    pub read_ahead: u64,
     /// kswapd was asked for.
     pub kswapd_wanted: std::cell::Cell<Option<usize>>,
     zone_ends: Vec<u32>,
@@ -217,6 +224,7 @@ impl Mem {
             flusher: Flusher::default(),
             costs,
             spent: Spent::default(),
+            read_ahead: WINDOW_FILE,
             kswapd_wanted: std::cell::Cell::new(None),
             zone_ends,
             marks: [0; COUNTED.len()],
@@ -233,7 +241,7 @@ impl Mem {
         let lruvec = Arc::new(Lruvec::new(MemcgId(id as u16 + 1), self.tun.lru, 0));
         self.lru.online(Arc::clone(&lruvec));
         let pagevec = Pagevec::default();
-        self.memcgs.push(Memcg { lruvec, limit, pagevec, lock_free_ns: 0 });
+        self.memcgs.push(Memcg { lruvec, limit, pagevec, lock_free_ns: 0, added: 0 });
         self.out.charged.push(0);
         id
     }
@@ -368,11 +376,22 @@ impl Mem {
         self.fold();
         if !reads {
             let zero = costs.zero_ns + costs.alloc_ns;
-            self.insert(now, space, page, access, region, true);
+            if self.insert(now, space, page, access, region, true).is_none() {
+                return self.no_frame(now, cost);
+            }
             self.spent.fault_ns += entry + zero;
+            cost += self.charge_add(now + cost, self.owner[space]);
             return Fault::Done(cost + zero);
         }
         self.bring_in(now, cost, space, page, ahead.min(room), access, region)
+    }
+
+    /// The frame that was there is gone again: reclaims from everybody, and the fault is tried again.
+    fn no_frame(&mut self, now: u64, cost: u64) -> Fault {
+        let (freed, took) = self.direct(now + cost, None);
+        let at = now + cost + took;
+        let until_ns = if freed > 0 { at } else { at + NO_FRAME_NS };
+        Fault::Wait { until_ns, cost_ns: cost + took }
     }
 
     /// Reads a page and those after it that are to come with it.
@@ -412,7 +431,11 @@ impl Mem {
             } else {
                 self.folios.set(pfn, Word::PREFAULT);
             }
+            cost += self.charge_add(now + cost, self.owner[space]);
             brought += 1;
+        }
+        if brought == 0 {
+            return self.no_frame(now, cost);
         }
         let device = match (anon, self.out.swap.as_mut()) {
             (true, Some(swap)) => swap,
@@ -449,13 +472,13 @@ impl Mem {
         anon: bool,
     ) -> u64 {
         let swap_sync = self.out.swap.as_ref().is_none_or(Device::is_sync);
-        let max = if anon { WINDOW_SWAP } else { WINDOW_FILE };
+        let max = if anon { WINDOW_SWAP.min(self.read_ahead) } else { self.read_ahead };
         if anon && swap_sync {
             return 1;
         }
         let found = streams.iter().position(|s| s.space == space && s.next == page);
         let (i, window) = match found {
-            Some(i) => (i, (streams[i].window * 2).clamp(2, max)),
+            Some(i) => (i, (streams[i].window * 2).clamp(2.min(max), max)),
             None => (STREAMS - 1, 1),
         };
         streams.copy_within(0..i, 1);

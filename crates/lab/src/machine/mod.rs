@@ -7,7 +7,7 @@
 //!
 //! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim.
 //! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
-//! * `reclaim`: direct reclaim and what it costs. `check`: conservation laws.
+//! * `reclaim`: direct reclaim. `charge`: what it and insertion cost. `check`: conservation laws.
 //! * [`allocation`]: the allocator alone.
 //! * [`flusher`]: dirty file pages.
 //! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
@@ -16,6 +16,7 @@
 //! [`SLICE_NS`](sched::SLICE_NS) at most; faults, transfers and everything else happen in order.
 
 pub mod allocation;
+mod charge;
 mod check;
 pub mod costs;
 pub mod device;

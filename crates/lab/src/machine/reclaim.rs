@@ -12,10 +12,10 @@ use ebb_core::lru::{Ctx, Scan};
 use ebb_core::observe::vmstat::Event;
 use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
 use ebb_core::reclaim::{Achieved, Direct, DirectPassed, Flags, Outlook, Reason, Verdict, direct};
-use ebb_core::tunables::{Dirty, LruKind, OomRule};
+use ebb_core::tunables::{Dirty, OomRule};
 use ebb_core::types::Pfn;
 
-use super::mem::{COUNTED, Mem, cx};
+use super::mem::{Mem, cx};
 
 /// Rounds of reclaim in one fault: those after which hope is given up, and the one that does it.
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
@@ -116,7 +116,7 @@ impl Mem {
     }
 
     /// Direct reclaim in a task, from one memcg or from all.
-    fn direct(&mut self, now: u64, memcg: Option<usize>) -> (u64, u64) {
+    pub(super) fn direct(&mut self, now: u64, memcg: Option<usize>) -> (u64, u64) {
         let size = match memcg {
             Some(id) => self.memcgs[id].limit,
             None => self.memcgs.iter().map(|m| m.limit).min().unwrap_or(0),
@@ -230,44 +230,6 @@ impl Mem {
                 self.out.drop_slot();
             }
         }
-    }
-
-    /// What the engine did since the last call, in time; waits for the lru lock included.
-    fn charge(&mut self, now: u64, memcg: Option<usize>) -> u64 {
-        let c = &self.costs;
-        let mut n = [0; COUNTED.len()];
-        for (i, &event) in COUNTED.iter().enumerate() {
-            let value = self.stat.get(event);
-            n[i] = value - self.marks[i];
-            self.marks[i] = value;
-        }
-        let [kswapd, direct, anon, steal_a, steal_f, refill, scanned, ..] = n;
-        let [.., walked, promoted, aged, around, deactivated] = n;
-        let taken = kswapd + direct;
-        let steal = steal_a + steal_f;
-        let classic = self.tun.lru == LruKind::Classic;
-        let looked = if classic { taken + refill } else { scanned };
-        let moved = if classic { deactivated } else { refill } + taken.saturating_sub(steal);
-        let age = match (self.tun.counter_batch, self.tun.bulk_move, self.tun.prefetch) {
-            (_, true, true) => c.age_prefetch_ns,
-            (_, true, false) => c.age_bulk_ns,
-            (true, false, _) => c.age_counter_ns,
-            (false, false, _) => c.age_ns,
-        };
-        let hold = looked * c.scan_ns + moved * c.sort_ns + aged * age;
-        let rmaps = anon + if classic { refill } else { 0 };
-        let free = rmaps * c.rmap_ns
-            + steal * c.evict_ns
-            + walked * c.walk_ns
-            + promoted * c.promote_ns
-            + around * c.look_ns
-            + self.out.spent_ns;
-        let lock = &mut self.memcgs[memcg.unwrap_or(0)].lock_free_ns;
-        let wait = lock.saturating_sub(now);
-        *lock = now + wait + hold;
-        self.spent.lock_wait_ns += wait;
-        self.spent.lock_hold_ns += hold;
-        wait + hold + free
     }
 
     pub(super) fn fold(&mut self) {

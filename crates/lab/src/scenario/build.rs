@@ -50,6 +50,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         out.pin_lowest(left);
     }
     let mut mem = Mem::new(out, Device::new(&disk), tun, s.costs.clone(), seed);
+    mem.read_ahead = s.machine.read_ahead;
     let limits: Vec<Option<f64>> =
         if s.memcg.is_empty() { vec![None] } else { s.memcg.iter().map(|m| m.limit).collect() };
     mem.flusher = Flusher::new(&s.machine.dirty);

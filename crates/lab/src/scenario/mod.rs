@@ -17,6 +17,7 @@ pub use build::{Metrics, run_once};
 pub use builtin::{BUILTIN, Builtin, find};
 pub use error::{ScenarioError, nearest};
 
+use crate::machine::mem::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec};
 use crate::workload::WorkloadSpec;
 
@@ -43,6 +44,13 @@ pub struct MachineSpec {
     /// When dirty file pages are written.
     #[serde(default)]
     pub dirty: DirtySpec,
+    /// Pages read ahead at most, in a file that is read in order.
+    #[serde(default = "read_ahead")]
+    pub read_ahead: u64,
+}
+
+fn read_ahead() -> u64 {
+    WINDOW_FILE
 }
 
 /// A memory control group.
@@ -236,6 +244,9 @@ impl Scenario {
         }
         if !self.machine.dma.is_multiple_of(1024) || self.machine.dma > 1 << 20 {
             return Err("machine.dma: expected a multiple of 1024".into());
+        }
+        if self.machine.read_ahead == 0 || self.machine.read_ahead > 256 {
+            return Err("machine.read_ahead: expected 1 to 256 pages".into());
         }
         if self.machine.cpus == 0 || self.machine.cpus > 1024 {
             return Err(format!("machine.cpus = {}: expected 1 to 1024", self.machine.cpus));

@@ -3,7 +3,7 @@
 use ebb_core::space::Backing;
 use serde::Deserialize;
 
-use super::keys::{Keys, Pattern, unit};
+use super::keys::{Keys, Pattern, about, unit};
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
@@ -84,7 +84,7 @@ impl Worker {
             let page = (self.at + self.keys.draw(&mut self.random)) as u32;
             let write = self.spec.writes > 0.0 && unit(&mut self.random) < self.spec.writes;
             let access = if write { Access::FdWrite } else { Access::FdRead };
-            steps.push(Step::Cpu(self.spec.op_ns));
+            steps.push(Step::Cpu(about(&mut self.random, self.spec.op_ns)));
             steps.push(Step::Touch { page, space: self.space, access });
             steps.push(Step::Done(u8::from(write)));
         }

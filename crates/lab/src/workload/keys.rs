@@ -81,6 +81,11 @@ pub fn unit(random: &mut Random) -> f64 {
     (random.bits() >> 11) as f64 / (1u64 << 53) as f64
 }
 
+/// A time around `ns`: half to one and a half of it. No two operations take equally long.
+pub fn about(random: &mut Random, ns: u32) -> u32 {
+    ns / 2 + random.below(ns.max(1))
+}
+
 /// Spreads ranks over the keys.
 fn scramble(rank: u64, count: u64) -> u64 {
     let hash = Random(rank).bits();

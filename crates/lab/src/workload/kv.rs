@@ -7,7 +7,7 @@
 use ebb_core::space::Backing;
 use serde::Deserialize;
 
-use super::keys::{Keys, Pattern, THETA};
+use super::keys::{Keys, Pattern, THETA, about};
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
@@ -122,7 +122,7 @@ impl Server {
         let writes = (self.random.bits() >> 40) as f64 / (1u64 << 24) as f64;
         let writes = writes < self.spec.writes;
         let access = if writes { Access::Write } else { Access::Read };
-        steps.push(Step::Cpu(self.spec.op_ns));
+        steps.push(Step::Cpu(about(&mut self.random, self.spec.op_ns)));
         steps.push(self.touch(bucket, Access::Read));
         for page in first..=last {
             steps.push(self.touch(self.index + page, access));

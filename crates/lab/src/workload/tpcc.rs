@@ -10,7 +10,7 @@
 use ebb_core::space::Backing;
 use serde::Deserialize;
 
-use super::keys::{Keys, Pattern, THETA, unit};
+use super::keys::{Keys, Pattern, THETA, about, unit};
 use super::pool::Pool;
 use super::spec::{Place, Plan};
 use super::{Program, Step};
@@ -35,7 +35,10 @@ pub struct Tpcc {
     /// The pool is shared memory.
     #[serde(default)]
     pub shared: bool,
-    /// Pages of the pool used by a transaction.
+    /// Frames of a database page.
+    #[serde(default = "block")]
+    pub block: u32,
+    /// Database pages used by a transaction.
     #[serde(default = "pages")]
     pub pages: u32,
     /// Share of them that are changed.
@@ -56,6 +59,9 @@ pub struct Tpcc {
 fn theta() -> f64 {
     THETA
 }
+fn block() -> u32 {
+    1
+}
 fn pages() -> u32 {
     200
 }
@@ -69,8 +75,8 @@ fn warm() -> f64 {
 impl Tpcc {
     /// Puts it on the machine.
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
-        let users = u64::from(self.users);
-        let share = |ratio: f64| (place.pages(ratio) / users).max(4);
+        let (users, block) = (u64::from(self.users), u64::from(self.block.max(1)));
+        let share = |ratio: f64| (place.pages(ratio) / users / block).max(4) * block;
         let (data, pool) = (share(self.data), share(self.pool));
         let connection = place.pages(self.connection).max(2);
         let backing = if self.shared { Backing::Shmem } else { Backing::Anon };
@@ -80,7 +86,8 @@ impl Tpcc {
         let server = plan.space(place.memcg, regions);
         let files = plan.space(place.memcg, vec![region(data * users, Backing::File)]);
         let each = |ratio: f64| {
-            (place.memory as f64 * ratio / users as f64 / f64::from(self.pages)).ceil() as u64
+            let used = f64::from(self.pages) * block as f64;
+            (place.memory as f64 * ratio / users as f64 / used).ceil() as u64
         };
         for user in 0..users {
             let terminal = Terminal {
@@ -90,9 +97,10 @@ impl Tpcc {
                 own_at: pool * users + connection * user,
                 own: connection,
                 data_at: data * user,
-                pool: Pool::new(data, pool.min(data)),
-                fill: pool.min(data),
-                keys: Keys::new(Pattern::Zipfian, data, self.theta, 0, 1),
+                pool: Pool::new(data / block, pool.min(data) / block),
+                fill: data / block,
+                block,
+                keys: Keys::new(Pattern::Zipfian, data / block, self.theta, 0, 1),
                 random: Random(place.seed_of(0, user)),
                 warm: each(self.warm),
                 left: each(self.ops),
@@ -113,7 +121,9 @@ struct Terminal {
     own: u64,
     data_at: u64,
     pool: Pool,
+    /// Database pages still to be loaded.
     fill: u64,
+    block: u64,
     keys: Keys,
     random: Random,
     warm: u64,
@@ -123,28 +133,48 @@ struct Terminal {
 
 impl Terminal {
     fn page(&mut self, steps: &mut Vec<Step>, page: u32, change: bool) {
+        let (block, server) = (self.block, self.server);
         let found = self.pool.get(page, change);
-        let at = (self.data_at + u64::from(page)) as u32;
-        if found.miss {
-            steps.push(if self.spec.direct {
-                Step::Direct { pages: 1, write: false }
+        let at = self.pool_at + u64::from(found.slot) * block;
+        let own = |p: u64, access| Step::Touch { page: p as u32, space: server, access };
+        let files = self.files;
+        let file = |p: u64, access| Step::Touch { page: p as u32, space: files, access };
+        let blocks = |page: u32| {
+            let first = self.data_at + u64::from(page) * block;
+            first..first + block
+        };
+        if let Some(old) = found.wrote {
+            // The old content is written from where it lies.
+            steps.extend((at..at + block).map(|p| own(p, Access::Read)));
+            if self.spec.direct {
+                steps.push(Step::Direct { pages: block as u32, write: true });
             } else {
-                Step::Touch { page: at, space: self.files, access: Access::FdRead }
-            });
+                steps.extend(blocks(old).map(|p| file(p, Access::FdWrite)));
+            }
         }
-        if found.wrote.is_some() && self.spec.direct {
-            steps.push(Step::Direct { pages: 1, write: true });
+        if found.miss && self.spec.direct {
+            steps.push(Step::Direct { pages: block as u32, write: false });
+        } else if found.miss {
+            steps.extend(blocks(page).map(|p| file(p, Access::FdRead)));
         }
-        let slot = (self.pool_at + u64::from(found.slot)) as u32;
-        let access = if change || found.miss { Access::Write } else { Access::Read };
-        steps.push(Step::Touch { page: slot, space: self.server, access });
+        if found.miss {
+            steps.extend((at..at + block).map(|p| own(p, Access::Write)));
+        } else {
+            let access = if change { Access::Write } else { Access::Read };
+            steps.push(own(at, access));
+            if block > 1 {
+                // A page's head, and the row.
+                let row = u64::from(self.random.below(block as u32 - 1));
+                steps.push(own(at + 1 + row, access));
+            }
+        }
     }
 
     fn transaction(&mut self, steps: &mut Vec<Step>) {
         for i in 0..self.spec.pages {
             let page = self.keys.draw(&mut self.random) as u32;
             let change = unit(&mut self.random) < self.spec.changes;
-            steps.push(Step::Cpu(self.spec.page_ns));
+            steps.push(Step::Cpu(about(&mut self.random, self.spec.page_ns)));
             self.page(steps, page, change);
             if i % 16 == 0 {
                 let own = u64::from(self.random.below(self.own as u32));
@@ -159,7 +189,7 @@ impl Terminal {
 impl Program for Terminal {
     fn fill(&mut self, steps: &mut Vec<Step>) {
         if self.fill > 0 {
-            // The pool is full before the load begins.
+            // The whole database was loaded through the pool before.
             self.fill -= 1;
             let page = self.fill as u32;
             self.page(steps, page, false);

@@ -5,12 +5,16 @@
 //! a mapping of the file. Updates change the page in the engine's cache (or memtable) and append to a
 //! log. Inner pages of the index are touched on every operation.
 //!
+//! The engine reads and writes blocks of several pages: a record that is missing brings its whole
+//! block. Before anything else the database is loaded, so that the page cache is full as it is after
+//! YCSB's load phase.
+//!
 //! Each thread has its own share of the keys and of the cache.
 
 use ebb_core::space::Backing;
 use serde::Deserialize;
 
-use super::keys::{Keys, Pattern, THETA, unit};
+use super::keys::{Keys, Pattern, THETA, about, unit};
 use super::pool::Pool;
 use super::spec::{Place, Plan};
 use super::{Program, Step};
@@ -27,6 +31,9 @@ pub struct Ycsb {
     pub data: f64,
     /// Bytes of a record.
     pub record_bytes: u32,
+    /// Pages of a block: what the engine reads, keeps and writes at a time.
+    #[serde(default = "leaf_pages")]
+    pub leaf_pages: u32,
     /// The engine's cache, as a share of memory; 0: none, the file is mapped.
     #[serde(default)]
     pub cache: f64,
@@ -48,21 +55,21 @@ pub struct Ycsb {
     /// Bytes that an update appends to the log.
     #[serde(default = "log_bytes")]
     pub log_bytes: u32,
-    /// Pages that the engine reads, keeps and writes together.
-    #[serde(default = "leaf_pages")]
-    pub leaf_pages: u32,
     /// Whether changed pages that leave the engine's cache are written to the file.
     #[serde(default)]
     pub write_back: bool,
-    /// Operations before measuring, as a multiple of the database's pages.
+    /// Operations before measuring, as a multiple of the records.
     #[serde(default = "warm")]
     pub warm: f64,
-    /// Operations measured, as a multiple of the database's pages.
+    /// Operations measured, as a multiple of the records.
     pub ops: f64,
 }
 
 fn theta() -> f64 {
     THETA
+}
+fn leaf_pages() -> u32 {
+    1
 }
 fn heap_touches() -> u32 {
     3
@@ -70,22 +77,17 @@ fn heap_touches() -> u32 {
 fn log_bytes() -> u32 {
     100
 }
-fn leaf_pages() -> u32 {
-    1
-}
 fn warm() -> f64 {
-    3.0
+    1.0
 }
 
 impl Ycsb {
     /// Puts it on the machine.
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
-        let threads = u64::from(self.threads);
-        let share = |ratio: f64| place.pages(ratio) / threads;
-        let leaf = u64::from(self.leaf_pages.max(1));
-        let whole = |pages: u64| pages / leaf * leaf;
-        let (data, cache) = (whole(share(self.data)).max(8 * leaf), whole(share(self.cache)));
-        let cache = if self.cache > 0.0 { cache.max(leaf) } else { 0 };
+        let (threads, block) = (u64::from(self.threads), u64::from(self.leaf_pages.max(1)));
+        let share = |ratio: f64| place.pages(ratio) / threads / block * block;
+        let (data, cache) = (share(self.data).max(8 * block), share(self.cache));
+        let cache = if self.cache > 0.0 { cache.max(block) } else { 0 };
         let heap = place.pages(self.heap).max(1);
         let anon = |pages| Region { pages, backing: Backing::Anon, recency: true, exec: false };
         let file = |pages| Region { pages, backing: Backing::File, recency: true, exec: false };
@@ -102,13 +104,15 @@ impl Ycsb {
                 data_at: data * thread,
                 log: (data * threads + log * thread / threads, log / threads),
                 logged: 0,
-                pool: (cache > 0).then(|| Pool::new(data / leaf, cache / leaf)),
-                leaf,
+                pool: (cache > 0).then(|| Pool::new(data / block, cache / block)),
+                data,
+                block,
                 keys: Keys::new(self.pattern, records, self.theta, 0, 1),
                 random: Random(place.seed_of(0, thread)),
                 load: (heap * thread / threads, heap * (thread + 1) / threads),
-                warm: (data as f64 * self.warm) as u64,
-                left: (data as f64 * self.ops) as u64,
+                loaded: 0,
+                warm: (records as f64 * self.warm) as u64,
+                left: (records as f64 * self.ops) as u64,
                 started: false,
                 spec: self.clone(),
             };
@@ -124,15 +128,17 @@ struct Client {
     heap: u64,
     cache_at: u64,
     data_at: u64,
+    /// Pages of this thread's part of the database, and of a block.
+    data: u64,
+    block: u64,
     /// Where this thread's part of the log begins, and its length.
     log: (u64, u64),
     logged: u64,
     pool: Option<Pool>,
-    /// Pages of a leaf.
-    leaf: u64,
     keys: Keys,
     random: Random,
     load: (u64, u64),
+    loaded: u64,
     warm: u64,
     left: u64,
     started: bool,
@@ -140,43 +146,45 @@ struct Client {
 
 impl Client {
     fn operation(&mut self, steps: &mut Vec<Step>) {
-        let (engine, files) = (self.engine, self.files);
+        let (engine, files, block) = (self.engine, self.files, self.block);
         let own = |page: u64, access| Step::Touch { page: page as u32, space: engine, access };
         let file = |page: u64, access| Step::Touch { page: page as u32, space: files, access };
         let record = self.keys.draw(&mut self.random);
         let page = record * u64::from(self.spec.record_bytes) / 4096;
         let update = unit(&mut self.random) >= self.spec.reads;
-        steps.push(Step::Cpu(self.spec.op_ns));
+        steps.push(Step::Cpu(about(&mut self.random, self.spec.op_ns)));
         for _ in 0..self.spec.heap_touches {
             let at = u64::from(self.random.below(self.heap as u32));
             steps.push(own(at, if update { Access::Write } else { Access::Read }));
         }
         match &mut self.pool {
             Some(pool) => {
-                let n = self.leaf;
-                let found = pool.get((page / n) as u32, update);
-                let all = |first: u64| first..first + n;
+                let found = pool.get((page / block) as u32, update);
                 if let Some(old) = found.wrote
                     && self.spec.write_back
                 {
-                    let first = self.data_at + u64::from(old) * n;
-                    steps.extend(all(first).map(|p| file(p, Access::FdWrite)));
+                    let old = self.data_at + u64::from(old) * block;
+                    steps.extend((old..old + block).map(|p| file(p, Access::FdWrite)));
                 }
-                let slot = self.cache_at + u64::from(found.slot) * n;
+                let at = self.cache_at + u64::from(found.slot) * block;
                 if found.miss {
-                    let first = self.data_at + page / n * n;
-                    if n > 1 {
-                        let (page, pages) = (first as u32, n as u32);
+                    // The block is read and unpacked whole.
+                    let first = self.data_at + page / block * block;
+                    if block > 1 {
+                        let (page, pages) = (first as u32, block as u32);
                         steps.push(Step::Ahead { page, space: files, pages });
                     }
-                    steps.extend(all(first).map(|p| file(p, Access::FdRead)));
-                    steps.extend(all(slot).map(|p| own(p, Access::Write)));
+                    steps.extend((first..first + block).map(|p| file(p, Access::FdRead)));
+                    steps.extend((at..at + block).map(|p| own(p, Access::Write)));
                 } else {
                     let access = if update { Access::Write } else { Access::Read };
-                    steps.push(own(slot + page % n, access));
+                    steps.push(own(at + page % block, access));
                 }
             }
-            None if !update => steps.push(file(self.data_at + page, Access::Read)),
+            None if !update => {
+                let first = self.data_at + page / block * block;
+                steps.extend((first..first + block).map(|p| file(p, Access::Read)));
+            }
             None => {}
         }
         if update {
@@ -198,6 +206,12 @@ impl Program for Client {
             let touch = |p: u64| Step::Touch { page: p as u32, space, access: Access::Write };
             steps.extend((from..to).map(touch));
             self.load.0 = to;
+        } else if self.loaded < self.data {
+            let (from, to) = (self.loaded, self.data.min(self.loaded + BATCH));
+            let (space, at) = (self.files, self.data_at);
+            let touch = |p| Step::Touch { page: (at + p) as u32, space, access: Access::FdRead };
+            steps.extend((from..to).map(touch));
+            self.loaded = to;
         } else if self.warm > 0 {
             let n = self.warm.min(BATCH);
             (0..n).for_each(|_| self.operation(steps));

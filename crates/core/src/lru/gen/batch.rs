@@ -39,13 +39,36 @@ impl Batch {
         self.folios += 1;
     }
 
+    /// Takes in a folio whose word was `w` and that this walk of the list has just given the slot
+    /// `at.new`: as a part of the segment, or one by one where batching is off.
+    pub(super) fn take(
+        &mut self,
+        v: &Lruvec,
+        cx: &Ctx,
+        lists: &mut Lists,
+        pfn: Pfn,
+        w: Word,
+        at: At,
+    ) {
+        if cx.tun.bulk_move {
+            self.record(pfn);
+        } else {
+            relink(cx, lists, pfn, at.old, at.new, at.end);
+        }
+        if cx.tun.counter_batch {
+            self.pages += w.pages() as i64;
+        } else {
+            moved_up(v, w, at.old, at.new);
+        }
+    }
+
     /// Moves the segment from the list of `old` to that of `new` and settles the counters.
-    fn flush(&mut self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, at: At) {
+    pub(super) fn flush(&mut self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, at: At) {
         if let (Some(head), Some(tail)) = (self.head, self.tail) {
             let from = &mut lists.r#gen[at.old][at.ty.index()][at.zone];
             let segment = from.cut(cx.folios, head, tail, self.folios);
             let target = &mut lists.r#gen[at.new][at.ty.index()][at.zone];
-            match cx.tun.target_end {
+            match at.end {
                 TargetEnd::Tail => target.append(cx.folios, segment),
                 TargetEnd::Head => target.prepend(cx.folios, segment),
             }
@@ -59,12 +82,25 @@ impl Batch {
     }
 }
 
-#[derive(Clone, Copy)]
-struct At {
-    ty: LruType,
-    zone: usize,
-    old: usize,
-    new: usize,
+/// Where a segment is, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub ty: LruType,
+    pub zone: usize,
+    pub old: usize,
+    pub new: usize,
+    pub end: TargetEnd,
+}
+
+/// The next newer folio, its record read early if the switch says so.
+#[inline]
+pub(super) fn newer(cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
+    let next = List::newer(cx.folios, pfn);
+    if let (true, Some(p)) = (cx.tun.prefetch, next) {
+        // A load whose value is not needed soon is the prefetch safe code has.
+        std::hint::black_box(cx.folios.word(p));
+    }
+    next
 }
 
 /// Moves up to `budget` folios of the oldest generation's list up. Returns how many.
@@ -78,7 +114,7 @@ pub(super) fn age_list(
 ) -> u64 {
     let seq = v.r#gen.min_seq(ty);
     let old = (seq % 4) as usize;
-    let at = At { ty, zone, old, new: (old + 1) % 4 };
+    let at = At { ty, zone, old, new: (old + 1) % 4, end: cx.tun.target_end };
     let mut batch = Batch::default();
     let mut moved = 0;
     let mut next = lists.r#gen[old][ty.index()][zone].tail();
@@ -87,23 +123,13 @@ pub(super) fn age_list(
             break;
         }
         // Taken before the folio is handled: handling may unlink it.
-        next = List::newer(cx.folios, pfn);
-        if let (true, Some(p)) = (cx.tun.prefetch, next) {
-            // A load whose value is not needed soon is the prefetch safe code has.
-            std::hint::black_box(cx.folios.word(p));
-        }
+        next = newer(cx, pfn);
         let before = cx.folios.word(pfn);
         let (slot, ours) = inc_gen(cx, pfn, old, Word::default());
-        if ours && cx.tun.bulk_move {
-            batch.record(pfn);
+        if ours {
+            batch.take(v, cx, lists, pfn, before, at);
         } else {
-            let end = if ours { cx.tun.target_end } else { TargetEnd::Head };
-            relink(cx, lists, pfn, old, slot, end);
-        }
-        if ours && cx.tun.counter_batch {
-            batch.pages += before.pages() as i64;
-        } else if ours {
-            moved_up(v, before, old, slot);
+            relink(cx, lists, pfn, old, slot, TargetEnd::Head);
         }
         count_protected(v, cx, before, seq);
         moved += 1;

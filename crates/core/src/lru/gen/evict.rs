@@ -8,6 +8,7 @@ use super::super::scan::{DEF_PRIORITY, MAX_LRU_BATCH, MIN_LRU_BATCH};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
 use super::aging::try_inc_max_seq;
+use super::batch::{At, Batch, newer};
 use super::window::{count_protected, moved_up, relink, try_inc_min};
 use super::{evictable, inc_gen, insert, pid, probation};
 use crate::folio::{FRESH, LruType, MIN_NR_GENS, Word};
@@ -326,10 +327,16 @@ fn scan(
         let zone = (sc.zone + i) % ZONES;
         let mut skipped = List::default();
         let mut skipped_zone = 0;
-        while let Some(pfn) = lists.r#gen[slot][ty.index()][zone].tail() {
+        // Protected folios stay linked in a row and move together; every other one met leaves the list.
+        let at = At { ty, zone, old: slot, new: (slot + 1) % 4, end: TargetEnd::Head };
+        let mut up = Batch::default();
+        let mut next = lists.r#gen[slot][ty.index()][zone].tail();
+        while let Some(pfn) = next {
+            // Taken before the folio is handled: handling may unlink it.
+            next = newer(cx, pfn);
             let w = cx.folios.word(pfn);
             t.scanned += w.pages();
-            if sort(v, cx, sc, lists, pfn, w, slot, limit, &mut t) {
+            if sort(v, cx, sc, lists, pfn, w, at, limit, &mut t, &mut up) {
                 t.sorted += w.pages();
             } else if take(v, cx, sc, lists, pfn, slot) {
                 t.isolated += w.pages();
@@ -344,6 +351,7 @@ fn scan(
                 break;
             }
         }
+        up.flush(v, cx, lists, at);
         if !skipped.is_empty() {
             lists.r#gen[slot][ty.index()][zone].prepend(cx.folios, skipped);
             t.skipped += skipped_zone;
@@ -385,10 +393,12 @@ fn sort(
     lists: &mut Lists,
     pfn: Pfn,
     w: Word,
-    old: usize,
+    at: At,
     limit: usize,
     t: &mut Tally,
+    batch: &mut Batch,
 ) -> bool {
+    let old = at.old;
     if w.has(Word::UNEVICTABLE) {
         v.remove_locked(cx, lists, pfn, false);
         v.add_locked(cx, lists, pfn, Add::Normal);
@@ -399,12 +409,9 @@ fn sort(
         relink(cx, lists, pfn, old, now, TargetEnd::Head);
         return true;
     }
-    let up = |mark: Word, end: TargetEnd, lists: &mut Lists| {
-        let (slot, ours) = inc_gen(cx, pfn, old, mark);
-        if ours {
-            moved_up(v, w, old, slot);
-        }
-        relink(cx, lists, pfn, old, slot, end);
+    let up = |mark: Word, lists: &mut Lists, batch: &mut Batch| match inc_gen(cx, pfn, old, mark) {
+        (_, true) => batch.take(v, cx, lists, pfn, w, at),
+        (slot, false) => relink(cx, lists, pfn, old, slot, at.end),
     };
     if old == FRESH {
         return probation::sort(v, cx, lists, pfn, w);
@@ -415,18 +422,22 @@ fn sort(
         return true;
     }
     if w.tier() > limit || w.lazily_promoted() {
-        up(Word::default(), TargetEnd::Head, lists);
+        up(Word::default(), lists, batch);
         t.protected += w.pages();
         count_protected(v, cx, w, v.r#gen.min_seq(w.ty()));
         return true;
     }
     if w.zone() > sc.zone {
-        up(Word::default(), TargetEnd::Tail, lists);
+        let (slot, ours) = inc_gen(cx, pfn, old, Word::default());
+        if ours {
+            moved_up(v, w, old, slot);
+        }
+        relink(cx, lists, pfn, old, slot, TargetEnd::Tail);
         return true;
     }
     let file_dirty = w.ty() == LruType::File && w.has(Word::DIRTY);
     if cx.tun.dirty == Dirty::K618 && (w.has(Word::WRITEBACK) || file_dirty) {
-        up(Word::RECLAIM, TargetEnd::Head, lists);
+        up(Word::RECLAIM, lists, batch);
         sc.file_taken += w.pages();
         if !w.has(Word::WRITEBACK) {
             sc.unqueued_dirty += w.pages();

@@ -170,6 +170,28 @@ fn batching_changes_the_order_and_nothing_else() {
 }
 
 #[test]
+fn eviction_moves_protected_folios_in_a_row_and_in_order() {
+    for bulk in [false, true] {
+        let rig = Rig::new(16, batching(bulk, TargetEnd::Tail));
+        rig.list(0, &[0, 1, 2, 3, 4, 5]);
+        rig.list(1, &[10, 11]);
+        // Used to the full: protected whatever its tier's refaults say.
+        for id in [0, 2, 3, 5] {
+            rig.folios.update(Pfn(id), |w| {
+                w.with_refs_field(3).with(Word::REFERENCED.or(Word::WORKINGSET))
+            });
+        }
+        let mut out = Vec::new();
+        let mut sc = crate::lru::Scan::new(Who::Direct, false, 4, 100);
+        sc.priority = 0;
+        rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut out));
+        assert_eq!(out, [4, 1], "bulk={bulk}");
+        assert_eq!(rig.order(1), [0, 2, 3, 5, 10, 11], "bulk={bulk}");
+        rig.v.check_invariants(&rig.cx());
+    }
+}
+
+#[test]
 fn refaults_are_recent_for_three_window_moves_and_not_for_four() {
     let rig = Rig::new(4, Tunables::preset("k618").unwrap());
     let token = pid::shadow(&rig.v, &rig.cx(), Word::new(LruType::File, 0, 0)).token();
