@@ -125,6 +125,8 @@ pub const fn pinned_home(vpn: u64) -> usize {
 pub const GREET_START: u32 = 0;
 /// The process was forked from one that has an agent.
 pub const GREET_FORKED: u32 = 1;
+/// No process of the tree: it wants the figures of the run, as text, and leaves.
+pub const GREET_STAT: u32 = 2;
 
 /// The greeting. Descriptors with it: the shared memory, then (for [`GREET_START`]) the userfaultfd.
 #[repr(C)]
@@ -148,6 +150,19 @@ pub struct Answer {
 }
 
 impl Greeting {
+    /// The bytes of the message.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
+        let mut bytes = [0; size_of::<Self>()];
+        let words = [self.magic, self.version, self.kind, self.parent];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes[16..24].copy_from_slice(&self.pool_start.to_ne_bytes());
+        bytes[24..].copy_from_slice(&self.pool_len.to_ne_bytes());
+        bytes
+    }
+
     /// Reads one from a message.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
@@ -192,6 +207,15 @@ mod tests {
         assert!(Greeting::from_bytes(&bytes[..24]).is_none());
         bytes[4] = 99;
         assert!(Greeting::from_bytes(&bytes).is_none());
+    }
+
+    #[test]
+    fn a_greeting_comes_back_as_it_was_sent() {
+        let (kind, pool_len) = (GREET_STAT, 9);
+        let sent =
+            Greeting { magic: MAGIC, version: VERSION, kind, parent: 3, pool_start: 5, pool_len };
+        let got = Greeting::from_bytes(&sent.to_bytes()).unwrap();
+        assert_eq!((got.kind, got.parent, got.pool_start, got.pool_len), (kind, 3, 5, 9));
     }
 
     #[test]

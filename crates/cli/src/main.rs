@@ -5,6 +5,7 @@ mod probes;
 mod program;
 mod run;
 mod size;
+mod stat;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
+  ebb stat $(pgrep -x redis-server)
   ebb doctor"
 )]
 struct Arguments {
@@ -30,6 +32,8 @@ struct Arguments {
 enum Command {
     /// Run an unmodified program in less memory than it wants
     Run(run::Arguments),
+    /// Show the figures of a run while it lasts
+    Stat(stat::Arguments),
     /// Say what this machine offers, what is missing, and how to get it
     Doctor(doctor::Arguments),
     /// Measure reclaim: replay page traces, draw miss-ratio curves
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
     };
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Stat(arguments) => stat::stat(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
             eprintln!("ebb: {error:#}");

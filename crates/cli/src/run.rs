@@ -20,6 +20,8 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 /// The agent, as built beside this binary.
 const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libebb_agent.so"));
+/// The socket in a run's folder.
+const SOCKET: &str = "socket";
 /// Ebb's own failure.
 const FAILED: u8 = 125;
 /// Less cannot hold what a program touches between two faults.
@@ -228,6 +230,21 @@ fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString
     value
 }
 
+/// Where the folder of the run of process `front` may be.
+fn folders_of(front: u32) -> impl Iterator<Item = PathBuf> {
+    let parents =
+        [std::env::var_os("XDG_RUNTIME_DIR"), Some("/tmp".into()), Some("/dev/shm".into())];
+    parents
+        .into_iter()
+        .flatten()
+        .map(move |parent| PathBuf::from(parent).join(format!("ebb-{front}")))
+}
+
+/// Where the socket of the run of process `front` may be.
+pub fn sockets_of(front: u32) -> impl Iterator<Item = PathBuf> {
+    folders_of(front).map(|folder| folder.join(SOCKET))
+}
+
 /// The folder that holds the agent and the socket of one run; removed at its end.
 pub struct Folder {
     path: PathBuf,
@@ -237,11 +254,8 @@ impl Folder {
     /// Makes it, where programs may be loaded from.
     pub fn create() -> std::io::Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
-        let parents =
-            [std::env::var_os("XDG_RUNTIME_DIR"), Some("/tmp".into()), Some("/dev/shm".into())];
         let mut last = std::io::Error::other("no place was tried");
-        for parent in parents.into_iter().flatten() {
-            let path = PathBuf::from(parent).join(format!("ebb-{}", std::process::id()));
+        for path in folders_of(std::process::id()) {
             if no_exec(path.parent().unwrap_or(&path)) {
                 continue;
             }
@@ -265,7 +279,7 @@ impl Folder {
     }
 
     fn socket(&self) -> PathBuf {
-        self.path.join("socket")
+        self.path.join(SOCKET)
     }
 }
 

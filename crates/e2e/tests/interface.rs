@@ -135,6 +135,24 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("mode");
 }
 
+#[test]
+fn a_run_tells_its_figures_while_it_lasts() {
+    let script = format!("'{0}' stat $$; '{0}' stat 1", ebb().display());
+    let outcome = Launch::new("sh").args(["-c", &script]).limit(64 * MIB).run();
+    outcome.expect_code(1);
+    let text = outcome.text();
+    let value = |name: &str| {
+        let line = text.lines().find(|line| line.split(' ').next() == Some(name));
+        let number = line.and_then(|line| line.split(' ').nth(1)?.parse::<u64>().ok());
+        number.unwrap_or_else(|| panic!("no {name} in {text}"))
+    };
+    assert_eq!(value("ebb_nr_limit"), 64 * MIB / 4096);
+    assert!(value("nr_free_pages") + value("nr_anon_pages") == 64 * MIB / 4096, "{text}");
+    assert_eq!(value("pgmajfault"), 0, "nothing was short");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.starts_with("ebb: process 1 belongs to no run"), "{}", outcome.stderr);
+}
+
 /// `ebb run` with these words fails with this status, one line that has `word`, and no process.
 #[track_caller]
 fn refused(words: &[&str], code: i32, word: &str) {

@@ -1,4 +1,4 @@
-//! Greets agents: a new program brings its userfaultfd, a forked child fetches the one that the fork
+//! Greets agents, and tells who asks the figures of the run: a new program brings its userfaultfd, a forked child fetches the one that the fork
 //! message delivered.
 
 use crate::counters;
@@ -6,7 +6,8 @@ use crate::link::Link;
 use crate::mm::{Areas, Mm};
 use crate::pool::Pool;
 use crate::server::Pager;
-use ebb_agent::protocol::{Answer, BELLS, GREET_FORKED, Greeting, MAGIC};
+use crate::stat;
+use ebb_agent::protocol::{Answer, BELLS, GREET_FORKED, GREET_STAT, Greeting, MAGIC};
 use ebb_core::resident::Space;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
@@ -86,6 +87,9 @@ fn greet(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
     }
     let greeting = Greeting::from_bytes(&bytes[..got])
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
+    if greeting.kind == GREET_STAT {
+        return socket.send(stat::text(pager).as_bytes(), &[]);
+    }
     let pid = socket.peer()?;
     let mut fds = fds.into_iter();
     let Some(memory) = fds.next() else {

@@ -35,6 +35,7 @@ mod report;
 mod server;
 mod signal;
 mod solo;
+mod stat;
 
 pub use config::{Config, ReportFormat};
 pub use door::FEATURES;

@@ -116,6 +116,13 @@ pub fn name(pid: u32) -> String {
     if name.is_empty() { "?".to_owned() } else { name.trim_end().to_owned() }
 }
 
+/// The parent of a process.
+#[must_use]
+pub fn parent(pid: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// State letter of a process (`R`, `S`, `T`, `Z`, ...), if it exists.
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {

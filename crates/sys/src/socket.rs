@@ -88,6 +88,17 @@ impl Socket {
         Ok((Self { fd: own(fds[0]) }, Self { fd: own(fds[1]) }))
     }
 
+    /// Connects to who listens at `path`.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: integers only.
+        let fd = own(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?);
+        let (address, len) = address(path)?;
+        // SAFETY: the address outlives the call and `len` is its size.
+        check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+        Ok(Self { fd })
+    }
+
     /// Process number of the one who connected.
     pub fn peer(&self) -> io::Result<u32> {
         let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };

@@ -1,0 +1,74 @@
+//! `ebb stat`: asks the pager of a run for its figures, over the socket in the user's runtime folder.
+
+use crate::run;
+use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
+use ebb_sys::proc;
+use ebb_sys::socket::Socket;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The longest answer.
+const ANSWER_MAX: usize = 64 << 10;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+The counters have the names of /proc/vmstat; nr_ are levels, in pages; what only Ebb has begins
+with ebb_.
+
+Exit status: 0, or 1 if PID belongs to no run of yours.
+
+Examples:
+  ebb stat 4711
+  watch -n1 'ebb stat $(pgrep -o -x redis-server) | grep -E \"pgmajfault|nr_free\"'")]
+pub struct Arguments {
+    /// Any process of the run, or the `ebb run` itself
+    #[arg(value_name = "PID")]
+    pid: u32,
+}
+
+/// Prints them.
+pub fn stat(arguments: &Arguments) -> ExitCode {
+    match ask(arguments.pid) {
+        Ok(text) => {
+            use std::io::Write;
+            // A reader that has seen enough is no failure.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("ebb: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn ask(pid: u32) -> Result<String, String> {
+    let socket = socket_of(pid).ok_or_else(|| {
+        format!(
+            "process {pid} belongs to no run of yours; give the number of an `ebb run`, or of a \
+             process below one (pgrep -x ebb shows them)"
+        )
+    })?;
+    let cannot = |error: std::io::Error| format!("the run does not answer: {error}");
+    let line = Socket::connect(&socket).map_err(cannot)?;
+    let greeting =
+        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
+    line.send(&greeting.to_bytes(), &[]).map_err(cannot)?;
+    let mut bytes = vec![0; ANSWER_MAX];
+    let got = line.receive(&mut bytes, &mut Vec::new()).map_err(cannot)?;
+    if got == 0 {
+        return Err("the run has just ended".into());
+    }
+    Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
+}
+
+/// The socket of the run that a process is, or is below.
+fn socket_of(mut pid: u32) -> Option<PathBuf> {
+    while pid > 1 {
+        if let Some(socket) = run::sockets_of(pid).find(|socket| socket.exists()) {
+            return Some(socket);
+        }
+        pid = proc::parent(pid)?;
+    }
+    None
+}

@@ -1,0 +1,57 @@
+//! The figures of a run while it lasts, for `ebb stat`: lines as in `/proc/vmstat`.
+//!
+//! Only reads. What the engine counts has the kernel's names; what only Ebb has begins with `ebb_`.
+
+use crate::server::Pager;
+use ebb_core::observe::vmstat::{Event, VmStat};
+use ebb_core::resident::Place;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Levels and counters, a line each.
+pub fn text(pager: &Pager) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: u64| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{name} {value}");
+    };
+    {
+        let resident = pager.resident();
+        let cool = resident.count(Place::Cool);
+        line("nr_free_pages", resident.zone.free());
+        line("nr_anon_pages", resident.zone.used());
+        line("nr_isolated_anon", resident.count(Place::Isolated));
+        line("nr_unevictable", resident.count(Place::Parked));
+        line("ebb_nr_managed", resident.evictable() - cool);
+        line("ebb_nr_cool", cool);
+        line("ebb_nr_limit", resident.zone.limit());
+        line("ebb_nr_high", resident.zone.high());
+    }
+    for tier in pager.store.stats().tiers {
+        line(&format!("ebb_{}_pages", tier.name), tier.pages);
+        line(&format!("ebb_{}_bytes", tier.name), tier.occupied_bytes);
+    }
+    out + &counted(pager).text()
+}
+
+/// What has been counted, under the kernel's names.
+fn counted(pager: &Pager) -> VmStat {
+    let counters = &pager.counters;
+    let get = |counter: &AtomicU64| counter.load(Relaxed);
+    let stat = VmStat::default();
+    let minor = [&counters.faults_fresh, &counters.faults_rescued, &counters.faults_copied];
+    let loaded = get(&counters.faults_loaded);
+    stat.add(Event::PgFault, minor.into_iter().map(get).sum::<u64>() + loaded);
+    stat.add(Event::PgMajFault, loaded);
+    stat.add(Event::PswpIn, loaded);
+    stat.add(Event::WorkingsetRefaultAnon, loaded);
+    stat.add(Event::PswpOut, get(&counters.written));
+    stat.add(Event::PgActivate, get(&counters.faults_rescued));
+    stat.add(Event::PgDeactivate, get(&counters.cooled));
+    let scanned = get(&counters.cooled) + get(&counters.unmovable);
+    stat.add(Event::PgScanKswapd, scanned);
+    stat.add(Event::PgScanAnon, scanned);
+    stat.add(Event::PgStealKswapd, get(&counters.evicted));
+    stat.add(Event::PgStealAnon, get(&counters.evicted));
+    stat
+}
