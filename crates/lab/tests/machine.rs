@@ -153,21 +153,15 @@ fn the_page_holds_everything_and_points_nowhere() {
 }
 
 #[test]
+#[ignore = "needs chromium"]
 fn a_real_browser_shows_the_page() {
-    let found = ["chromium", "chromium-browser", "google-chrome"].into_iter().find(|name| {
-        std::process::Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success())
-    });
-    let Some(browser) = found else {
-        eprintln!("no browser here: the page is not looked at");
-        return;
-    };
     let dir = std::env::temp_dir().join(format!("ebb-lab-page-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     let file = dir.join("page.html");
     // A browser that runs scripts measures whether anything is wider than a phone.
     let probe = "<script>document.title='width '+document.documentElement.scrollWidth</script>";
     std::fs::write(&file, page().replace("</body>", &format!("{probe}</body>"))).unwrap();
-    let output = std::process::Command::new(browser)
+    let output = std::process::Command::new("chromium")
         .args([
             "--headless",
             "--no-sandbox",

@@ -8,19 +8,19 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 
 use super::print;
 use crate::experiment::stats::Estimate;
 use crate::experiment::verdict::significant;
 use crate::experiment::{self, Job};
-use crate::scenario::{ArmSpec, BUILTIN, Scenario, find};
+use crate::scenario::{ArmSpec, Scenario, find};
 
 /// Arguments of `ebb lab tune`.
 #[derive(Debug, Args)]
 pub struct TuneArgs {
-    /// A built-in scenario; its first case is used
+    /// A built-in scenario, or a file ending in .toml; its first case is used
     pub scenario: String,
     /// The metric to make small
     #[arg(long, value_name = "METRIC", required_unless_present = "maximise")]
@@ -72,6 +72,14 @@ fn values(text: &str) -> anyhow::Result<(String, Vec<String>)> {
     Ok((key.trim().into(), list))
 }
 
+/// The text of a built-in scenario, or of a file.
+fn source(name: &str) -> anyhow::Result<String> {
+    if name.ends_with(".toml") {
+        return std::fs::read_to_string(name).with_context(|| name.to_owned());
+    }
+    Ok(find(name)?.text.to_owned())
+}
+
 /// Runs arms on the first case; returns each arm's values of the metric.
 fn measure(
     name: &str,
@@ -79,7 +87,7 @@ fn measure(
     metric: &str,
     (seeds, first_seed, jobs): (u32, u64, usize),
 ) -> anyhow::Result<Vec<Vec<f64>>> {
-    let text = find(name)?.text.to_owned();
+    let text = source(name)?;
     let mut scenario = Scenario::parse(name, &text)?;
     scenario.case.truncate(1);
     scenario.measure.metric = metric.to_owned();
@@ -103,6 +111,12 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     let Some(metric) = args.maximise.as_ref().or(args.minimise.as_ref()) else {
         bail!("expected --minimise or --maximise");
     };
+    // Told here rather than after the search.
+    let checked: Vec<&str> =
+        args.check.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
+    for name in &checked {
+        source(name)?;
+    }
     let keys = args.over.iter().map(|o| values(o)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut best: Vec<(String, String)> = Vec::new();
     let mut tried = 0;
@@ -142,13 +156,8 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     }
     let pairs: Vec<String> = best.iter().map(|(k, v)| format!("{k}={v}")).collect();
     let _ = writeln!(text, "best: {}", pairs.join(" "));
-    let names = args.check.split(',').map(str::trim).filter(|n| !n.is_empty());
-    for name in std::iter::once(args.scenario.as_str()).chain(names) {
+    for name in std::iter::once(args.scenario.as_str()).chain(checked) {
         let own = name == args.scenario;
-        let known = BUILTIN.iter().any(|b| b.name == name);
-        if !known || (own && !text.contains("best")) {
-            find(name)?;
-        }
         let arms = vec![arm("defaults", &[]), arm("best", &best)];
         let setup = (args.seeds.max(10), 1000, args.jobs);
         match measure(name, arms, metric, setup) {
