@@ -12,10 +12,13 @@ use ebb_core::folio::{Folios, LruType, MemcgId, Word};
 use ebb_core::frame::{Config, Frames, Gfp, Host, NoHost, Order, Request, ZoneItem};
 use ebb_core::lru::{Ctx, Evicted, Lruvec, Pageout, Shadow};
 use ebb_core::observe::vmstat::VmStat;
-use ebb_core::reclaim::{Asked, Desk, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step};
+use ebb_core::reclaim::{
+    Asked, Desk, Direct, DirectPassed, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step,
+};
 use ebb_core::space::Spaces;
 use ebb_core::tunables::Tunables;
 use ebb_core::types::{MmId, Pfn, Vpn};
+use ebb_sys::percpu::thread_time_ns;
 
 /// What a run came to.
 pub struct Outcome {
@@ -27,7 +30,7 @@ pub struct Outcome {
     pub direct: u64,
     /// The fewest frames that were free, as seen every 1024 frames.
     pub least_free: u64,
-    /// Time kswapd was awake for each frame taken.
+    /// Processor time of kswapd for each frame taken.
     pub kswapd_ns: f64,
 }
 
@@ -40,7 +43,7 @@ struct Machine {
     v: Lruvec,
     desk: Desk,
     stop: AtomicBool,
-    awake_ns: AtomicU64,
+    busy_ns: AtomicU64,
 }
 
 struct Asks<'a> {
@@ -58,11 +61,16 @@ impl Host for Asks<'_> {
         }
     }
 
-    fn reclaim(&self, _: &Request, _: usize, _: u64) -> u64 {
+    fn reclaim(&self, _: &Request, _: usize, target: u64) -> u64 {
         self.direct.set(self.direct.get() + 1);
-        // Somebody else does it while we look away.
-        thread::yield_now();
-        1
+        let mut run = Direct::new(target, Order::ZERO);
+        while let Some(pass) = run.next() {
+            let mut sc = pass.scan(true, Order::ZERO, self.m.tun.swappiness.0);
+            self.m.v.shrink(&self.m.cx(), &mut sc, &mut Back(self.m, 0));
+            let (reclaimed, scanned) = (sc.reclaimed, sc.scanned);
+            run.passed(&DirectPassed { reclaimed, scanned, ..DirectPassed::default() });
+        }
+        run.reclaimed()
     }
 }
 
@@ -84,10 +92,12 @@ impl Pageout for Back<'_> {
 }
 
 impl Machine {
-    fn new(frames: u32) -> Result<Self, String> {
+    fn new(frames: u32, scale_factor: u64) -> Result<Self, String> {
         let tun = Tunables::default();
+        let mut config = Config::flat(frames, 2);
+        config.watermark_scale_factor = scale_factor;
         Ok(Self {
-            frames: Config::flat(frames, 2).build().map_err(|e| e.to_string())?,
+            frames: config.build().map_err(|e| e.to_string())?,
             folios: Folios::new(frames),
             spaces: Spaces::new(),
             v: Lruvec::new(MemcgId(1), tun.lru, 0),
@@ -95,7 +105,7 @@ impl Machine {
             stat: VmStat::default(),
             desk: Desk::new(),
             stop: AtomicBool::new(false),
-            awake_ns: AtomicU64::new(0),
+            busy_ns: AtomicU64::new(0),
         })
     }
 
@@ -132,7 +142,7 @@ impl Machine {
     fn kswapd(&self) {
         let node = FramesNode { frames: &self.frames, node: 0 };
         let mut kswapd = Kswapd::new(Policy::of(&self.tun), node.classes());
-        let mut since = Instant::now();
+        let start = thread_time_ns();
         while !self.stop.load(Relaxed) {
             let step = kswapd.step(&self.desk, &node, &self.stat);
             match step {
@@ -146,23 +156,19 @@ impl Machine {
                 }
                 Step::Again | Step::AwaitWrites => {}
                 Step::Nap | Step::Sleep => {
-                    self.awake_ns.fetch_add(since.elapsed().as_nanos() as u64, Relaxed);
                     if !self.desk.woken() {
                         thread::park_timeout(Duration::from_millis(NAP_MS));
                     }
-                    since = Instant::now();
                 }
             }
         }
-        if !kswapd.asleep() {
-            self.awake_ns.fetch_add(since.elapsed().as_nanos() as u64, Relaxed);
-        }
+        self.busy_ns.store(thread_time_ns() - start, Relaxed);
     }
 }
 
 /// One run over `frames` frames.
-pub fn run(frames: u32, per_second: u64) -> Result<Outcome, String> {
-    let m = Machine::new(frames)?;
+pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, String> {
+    let m = Machine::new(frames, scale_factor)?;
     m.fill(frames);
     let take = u64::from(frames) / 2 - u64::from(frames) / 16;
     thread::scope(|scope| {
@@ -194,7 +200,7 @@ pub fn run(frames: u32, per_second: u64) -> Result<Outcome, String> {
         if kswapd.join().is_err() {
             return Err("kswapd's thread died".into());
         }
-        let kswapd_ns = m.awake_ns.load(Relaxed) as f64 / taken.max(1) as f64;
+        let kswapd_ns = m.busy_ns.load(Relaxed) as f64 / taken.max(1) as f64;
         Ok(Outcome { taken, seconds, direct, least_free, kswapd_ns })
     })
 }

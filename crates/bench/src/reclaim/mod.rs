@@ -21,9 +21,16 @@ struct Args {
     /// Folios in a pass.
     #[arg(long, default_value_t = 1 << 19)]
     folios: u32,
+    /// Lists, by preset.
+    #[arg(long, value_delimiter = ',', default_value = "ebb,k618,k72,classic")]
+    lists: Vec<String>,
     /// Frames of the node that is kept up with.
     #[arg(long, default_value_t = 1 << 20)]
     frames: u32,
+    /// Distance of the watermarks in ten-thousandths of the node. At the default, 10, kswapd has about
+    /// a millisecond to begin.
+    #[arg(long, default_value_t = 10)]
+    scale_factor: u64,
     /// Frames a second that are taken.
     #[arg(long, default_value_t = 1_000_000)]
     per_second: u64,
@@ -40,14 +47,14 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
         }
     };
     println!("{:<10} {:>14} {:>14} {:>14}", "lists", "evicted ns", "mapped ns", "skipped ns");
-    for row in pass::rows(args.folios.max(1 << 12), args.rounds.max(1)) {
+    for row in pass::rows(&args.lists, args.folios.max(1 << 12), args.rounds.max(1)) {
         let [evicted, mapped, skipped] = row.ns;
         println!("{:<10} {evicted:>14.1} {mapped:>14.1} {skipped:>14.1}", row.lists);
     }
     println!();
     let mut runs: Vec<keepup::Outcome> = Vec::new();
     for _ in 0..args.rounds.max(1) {
-        match keepup::run(args.frames.max(1 << 16), args.per_second.max(1)) {
+        match keepup::run(args.frames.max(1 << 16), args.per_second.max(1), args.scale_factor) {
             Ok(outcome) => runs.push(outcome),
             Err(e) => {
                 eprintln!("{e}");

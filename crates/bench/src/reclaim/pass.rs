@@ -1,18 +1,17 @@
 //! Passes over one lruvec whose folios lie in memory in random order.
 
-use std::time::Instant;
-
 use ebb_core::folio::{Folios, LruType, MemcgId, Word};
 use ebb_core::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
 use ebb_core::observe::vmstat::{Event, VmStat};
 use ebb_core::space::{Area, Backing, Pte, Spaces};
 use ebb_core::tunables::{LruKind, Tunables};
 use ebb_core::types::{MmId, Pfn, Vpn};
+use ebb_sys::percpu::thread_time_ns;
 
 /// One kind of lists.
 pub struct Row {
     /// Which.
-    pub lists: &'static str,
+    pub lists: String,
     /// Nanoseconds for each folio: evicted, evicted with an entry that maps it, skipped.
     pub ns: [f64; 3],
 }
@@ -41,11 +40,10 @@ enum What {
 }
 
 /// Each kind in turn, round by round.
-pub fn rows(folios: u32, rounds: usize) -> Vec<Row> {
+pub fn rows(presets: &[String], folios: u32, rounds: usize) -> Vec<Row> {
     let order = shuffled(folios);
-    let presets = ["ebb", "k618", "k72", "classic"];
     let kinds = [What::Evict, What::EvictMapped, What::Skip];
-    let mut seen: [[Vec<f64>; 3]; 4] = Default::default();
+    let mut seen: Vec<[Vec<f64>; 3]> = vec![Default::default(); presets.len()];
     for _ in 0..rounds {
         for (p, preset) in presets.iter().enumerate() {
             for (k, &what) in kinds.iter().enumerate() {
@@ -53,11 +51,11 @@ pub fn rows(folios: u32, rounds: usize) -> Vec<Row> {
             }
         }
     }
-    let row = |(lists, mut times): (&'static str, [Vec<f64>; 3])| Row {
-        lists,
+    let row = |(lists, mut times): (&String, [Vec<f64>; 3])| Row {
+        lists: lists.clone(),
         ns: std::array::from_fn(|k| median(&mut times[k])),
     };
-    presets.into_iter().zip(seen).map(row).collect()
+    presets.iter().zip(seen).map(row).collect()
 }
 
 fn median(times: &mut [f64]) -> f64 {
@@ -110,17 +108,18 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
         LruKind::Gen => stat.get(Event::EbbScanned),
         LruKind::Classic => stat.get(Event::PgSkip) + stat.get(Event::PgScanKswapd),
     };
-    let start = Instant::now();
-    while gone.0 < half && looked(&stat) < half {
+    let count = |gone: &Gone| if what == What::Skip { looked(&stat) } else { gone.0 };
+    // A pass may age instead of evicting.
+    let mut fruitless = 0;
+    let start = thread_time_ns();
+    while count(&gone) < half && fruitless < 8 {
         sc.priority = 1;
-        let before = looked(&stat);
+        let before = (looked(&stat), gone.0);
         v.shrink(&cx, &mut sc, &mut gone);
-        if looked(&stat) == before {
-            break;
-        }
+        fruitless = if (looked(&stat), gone.0) == before { fruitless + 1 } else { 0 };
     }
-    let ns = start.elapsed().as_nanos() as f64;
-    let count = if what == What::Skip { looked(&stat) } else { gone.0 };
+    let ns = (thread_time_ns() - start) as f64;
+    let count = count(&gone);
     ns / count.max(1) as f64
 }
 
@@ -130,7 +129,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_folio_is_met() {
-        for row in rows(1 << 13, 1) {
+        let lists = ["ebb", "k618", "k72", "classic"].map(String::from);
+        for row in rows(&lists, 1 << 13, 1) {
             assert!(row.ns.iter().all(|&ns| ns > 0.1 && ns < 1e6), "{}: {:?}", row.lists, row.ns);
         }
     }

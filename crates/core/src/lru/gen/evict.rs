@@ -52,7 +52,7 @@ fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u
         return None;
     }
     let seq = v.r#gen.max_seq();
-    if probation::due(v, cx, swappiness).is_some() {
+    if probation::due(v, cx, swappiness, sc.zone).is_some() {
         let size = v.r#gen.evictable_pages(swappiness);
         return Some(sc.protection.apply(size) >> sc.priority);
     }
@@ -95,7 +95,7 @@ fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool
 fn should_age(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
     let g = &v.r#gen;
     let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
-    if probation::due(v, cx, swappiness).is_some() {
+    if probation::due(v, cx, swappiness, sc.zone).is_some() {
         return false;
     }
     min + MIN_NR_GENS > max || (sc.priority < DEF_PRIORITY && min + MIN_NR_GENS == max)
@@ -151,7 +151,7 @@ fn evict(
         if !k72 {
             // A window that moved is progress too; one with nothing to evict is none.
             scanned += u64::from(moved);
-            let fresh = probation::due(v, cx, swappiness).is_some();
+            let fresh = probation::due(v, cx, swappiness, sc.zone).is_some();
             let stuck = v.r#gen.evictable_min_seq(swappiness) + MIN_NR_GENS > v.r#gen.max_seq();
             if stuck && !fresh {
                 scanned = 0;
@@ -241,7 +241,7 @@ fn isolate(
     swappiness: u32,
     batch: &mut Isolated,
 ) -> u64 {
-    if let Some(ty) = probation::due(v, cx, swappiness) {
+    if let Some(ty) = probation::due(v, cx, swappiness, sc.zone) {
         let scanned = scan(v, cx, sc, lists, ty, FRESH, 0, n, batch);
         if scanned > 0 {
             return scanned;
@@ -325,6 +325,10 @@ fn scan(
     let mut t = Tally::default();
     for i in (1..=ZONES).rev() {
         let zone = (sc.zone + i) % ZONES;
+        if slot == FRESH && zone > sc.zone {
+            // They would not help, and there is no generation above for them to wait in.
+            continue;
+        }
         let mut skipped = List::default();
         let mut skipped_zone = 0;
         // Protected folios stay linked in a row and move together; every other one met leaves the list.

@@ -149,6 +149,13 @@ impl GenState {
         &self.tiers
     }
 
+    /// Pages of a type on probation in zones up to `zone`.
+    #[must_use]
+    pub fn fresh_pages_to(&self, ty: LruType, zone: usize) -> u64 {
+        let zones = self.nr_pages[FRESH][ty.index()].iter().take(zone + 1);
+        zones.map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
+    }
+
     /// Pages of a type on probation.
     #[must_use]
     pub fn fresh_pages(&self, ty: LruType) -> u64 {

@@ -59,8 +59,9 @@ pub(super) fn admits(v: &Lruvec, cx: &Ctx, w: Word) -> bool {
     !filling || fresh(v) < target(v, cx)
 }
 
-/// The type whose probation list is to be scanned next, if it has more than its share.
-pub(super) fn due(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
+/// The type whose probation list is to be scanned next, if it has more than its share, and pages in
+/// zones up to `zone`.
+pub(super) fn due(v: &Lruvec, cx: &Ctx, swappiness: u32, zone: usize) -> Option<LruType> {
     if cx.tun.admission != Admission::Probation {
         return None;
     }
@@ -71,10 +72,11 @@ pub(super) fn due(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
     if waiting < share(v, cx, all) {
         return None;
     }
+    let helps = |ty: &LruType| v.r#gen.fresh_pages_to(*ty, zone);
     if cx.tun.type_select == TypeSelect::Ratio && (2..200).contains(&swappiness) {
-        return Some(super::evict::ratio_type(v, swappiness)).filter(|ty| pages(ty) > 0);
+        return Some(super::evict::ratio_type(v, swappiness)).filter(|ty| helps(ty) > 0);
     }
-    evictable(swappiness).max_by_key(pages).filter(|ty| pages(ty) > 0)
+    evictable(swappiness).max_by_key(helps).filter(|ty| helps(ty) > 0)
 }
 
 /// A folio came back soon after it left probation (or a generation).

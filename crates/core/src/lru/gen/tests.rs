@@ -249,8 +249,8 @@ fn anonymous_pages_on_probation_are_not_due_when_only_files_can_go() {
     // Fifty pages of probation and two percent: more than the files have, fewer than all.
     rig.v.r#gen.fresh_extra.store(51, Relaxed);
     assert!((1..50).contains(&files), "{files}");
-    assert_eq!(super::probation::due(&rig.v, &rig.cx(), 0), None);
-    assert_eq!(super::probation::due(&rig.v, &rig.cx(), 60), Some(LruType::Anon));
+    assert_eq!(super::probation::due(&rig.v, &rig.cx(), 0, 3), None);
+    assert_eq!(super::probation::due(&rig.v, &rig.cx(), 60, 3), Some(LruType::Anon));
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -472,4 +472,27 @@ fn a_promoted_folio_that_the_window_passed_by_is_not_older_than_its_list() {
         rig.v.age(&cx, max, 60, true).unwrap();
         rig.v.check_invariants(&cx);
     }
+}
+
+/// kswapd for a low zone once evicted what was on probation whatever zone it lay in.
+#[test]
+fn probation_gives_nothing_of_zones_that_do_not_help() {
+    let mut rig = Rig::new(256, Tunables::default());
+    for i in 0..256 {
+        let word = Word::new(LruType::File, 0, u8::from(i % 2 == 0));
+        rig.folios.init(Pfn(i), word, MemcgId(1), rig.mm(), Vpn(i.into()));
+        rig.v.add(&rig.cx(), Pfn(i));
+    }
+    rig.free.clear();
+    let fresh = rig.v.r#gen.fresh_pages(LruType::File);
+    assert!(fresh > 0, "some are on probation");
+    for priority in (0..=12).rev() {
+        let mut sc = Scan::new(Who::Kswapd, true, 256, 60);
+        (sc.zone, sc.priority) = (0, priority);
+        let mut free = std::mem::take(&mut rig.free);
+        rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
+        rig.free = free;
+    }
+    assert!(!rig.free.is_empty() && rig.free.iter().all(|pfn| pfn % 2 == 1), "{:?}", rig.free);
+    rig.v.check_invariants(&rig.cx());
 }
