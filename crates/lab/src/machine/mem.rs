@@ -89,8 +89,6 @@ pub const STREAMS: usize = 4;
 /// Pages of files read ahead at most: 128 KiB, the kernel's default.
 pub const WINDOW_FILE: u64 = 32;
 const WINDOW_SWAP: u64 = 8;
-/// How long a task waits that found no frame and could reclaim none.
-const NO_FRAME_NS: u64 = 100_000;
 
 /// What became of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -386,12 +384,15 @@ impl Mem {
         self.bring_in(now, cost, space, page, ahead.min(room), access, region)
     }
 
-    /// The frame that was there is gone again: reclaims from everybody, and the fault is tried again.
+    /// The frame that was there is gone again: reclaims from everybody, and the fault is tried again. If
+    /// even that frees nothing the touch is passed over: a run that stands still would tell nothing.
     fn no_frame(&mut self, now: u64, cost: u64) -> Fault {
         let (freed, took) = self.direct(now + cost, None);
-        let at = now + cost + took;
-        let until_ns = if freed > 0 { at } else { at + NO_FRAME_NS };
-        Fault::Wait { until_ns, cost_ns: cost + took }
+        let cost = cost + took;
+        match freed {
+            0 => Fault::Done(cost),
+            _ => Fault::Wait { until_ns: now + cost, cost_ns: cost },
+        }
     }
 
     /// Reads a page and those after it that are to come with it.

@@ -217,8 +217,9 @@ impl Mem {
         }
         let frames = self.folios.frames();
         for looked in 0..frames {
-            // All of them only when there is no other way to store anything.
-            if looked >= RECOVER_FRAMES && self.out.swap_has_room() {
+            // More of them when there is no other way to store anything; the next call goes on.
+            let enough = self.out.swap_has_room() || looked >= 8 * RECOVER_FRAMES;
+            if looked >= RECOVER_FRAMES && enough {
                 break;
             }
             let pfn = Pfn(self.slot_hand);
