@@ -28,6 +28,10 @@ const EINVAL: i32 = 22;
 const HOPELESS: Duration = Duration::from_secs(2);
 /// The same while an agent does not answer: the machine may be busy, or the process stopped.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Pages lent beyond the limit while a process that does not answer holds all the others, and how long
+/// nothing may be reclaimed before that: enough for the others to go on with, far less than is allowed.
+const LENT_PAGES: u64 = 256;
+const LEND_AFTER: Duration = Duration::from_millis(400);
 /// How often pages that could not leave memory are tried again.
 const UNPARK: Duration = Duration::from_millis(500);
 
@@ -60,6 +64,8 @@ struct Reclaim<'a> {
     store_error: Option<String>,
     /// Shared pages wait for room for copies of them.
     crowded: bool,
+    /// Pages are lent beyond the limit.
+    lending: bool,
     /// Pages looked at.
     scanned: u64,
     /// Pages that could not be moved since something last could: locked or not writable, and busy.
@@ -80,6 +86,7 @@ pub fn run(pager: &Arc<Pager>) {
         hopeless_since: None,
         store_error: None,
         crowded: false,
+        lending: false,
         scanned: 0,
         fixed: 0,
         busy: 0,
@@ -88,6 +95,7 @@ pub fn run(pager: &Arc<Pager>) {
         pager.kswapd.wait(Duration::from_millis(100));
         reclaim.finish_stalled();
         reclaim.balance();
+        reclaim.end_lending();
         reclaim.drop_retired(1);
     }
 }
@@ -121,6 +129,11 @@ impl Reclaim<'_> {
             let unheard =
                 self.pager.mms().iter().any(|mm| mm.link.get().is_some() && mm.is_silent());
             let patience = if unheard { SILENCE } else { HOPELESS };
+            if unheard && since.elapsed() > LEND_AFTER && !self.lending {
+                self.lending = true;
+                self.pager.resident().zone.lend(LENT_PAGES);
+                self.pager.wake_if_starving();
+            }
             if since.elapsed() > patience && self.stalled.is_empty() && !growing_up() {
                 self.give_up();
                 return;
@@ -130,6 +143,14 @@ impl Reclaim<'_> {
         }
         self.hopeless_since = None;
         self.pager.wake_if_starving();
+    }
+
+    /// What was lent is asked back as soon as everybody answers.
+    fn end_lending(&mut self) {
+        if self.lending && !self.pager.mms().iter().any(|mm| mm.is_silent()) {
+            self.lending = false;
+            self.pager.resident().zone.lend(0);
+        }
     }
 
     /// One round; returns how many pages were cooled, stored or dropped.

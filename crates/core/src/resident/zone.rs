@@ -18,6 +18,8 @@ pub struct Zone {
     limit: u64,
     /// Where reclaim aims: the limit, or less.
     high: u64,
+    /// Pages lent beyond the limit.
+    lent: u64,
     used: u64,
     marks: Watermarks,
 }
@@ -40,6 +42,7 @@ impl Zone {
         Self {
             limit,
             high,
+            lent: 0,
             used: 0,
             marks: Watermarks { min, low: min + step, high: min + 2 * step },
         }
@@ -63,7 +66,13 @@ impl Zone {
     /// Pages left.
     #[must_use]
     pub fn free(&self) -> u64 {
-        self.limit.saturating_sub(self.used)
+        (self.limit + self.lent).saturating_sub(self.used)
+    }
+
+    /// Lends `pages` beyond the limit, instead of what was lent before: few, and only as long as what
+    /// is used is held by somebody who cannot give it back just now.
+    pub fn lend(&mut self, pages: u64) {
+        self.lent = pages;
     }
 
     /// Takes `pages` if that leaves at least `mark` free.
@@ -135,6 +144,12 @@ mod tests {
         assert_eq!(zone.free(), 9_000, "the limit is the limit");
         zone.charge(50_000);
         assert_eq!(zone.penalty_us(), 1_000_000, "twice as much and more: a second");
+        let mut lender = Zone::new(100);
+        lender.charge(100);
+        lender.lend(2);
+        assert!(lender.try_charge(1, 0) && lender.free() == 1 && !lender.is_balanced());
+        lender.lend(0);
+        assert_eq!(lender.free(), 0);
         assert_eq!(Zone::new(100).high(), 100);
         assert_eq!(Zone::with_high(100, 200).high(), 100);
     }
