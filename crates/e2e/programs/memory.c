@@ -485,6 +485,37 @@ static int case_together(int argc, char **argv) {
     return 0;
 }
 
+/* ---- pages that are read while the address space never stops changing --------------------- */
+
+static volatile int restless = 1;
+
+static void *change_mappings(void *argument) {
+    (void)argument;
+    char *page = map(PAGE);
+    while (restless) {
+        *(volatile char *)page = 1;
+        MUST(madvise(page, PAGE, MADV_DONTNEED) == 0);
+    }
+    return NULL;
+}
+
+/* Pages with one word each, so that compressed memory can hold them. */
+static int case_restless(int argc, char **argv) {
+    size_t pages = number(argc, argv, 0, 48) * MIB / PAGE;
+    volatile uint64_t *words = map(pages * PAGE);
+    for (size_t page = 0; page < pages; page++) words[page * WORDS + 7] = mix(page) | 1;
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        MUST(pthread_create(&threads[i], NULL, change_mappings, NULL) == 0);
+    for (size_t page = 0; page < pages; page++)
+        if (words[page * WORDS + 7] != (mix(page) | 1))
+            die("wrong word: page %zu read while mappings change", page);
+    restless = 0;
+    for (int i = 0; i < 2; i++) MUST(pthread_join(threads[i], NULL) == 0);
+    puts("restless: ok");
+    return 0;
+}
+
 static const struct test_case cases[] = {
     {"wipe-on-fork", case_wipe_on_fork}, {"dont-fork", case_dont_fork},
     {"discard", case_discard}, {"break", case_break}, {"direct-io", case_direct_io},
@@ -493,7 +524,8 @@ static const struct test_case cases[] = {
     {"short-lived", case_short_lived}, {"stack", case_stack},
     {"write-barrier", case_write_barrier}, {"lock", case_lock},
     {"lock-all", case_lock_all}, {"scan-self", case_scan_self}, {"shared", case_shared},
-    {"sleepers", case_sleepers}, {"together", case_together}, {NULL, NULL},
+    {"sleepers", case_sleepers}, {"together", case_together},
+    {"restless", case_restless}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) { return run_case(cases, argc, argv); }

@@ -3,7 +3,8 @@
 //! Output goes to files, not pipes: an orphan that keeps a pipe open must not keep a test waiting.
 //! A sampler thread looks at the tree every 10 ms. With several processes the figures are read
 //! one after the other, so memory that changes hands in between can count twice: a reading above
-//! what was seen so far is taken again at once and the smaller one counts.
+//! what was seen so far counts only if no process came or went meanwhile, and the smaller of two
+//! such readings does.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -24,6 +25,9 @@ use crate::tree::{Root, TAG, Tree};
 
 /// How often the tree's memory is read.
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
+
+/// How often a reading of several processes is taken again because some came or went.
+const READINGS_MAX: usize = 8;
 
 /// A program to run: plainly, or under `ebb run` when it has a limit.
 #[derive(Clone, Debug)]
@@ -201,12 +205,27 @@ fn sample(root: &Root, shared: &Mutex<Peak>) {
     peak.samples += 1;
     peak.own = peak.own.max(tree.own());
     if bytes > peak.bytes && tree.program.len() > 1 {
-        bytes = bytes.min(root.descendants().anonymous());
+        bytes = bytes.min(undisturbed(root));
     }
     if bytes > peak.bytes {
         peak.bytes = bytes;
         peak.holders = tree.describe();
     }
+}
+
+/// Anonymous memory of the same processes from the first reading to the last; the least of the readings
+/// where that never happens.
+fn undisturbed(root: &Root) -> u64 {
+    let mut least = u64::MAX;
+    for _ in 0..READINGS_MAX {
+        let before = root.descendants();
+        let bytes = before.anonymous();
+        if root.descendants().program == before.program {
+            return bytes;
+        }
+        least = least.min(bytes);
+    }
+    least
 }
 
 /// A program under way.

@@ -56,6 +56,19 @@ fn a_read_that_fails() {
     right_or_dead("read-error@once1", SIGBUS_CODE, &["read"]);
 }
 
+/// The kernel takes no poison (EAGAIN) while a change of the address space is yet to be read: the
+/// touch that met the lost page must not be forgotten then.
+#[test]
+fn a_page_lost_while_mappings_change() {
+    for swap in ["ram", "file"] {
+        let options = format!("--swap {swap} --inject read-error@0.01,seed=7");
+        let outcome =
+            Launch::program("memory", "restless 48").limit(24 * MIB).options(&options).run();
+        outcome.expect_code(SIGBUS_CODE);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{swap}: {}", outcome.stderr);
+    }
+}
+
 #[test]
 fn a_page_that_comes_back_changed() {
     right_or_dead("flip@0.001", SIGBUS_CODE, &["hash", "checksum", "corrupt"]);

@@ -107,6 +107,11 @@ fn two_threads_touch_one_missing_page() {
 }
 
 #[test]
+fn mappings_that_never_stop_changing() {
+    case("restless 48");
+}
+
+#[test]
 fn everything_locked_for_a_while() {
     case("lock-all 48");
 }

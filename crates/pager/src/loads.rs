@@ -57,8 +57,7 @@ impl Server<'_> {
             }
             Err(error) => {
                 self.uncharge();
-                self.lost(mm, touch, &error.to_string());
-                Answer::Given
+                self.lost(mm, touch, &error.to_string())
             }
         }
     }
@@ -117,7 +116,11 @@ impl Server<'_> {
     }
 
     /// The store cannot give a page back: whoever touches it dies of it, and nobody reads a wrong byte.
-    fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) {
+    /// Nothing is said, and the page is read once more, where the kernel cannot take the poison yet.
+    fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) -> Answer {
+        if let Err(error) = mm.uffd.poison(touch.address, PAGE_SIZE as u64) {
+            return self.not_placed(mm, touch, error);
+        }
         counters::count(&self.pager.counters.poisoned);
         // Several threads may each meet a lost page before the first has died of it: one line tells all.
         if !mm.told_lost.swap(true, Relaxed) {
@@ -126,7 +129,7 @@ impl Server<'_> {
                 mm.pid.load(Relaxed)
             ));
         }
-        let _ = mm.uffd.poison(touch.address, PAGE_SIZE as u64);
+        Answer::Given
     }
 
     /// Puts a loaded page in place; the entry still names its slot.
@@ -179,12 +182,14 @@ impl Server<'_> {
         let Some(load) = self.loads.remove(&token) else { return };
         let mm = load.touch.mm.clone();
         let mut state = mm.lock();
-        if self.end_load(&mut state, &load) && !load.ahead {
-            self.lost(&mm, &load.touch, why);
-        } else {
-            self.touch_again(&mm, &load.touch);
-        }
+        let wanted = self.end_load(&mut state, &load);
         self.uncharge();
+        if !wanted || load.ahead {
+            self.touch_again(&mm, &load.touch);
+        } else if let Answer::Later = self.lost(&mm, &load.touch, why) {
+            drop(state);
+            self.set_aside(load.touch);
+        }
     }
 
     /// A page has arrived: into its place, or aside while its address space cannot take it.
