@@ -1,5 +1,5 @@
-//! Greets agents, and tells who asks the figures of the run: a new program brings its userfaultfd, a forked child fetches the one that the fork
-//! message delivered.
+//! Answers whoever connects: a new program brings its userfaultfd, a forked child fetches the one that
+//! the fork message delivered, and `ebb stat` is told the figures of the run.
 
 use crate::counters;
 use crate::link::Link;

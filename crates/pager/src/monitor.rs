@@ -56,12 +56,12 @@ pub fn run(pager: &Arc<Pager>) {
         // The next best.
         let _ = sched::run_soon(0);
     }
-    let limit = pager.resident().zone.high();
+    let goal = pager.resident().zone.high();
     let room = (64 << 20) / PAGE_SIZE as u64;
     let now = Instant::now();
     let mut monitor = Monitor {
         pager,
-        threshold: limit.saturating_sub(room.max(limit / 8)).max(limit / 2),
+        threshold: goal.saturating_sub(room.max(goal / 8)).max(goal / 2),
         strangers: HashMap::new(),
         census: now,
         sharing_counted: now,

@@ -67,6 +67,7 @@ struct Report {
 struct Faults {
     first_touch: u64,
     rescued: u64,
+    copied: u64,
     loaded: u64,
     loaded_ahead: u64,
     stale: u64,
@@ -135,6 +136,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         faults: Faults {
             first_touch: get(&counters.faults_fresh),
             rescued: get(&counters.faults_rescued),
+            copied: get(&counters.faults_copied),
             loaded: get(&counters.faults_loaded),
             loaded_ahead: get(&counters.pages_ahead),
             stale: get(&counters.faults_stale),
@@ -210,10 +212,14 @@ fn text(report: &Report) -> String {
             bytes(report.memory_max_bytes)
         ),
     );
+    let copied = match report.faults.copied {
+        0 => String::new(),
+        pages => format!(", {pages} copied after a fork"),
+    };
     line(
         "faults",
         format!(
-            "{} first touches, {} rescued while cooling, {} loaded",
+            "{} first touches, {} rescued while cooling, {} loaded{copied}",
             report.faults.first_touch, report.faults.rescued, report.faults.loaded
         ),
     );

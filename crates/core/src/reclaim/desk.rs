@@ -139,9 +139,7 @@ impl Desk {
         let fine = match policy.sleep {
             SleepCheck::Any => node.balanced(order, highest),
             SleepCheck::All => {
-                if policy.clear == FlagClear::Check && node.balanced(order, highest) {
-                    self.clear_flags();
-                }
+                self.balanced(node, policy, order, highest);
                 node.all_balanced(order, highest)
             }
         };

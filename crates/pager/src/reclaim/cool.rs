@@ -1,0 +1,249 @@
+//! Cooling: the oldest pages are moved out of the program's sight.
+//!
+//! Part of the kswapd thread. The agent of the process moves them; what it could not move goes back,
+//! is parked, or is copied first because a relative shares it.
+
+use super::{Reclaim, Stalled, Work, group_by_mm};
+use crate::counters;
+use crate::link::{Operation, Outcome};
+use crate::mm::{Mm, State};
+use ebb_agent::protocol::BATCH_MAX;
+use ebb_core::resident::{Dropped, Entry, Place, Resident};
+use ebb_core::types::{MmId, PAGE_SIZE, Pfn, Vpn};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const EBUSY: i32 = 16;
+const ENOENT: i32 = 2;
+const EAGAIN: i32 = 11;
+const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
+
+/// What becomes of isolated frames that were not moved.
+#[derive(Clone, Copy)]
+pub enum Fate {
+    Park,
+    Retry,
+}
+
+impl Reclaim<'_> {
+    /// Moves up to `max` of the oldest pages out of sight.
+    pub fn cool(&mut self, max: usize) -> usize {
+        let mut victims = Vec::with_capacity(max);
+        let groups = {
+            let mut resident = self.pager.resident();
+            resident.isolate(max, &mut victims);
+            self.scanned += victims.len() as u64;
+            group_by_mm(&victims, |pfn| resident.frame(pfn).mm)
+        };
+        groups.into_iter().map(|(id, frames)| self.cool_of(id, frames)).sum()
+    }
+
+    fn cool_of(&mut self, id: MmId, frames: Vec<Pfn>) -> usize {
+        let mm = self.pager.mm(id);
+        let movable = mm.as_ref().is_some_and(|mm| {
+            mm.link.get().is_some()
+                && !mm.closing.load(Relaxed)
+                && !self.is_stalled(id)
+                && !mm.is_silent()
+        });
+        let Some(mm) = mm else { return 0 };
+        if !movable {
+            self.settle(&mm, &frames, Fate::Park);
+            return 0;
+        }
+        let link = mm.link.get().expect("checked above");
+        let mut operations = Vec::with_capacity(frames.len());
+        let mut moving = Vec::with_capacity(frames.len());
+        {
+            let mut state = mm.lock();
+            let mut resident = self.pager.resident();
+            for &pfn in &frames {
+                let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };
+                if link.is_pinned(vpn.0) {
+                    resident.park(pfn);
+                    continue;
+                }
+                let Some(place) = state.pool.take() else {
+                    resident.put_back(pfn);
+                    continue;
+                };
+                let to = state.pool.address(place);
+                operations.push(Operation::Move { to, from: vpn.address() });
+                moving.push((pfn, place));
+            }
+            if operations.is_empty() {
+                return 0;
+            }
+            // P2: from here to the commit no message of this address space is read.
+            state.busy = true;
+        }
+        match link.execute(&operations) {
+            Outcome::Done => self.commit_cool(&mm, &moving),
+            Outcome::Cancelled => {
+                mm.fell_silent();
+                let mut state = mm.lock();
+                for &(_, place) in &moving {
+                    state.pool.give_back(place);
+                }
+                mm.end_batch(&mut state);
+                drop(state);
+                self.settle(&mm, &frames, Fate::Park);
+                0
+            }
+            Outcome::Stalled => {
+                self.stalled.push(Stalled { mm, work: Work::Cool(moving) });
+                0
+            }
+        }
+    }
+
+    /// The moves were made, or not, one by one.
+    pub fn commit_cool(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> usize {
+        let link = mm.link.get().expect("it executed a batch");
+        let mut cooled = 0;
+        let mut shared = Vec::new();
+        let mut dropped = Dropped::default();
+        // A copy of one's own frees nothing while a relative that cannot give pages back holds the other.
+        let unshare = !self.pager.mms().iter().any(|mm| mm.is_infant());
+        {
+            let mut guard = mm.lock();
+            let state = &mut *guard;
+            let mut resident = self.pager.resident();
+            for (index, &(pfn, place)) in moving.iter().enumerate() {
+                let result = link.result(index);
+                let Some(vpn) = still_isolated(&resident, state, pfn) else {
+                    // Only the end of the address space can have taken it.
+                    continue;
+                };
+                if result == 0 {
+                    resident.cool(&mut state.space, pfn, place);
+                    cooled += 1;
+                    if self.unshared.remove(&pfn.0) {
+                        self.separated.insert(pfn.0);
+                    }
+                    continue;
+                }
+                if result == EEXIST {
+                    // Something filled the hole (mlockall does): it holds nothing and is dropped.
+                    state.pool.retire(place);
+                    resident.zone.charge(1);
+                    mm.known.fetch_add(1, Relaxed);
+                    resident.put_back(pfn);
+                    continue;
+                }
+                state.pool.give_back(place);
+                match result {
+                    EBUSY if unshare && self.unshared.insert(pfn.0) => {
+                        shared.push(pfn);
+                    }
+                    EAGAIN => resident.put_back(pfn),
+                    ENOENT => {
+                        resident.forget(&mut state.space, vpn, &mut dropped);
+                        resident.zone.uncharge(1);
+                        mm.known.fetch_sub(1, Relaxed);
+                    }
+                    errno => {
+                        match errno {
+                            EINVAL => self.fixed += 1,
+                            _ => self.busy += 1,
+                        }
+                        self.unshared.remove(&pfn.0);
+                        counters::count(&self.pager.counters.unmovable);
+                        resident.park(pfn);
+                    }
+                }
+            }
+            mm.end_batch(state);
+        }
+        self.pager.discard(&dropped);
+        counters::add(&self.pager.counters.cooled, cooled as u64);
+        if !shared.is_empty() {
+            cooled += self.unshare(mm, shared);
+        }
+        cooled
+    }
+
+    /// Whether a batch of copies of one's own may be made now. They free nothing before the last
+    /// relative has let go of what they are copies of, so no stock is laid in of them: what is cool goes
+    /// to the store first.
+    fn has_room_for_copies(&self) -> bool {
+        let resident = self.pager.resident();
+        let batch = BATCH_MAX as u64;
+        resident.zone.free() > 2 * batch || resident.count(Place::Cool) < batch
+    }
+
+    /// Pages also mapped by a relative cannot be moved until the process has its own copies.
+    fn unshare(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>) -> usize {
+        if !self.has_room_for_copies() {
+            frames.iter().for_each(|pfn| {
+                self.unshared.remove(&pfn.0);
+            });
+            self.settle(mm, &frames, Fate::Retry);
+            self.crowded = true;
+            return 0;
+        }
+        let link = mm.link.get().expect("it executed a batch");
+        let operations: Vec<Operation> = {
+            let state = mm.lock();
+            let resident = self.pager.resident();
+            frames
+                .iter()
+                .filter_map(|&pfn| still_isolated(&resident, &state, pfn))
+                .map(|vpn| Operation::Unshare { start: vpn.address(), len: PAGE_SIZE as u64 })
+                .collect()
+        };
+        // The agent would wait for the fault thread at every guarded page, and what was guarded before
+        // the last fork still is.
+        for operation in &operations {
+            if let Operation::Unshare { start, len } = *operation {
+                // What is gone is not guarded either.
+                let _ = mm.uffd.unprotect(start, len);
+            }
+        }
+        match link.execute(&operations) {
+            Outcome::Done => {
+                // At worst every one of them is a new page now; counted anew before long.
+                let copied = operations.len() as u64;
+                self.pager.resident().zone.charge(copied);
+                let less = |discount: u64| Some(discount.saturating_sub(copied));
+                let _ = mm.discount.fetch_update(Relaxed, Relaxed, less);
+                self.settle(mm, &frames, Fate::Retry);
+                frames.len()
+            }
+            Outcome::Cancelled => {
+                mm.fell_silent();
+                self.settle(mm, &frames, Fate::Park);
+                0
+            }
+            Outcome::Stalled => {
+                self.stalled.push(Stalled { mm: mm.clone(), work: Work::Unshare(frames) });
+                0
+            }
+        }
+    }
+
+    /// What becomes of isolated frames that were not moved.
+    pub fn settle(&mut self, mm: &Arc<Mm>, frames: &[Pfn], fate: Fate) {
+        let state = mm.lock();
+        let mut resident = self.pager.resident();
+        for &pfn in frames {
+            if still_isolated(&resident, &state, pfn).is_some() {
+                match fate {
+                    Fate::Park => resident.park(pfn),
+                    Fate::Retry => resident.put_first(pfn),
+                }
+            }
+        }
+    }
+}
+
+/// The page of a frame that kswapd isolated, unless it is no longer that.
+fn still_isolated(resident: &Resident, state: &State, pfn: Pfn) -> Option<Vpn> {
+    if state.ended || !resident.is_used(pfn) {
+        return None;
+    }
+    let frame = resident.frame(pfn);
+    let mine = frame.place == Place::Isolated && frame.mm == state.space.mm();
+    (mine && state.space.get(frame.vpn) == Entry::Resident(pfn)).then_some(frame.vpn)
+}

@@ -1,0 +1,269 @@
+//! Eviction: the coolest pages are stored, and dropped from the pool.
+//!
+//! Part of the kswapd thread. A page is read and written without a lock: while it is cool nobody can
+//! change it. The commit looks again whether it still is.
+
+use super::{Reclaim, Stalled, Work, group_by_mm};
+use crate::counters;
+use crate::link::{Operation, Outcome};
+use crate::mm::{Mm, State};
+use ebb_agent::protocol::BATCH_MAX;
+use ebb_core::resident::{Dropped, Entry, Place, Resident};
+use ebb_core::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
+use ebb_store::{Page, page_hash};
+use ebb_sys::process;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const ESRCH: i32 = 3;
+
+/// A cool page on its way to the store.
+#[derive(Clone, Copy)]
+struct Victim {
+    pfn: Pfn,
+    vpn: Vpn,
+    /// Where it lies in the pool.
+    address: u64,
+    /// The stored copy it was loaded from.
+    copy: Option<SlotId>,
+    /// The copy it leaves.
+    stored: Option<SlotId>,
+    written: bool,
+}
+
+impl Reclaim<'_> {
+    /// Stores up to `max` of the coolest pages.
+    pub fn evict(&mut self, max: usize) -> usize {
+        let groups = {
+            let resident = self.pager.resident();
+            let mut coolest = Vec::with_capacity(max);
+            resident.coolest(max, &mut coolest);
+            group_by_mm(&coolest, |pfn| resident.frame(pfn).mm)
+        };
+        groups.into_iter().map(|(id, frames)| self.evict_of(id, &frames)).sum()
+    }
+
+    fn evict_of(&mut self, id: MmId, frames: &[Pfn]) -> usize {
+        let Some(mm) = self.pager.mm(id) else { return 0 };
+        if mm.link.get().is_none() || mm.closing.load(Relaxed) || mm.is_silent() {
+            // Without an agent the page could not be dropped: others first.
+            self.pass_over(&mm, frames);
+            return 0;
+        }
+        let mut victims = Vec::with_capacity(frames.len());
+        {
+            let state = mm.lock();
+            let resident = self.pager.resident();
+            for &pfn in frames {
+                if let Some(victim) = still_cool(&resident, &state, id, pfn) {
+                    victims.push(victim);
+                }
+            }
+        }
+        let pid = mm.pid.load(Relaxed);
+        victims.sort_unstable_by_key(|victim| victim.vpn);
+        let addresses: Vec<u64> = victims.iter().map(|victim| victim.address).collect();
+        // A cool page cannot change and is not dropped while its place is in use: no lock is needed.
+        let got = match process::read_pages(mm.task(), &addresses, &mut self.pages[..]) {
+            Ok(got) => got,
+            Err(error) => {
+                // A process on its way out has no number any more, for a moment longer a memory.
+                if error.raw_os_error() != Some(ESRCH) && mm.is_alive() {
+                    self.pager.complain(&format!("cannot read process {pid}: {error}"));
+                }
+                0
+            }
+        };
+        if got == 0 {
+            self.pass_over(&mm, frames);
+        }
+        victims.truncate(got);
+        self.store(&mut victims);
+        self.commit_evict(&mm, &victims)
+    }
+
+    /// Cool frames that cannot be stored now make way for others.
+    fn pass_over(&self, mm: &Arc<Mm>, frames: &[Pfn]) {
+        let state = mm.lock();
+        let mut resident = self.pager.resident();
+        for &pfn in frames {
+            if still_cool(&resident, &state, mm.id, pfn).is_some() {
+                resident.pass_over(pfn);
+            }
+        }
+    }
+
+    /// Finds or makes a stored copy of each victim.
+    fn store(&mut self, victims: &mut [Victim]) {
+        let mut writes: Vec<(SlotId, &Page)> = Vec::with_capacity(victims.len());
+        for (victim, page) in victims.iter_mut().zip(self.pages.iter()) {
+            let clean =
+                victim.copy.is_some_and(|slot| self.pager.store.keep(slot, page_hash(page)));
+            if clean {
+                victim.stored = victim.copy;
+                continue;
+            }
+            if let Ok(slot) = self.pager.resident().take_slot() {
+                victim.stored = Some(slot);
+                victim.written = true;
+                writes.push((slot, page));
+            }
+        }
+        if writes.is_empty() {
+            return;
+        }
+        let mut results = Vec::with_capacity(writes.len());
+        self.pager.store.put_batch(&writes, &mut results);
+        let mut failed = Dropped::default();
+        for (victim, result) in victims.iter_mut().filter(|victim| victim.written).zip(results) {
+            if let Err(error) = result {
+                self.store_error = Some(error.to_string());
+                if let Some(slot) = victim.stored.take() {
+                    self.pager.resident().release_slot(slot, &mut failed);
+                }
+                victim.written = false;
+            }
+        }
+        self.pager.discard(&failed);
+    }
+
+    fn commit_evict(&mut self, mm: &Arc<Mm>, victims: &[Victim]) -> usize {
+        let mut evicted = 0;
+        let mut dropped = Dropped::default();
+        let mut offers = Vec::new();
+        {
+            let mut guard = mm.lock();
+            let state = &mut *guard;
+            let mut resident = self.pager.resident();
+            for victim in victims {
+                let separated = self.separated.remove(&victim.pfn.0);
+                let Some(slot) = victim.stored else { continue };
+                let there = still_cool(&resident, state, mm.id, victim.pfn);
+                if there.is_none_or(|there| there.address != victim.address) {
+                    // Rescued, unmapped or moved meanwhile: the copy is of no use.
+                    if victim.written {
+                        resident.release_slot(slot, &mut dropped);
+                    }
+                    continue;
+                }
+                if victim.written {
+                    dropped.slots.extend(resident.set_copy(victim.pfn, None));
+                    counters::count(&self.pager.counters.written);
+                } else {
+                    counters::count(&self.pager.counters.clean);
+                }
+                let place = resident.evict(&mut state.space, victim.pfn, slot);
+                state.pool.retire(place);
+                evicted += 1;
+                if separated {
+                    resident.slots.share(slot);
+                    offers.push((victim.vpn, slot));
+                }
+            }
+        }
+        self.offer(mm, &offers, &mut dropped);
+        self.pager.discard(&dropped);
+        counters::add(&self.pager.counters.evicted, evicted as u64);
+        evicted
+    }
+
+    /// Pages that relatives share leave memory when the last of them has let go: they are next, and
+    /// what is stored of one serves all, as far as it is still the same when they go.
+    fn offer(&self, from: &Arc<Mm>, offers: &[(Vpn, SlotId)], dropped: &mut Dropped) {
+        if offers.is_empty() {
+            return;
+        }
+        let others = self.pager.mms();
+        let relative = |mm: &&Arc<Mm>| mm.id != from.id && mm.family == from.family;
+        for mm in others.iter().filter(relative) {
+            let state = mm.lock();
+            let mut resident = self.pager.resident();
+            for &(vpn, slot) in offers {
+                if let Entry::Resident(pfn) | Entry::Cool(pfn) = state.space.get(vpn)
+                    && resident.frame(pfn).slot().is_none()
+                {
+                    resident.slots.share(slot);
+                    resident.set_copy(pfn, Some(slot));
+                    if matches!(resident.frame(pfn).place, Place::Generation(_)) {
+                        resident.put_first(pfn);
+                    }
+                }
+            }
+        }
+        // What was held for this.
+        let mut resident = self.pager.resident();
+        offers.iter().for_each(|&(_, slot)| resident.release_slot(slot, dropped));
+    }
+
+    /// Has agents drop the pool pages that are of no more use, where there are at least `least`.
+    pub fn drop_retired(&mut self, least: usize) -> usize {
+        let mut total = 0;
+        for mm in self.pager.mms() {
+            let Some(link) = mm.link.get() else { continue };
+            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) || mm.is_silent() {
+                continue;
+            }
+            let (runs, operations) = {
+                let mut state = mm.lock();
+                if state.ended || state.pool.retired() < least {
+                    continue;
+                }
+                let runs = state.pool.retired_runs(BATCH_MAX);
+                let operations: Vec<Operation> = runs
+                    .iter()
+                    .map(|&(first, count)| Operation::Drop {
+                        start: state.pool.address(first),
+                        len: u64::from(count) * PAGE_SIZE as u64,
+                    })
+                    .collect();
+                (runs, operations)
+            };
+            match link.execute(&operations) {
+                Outcome::Done => total += self.commit_drop(&mm, &runs),
+                Outcome::Cancelled => {
+                    mm.fell_silent();
+                    let mut state = mm.lock();
+                    runs.into_iter().for_each(|run| state.pool.not_dropped(run));
+                }
+                Outcome::Stalled => self.stalled.push(Stalled { mm, work: Work::Drop(runs) }),
+            }
+        }
+        total
+    }
+
+    pub fn commit_drop(&mut self, mm: &Arc<Mm>, runs: &[(u32, u32)]) -> usize {
+        let link = mm.link.get().expect("it executed a batch");
+        let mut state = mm.lock();
+        if state.ended {
+            return 0;
+        }
+        let mut pages = 0;
+        for (index, &run) in runs.iter().enumerate() {
+            if link.result(index) == 0 {
+                state.pool.dropped(run);
+                pages += u64::from(run.1);
+            } else {
+                state.pool.not_dropped(run);
+            }
+        }
+        self.pager.resident().zone.uncharge(pages);
+        mm.known.fetch_sub(pages as i64, Relaxed);
+        pages as usize
+    }
+}
+
+fn still_cool(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<Victim> {
+    if state.ended || !resident.is_used(pfn) {
+        return None;
+    }
+    let frame = resident.frame(pfn);
+    let mine = frame.place == Place::Cool && frame.mm == mm;
+    (mine && state.space.get(frame.vpn) == Entry::Cool(pfn)).then(|| Victim {
+        pfn,
+        vpn: frame.vpn,
+        address: state.pool.address(frame.pool),
+        copy: frame.slot(),
+        stored: None,
+        written: false,
+    })
+}

@@ -1,0 +1,72 @@
+//! Out of memory: nothing can be reclaimed, and the run ends with a message that says why.
+
+use super::Reclaim;
+use ebb_sys::proc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How many processes are listed when memory runs out.
+const LISTED_MAX: usize = 16;
+
+impl Reclaim<'_> {
+    /// Nothing can be reclaimed and threads wait: the run ends as by the OOM killer.
+    pub fn give_up(&mut self) {
+        let (limit, used) = {
+            let resident = self.pager.resident();
+            (resident.zone.limit(), resident.zone.used())
+        };
+        let mib = |pages: u64| pages as f64 / 256.0;
+        let why = match self.store_error.take() {
+            Some(error) => format!("the store takes no more: {error}"),
+            None => format!(
+                "{:.1} MiB are in areas that are locked or not writable, {:.1} MiB are pinned or \
+                 shared, the rest is not under management",
+                mib(self.fixed),
+                mib(self.busy)
+            ),
+        };
+        self.pager.say(&format!(
+            "out of memory: the limit is {:.1} MiB, the demand {:.1} MiB, and nothing more can be \
+             stored ({why}). Raise --memory-max, or give --swap more room (for example --swap \
+             ram,file:4G). The program is killed.",
+            mib(limit),
+            mib(used + u64::from(self.pager.starving.load(Relaxed))),
+        ));
+        let processes = self.processes();
+        if processes.len() > 1 {
+            processes.iter().for_each(|line| self.pager.say(line));
+        }
+        self.pager.kill_tree();
+    }
+
+    /// Who holds the memory, a line each, as the kernel's OOM killer lists it.
+    fn processes(&self) -> Vec<String> {
+        let mib = |pages: u64| pages as f64 / 256.0;
+        let mut lines: Vec<(u64, String)> = (self.pager.mms().iter())
+            .map(|mm| {
+                let pid = mm.pid.load(Relaxed);
+                let resident = mm.statm.get().and_then(|statm| statm.anonymous_pages().ok());
+                let resident = resident.unwrap_or(0);
+                let managed = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
+                let agent = match mm.link.get() {
+                    None if mm.is_infant() => "has not joined yet",
+                    None => "never joined",
+                    Some(link) if !link.is_ready() => "does not run yet",
+                    Some(_) if self.is_stalled(mm.id) => "is in the middle of a batch",
+                    Some(_) if mm.is_silent() => "does not answer",
+                    Some(_) => "answers",
+                };
+                let text = format!(
+                    "process {pid} ({}): {:.1} MiB resident, {:.1} MiB of it managed, {:.1} MiB \
+                     shared with relatives; its agent {agent}",
+                    proc::name(pid),
+                    mib(resident),
+                    mib(managed),
+                    mib(mm.discount.load(Relaxed)),
+                );
+                (resident, text)
+            })
+            .collect();
+        lines.sort_by(|a, b| b.cmp(a));
+        lines.into_iter().map(|(_, text)| text).take(LISTED_MAX).collect()
+    }
+}
