@@ -345,6 +345,24 @@ static int case_vfork(int argc, char **argv) {
     return 0;
 }
 
+/* A child that borrows the memory for a while: it is there once, however many processes show it. */
+static int case_borrow(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pid_t child = vfork();
+    if (child == 0) {
+        for (int round = 0; round < 4; round++) {
+            ballast_check(&b, "in borrowed memory");
+            usleep(100 * 1000);
+        }
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(9);
+    }
+    wait_ok(child, "borrow");
+    ballast_check(&b, "after the child borrowed it");
+    puts("borrow: ok");
+    return 0;
+}
+
 /* The program replaces itself, COUNT times, and starts over in fresh memory each time. */
 static int case_exec(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
@@ -524,7 +542,8 @@ static const struct test_case cases[] = {
     {"fork-new-areas", case_fork_new_areas},
     {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},
     {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
-    {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"exec", case_exec},
+    {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"borrow", case_borrow},
+    {"exec", case_exec},
     {"exec-from-thread", case_exec_from_thread},
     {"wait-for-signal", case_wait_for_signal},
     {"count-interrupts", case_count_interrupts}, {"timer", case_timer},

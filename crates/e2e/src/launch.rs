@@ -53,7 +53,7 @@ impl Launch {
             input: None,
             limit: None,
             options: Vec::new(),
-            at_most: Duration::from_secs(60),
+            at_most: Duration::from_secs(180),
         }
     }
 
@@ -100,7 +100,7 @@ impl Launch {
         self
     }
 
-    /// The longest the run may take before it counts as hanging (60 s unless said).
+    /// The longest the run may take before it counts as hanging (180 s unless said).
     pub fn at_most(mut self, seconds: u64) -> Self {
         self.at_most = Duration::from_secs(seconds);
         self
@@ -385,6 +385,15 @@ impl Outcome {
         self.expect_code(0);
         assert!(self.text() == format!("{line}\n"), "not {line:?}\n{}", self.state());
         self
+    }
+
+    /// A figure of its report in JSON.
+    #[track_caller]
+    pub fn figure(&self, name: &str) -> u64 {
+        let text = format!("{}{}", self.report, self.stderr);
+        let (_, rest) = text.split_once(&format!("\"{name}\":")).unwrap_or_default();
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("no {name} in the report\n{}", self.state()))
     }
 
     /// Fails if its tree ever held more than the limit and the allowance for measuring:

@@ -5,12 +5,14 @@
 //! they are not part of what the limit covers.
 //!
 //! Memory is `RssAnon` while there is one process, and the sum of `Pss_Anon` otherwise, so that a
-//! page shared by fork counts once.
+//! page shared by fork counts once. What lives in one address space counts once too.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use ebb_sys::process::shares_memory;
 
 /// The environment variable that marks every process of a run.
 pub const TAG: &str = "EBB_E2E_TAG";
@@ -76,8 +78,20 @@ impl Tree {
         match self.program[..] {
             [] => 0,
             [only] => kib_in(&format!("/proc/{only}/status"), "RssAnon:") * 1024,
-            _ => self.program.iter().map(|pid| proportional(*pid)).sum(),
+            _ => self.memories().into_iter().map(proportional).sum(),
         }
+    }
+
+    /// One process of each address space: the child of a vfork lives in its parent's.
+    fn memories(&self) -> Vec<i32> {
+        let mut memories: Vec<i32> = Vec::new();
+        for &pid in &self.program {
+            let same = |other: &i32| shares_memory(other.unsigned_abs(), pid.unsigned_abs());
+            if !memories.iter().any(same) {
+                memories.push(pid);
+            }
+        }
+        memories
     }
 
     /// Bytes of anonymous memory that Ebb's own processes hold.

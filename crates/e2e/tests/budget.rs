@@ -25,9 +25,7 @@ fn taking_memory_above_high_is_slowed_down() {
     let outcome = Launch::program("hog", "256 4").limit(96 * MIB).options(options).run();
     outcome.expect_line("hog: ok");
     assert!(outcome.peak.bytes < 40 * MIB, "held {} with high at 32 MiB", outcome.peak.bytes);
-    let report = &outcome.stderr;
-    assert!(report.contains("\"throttled_us\":"), "{report}");
-    assert!(!report.contains("\"throttled_us\":0,"), "nobody was slowed down: {report}");
+    assert!(outcome.figure("throttled_us") > 0, "nobody was slowed down: {}", outcome.stderr);
 }
 
 #[test]

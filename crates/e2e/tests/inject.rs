@@ -15,7 +15,7 @@ const OOM_CODE: i32 = 128 + 9;
 fn run(plan: &str, swap: &str) -> Outcome {
     let options = format!("--swap {swap} --inject {plan},seed=7");
     let launch = Launch::program("verify", ARGUMENTS).limit(24 * MIB).options(&options);
-    let outcome = launch.at_most(90).run();
+    let outcome = launch.run();
     record(&format!("inject {plan} ({swap})"), 50, &outcome);
     outcome
 }

@@ -31,7 +31,7 @@ fn each_case_of_process_passes_without_ebb() {
     for case in ["fork", "fork-snapshot", "raw-fork", "many", "deep", "crash-child", "vfork"]
         .into_iter()
         .chain(["exec", "exec-from-thread", "timer", "close-all", "raw-fork-fork"])
-        .chain(["stopped"])
+        .chain(["stopped", "borrow"])
     {
         let line = case.strip_suffix("-from-thread").unwrap_or(case);
         Launch::program("process", &format!("{case} 16")).run().expect_line(&format!("{line}: ok"));
@@ -67,6 +67,8 @@ fn the_sampler_sees_what_a_tree_holds() {
     // Twelve children that change one page each share the rest.
     let shared = peak_mib("many 64 12", 60);
     assert!((60..75).contains(&shared), "shared pages count once: {shared} MiB");
+    let borrowed = peak_mib("borrow 64", 60);
+    assert!((60..75).contains(&borrowed), "borrowed pages count once: {borrowed} MiB");
 }
 
 /// The peak of a case. On a busy machine the sampler may sleep through it: three tries to see `least`.

@@ -54,7 +54,7 @@ fn forks_of_a_child_made_around_the_c_library() {
 
 #[test]
 fn a_stopped_child_holds_up_nobody() {
-    case("stopped 48");
+    case("stopped 32");
 }
 
 #[test]
@@ -97,6 +97,16 @@ fn a_child_that_crashes() {
 #[test]
 fn vfork_posix_spawn_system_popen() {
     case("vfork 48");
+}
+
+/// Its memory was counted twice, and the limit held for half of it.
+#[test]
+fn a_child_that_borrows_the_memory_for_a_while() {
+    let launch = Launch::program("process", "borrow 48").limit(SMALL).options("--report json");
+    let outcome = launch.run();
+    outcome.expect_line("borrow: ok").expect_within_limit();
+    let peak = outcome.figure("peak_resident_bytes");
+    assert!(peak < SMALL + 4 * MIB, "the report says {peak} bytes");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use ebb_core::resident::Arrival;
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{self, Statm};
+use ebb_sys::process;
 use ebb_sys::sched;
 use ebb_sys::uffd::Mode;
 use std::collections::{HashMap, HashSet};
@@ -216,6 +217,8 @@ impl Monitor<'_> {
                         proc::name(pid)
                     ));
                 }
+            } else if mms.iter().any(|mm| process::shares_memory(mm.pid.load(Relaxed), pid)) {
+                // Between vfork and exec: it is counted where it borrows.
             } else if let Ok(statm) = Statm::open(pid) {
                 self.strangers.insert(pid, (statm, 0));
             }

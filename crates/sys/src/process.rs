@@ -34,6 +34,15 @@ pub fn read_pages(pid: u32, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(got as usize / 4096) }
 }
 
+/// Whether two processes live in one address space, as after `vfork`. False where the kernel has no
+/// `kcmp` or does not let us ask.
+#[must_use]
+pub fn shares_memory(one: u32, other: u32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: takes five integers and compares.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
+}
+
 /// A process that can be waited for and signalled without the danger of a reused number.
 #[derive(Debug)]
 pub struct Pidfd {
