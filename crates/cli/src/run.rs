@@ -8,6 +8,7 @@
 use crate::{doctor, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::{Config, FrontMessage, ReportFormat};
+use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, process};
@@ -299,6 +300,9 @@ fn no_exec(path: &Path) -> bool {
 /// The running front.
 struct Front {
     pager: Child,
+    /// Ends when the pager begins to end. Its socket closes with the last of its threads, and one that
+    /// runs in the idle class may take long to end beside busy ones.
+    pager_life: Pidfd,
     socket: Socket,
     signals: Signals,
     pool_bytes: u64,
@@ -329,11 +333,15 @@ impl Front {
             .stdin(Stdio::from(other))
             .spawn()
             .map_err(|error| cannot("start the pager", error))?;
+        let pager_life = Pidfd::open_thread(pager.id())
+            // Older kernels know the end of whole processes only.
+            .or_else(|_| Pidfd::open(pager.id()))
+            .map_err(|error| cannot("watch the pager", error))?;
         let pool_bytes = config.pool_bytes;
         let start = FrontMessage::Start(Box::new(config));
         start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
-        match FrontMessage::receive(&socket) {
-            Ok(FrontMessage::Ready) => Ok(Self { pager, socket, signals, pool_bytes }),
+        match hear(&socket, &pager_life) {
+            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, pool_bytes }),
             Ok(FrontMessage::Failed(reason)) => Err(reason),
             Ok(other) => Err(format!("the pager said {other:?}")),
             Err(error) => Err(cannot("hear the pager", error)),
@@ -351,10 +359,11 @@ impl Front {
             let mut waiting = [
                 PollFd::new(&self.signals, PollFlags::IN),
                 PollFd::new(&self.socket, PollFlags::IN),
+                PollFd::new(&self.pager_life, PollFlags::IN),
             ];
             // Interrupted is as good as woken.
             let _ = poll(&mut waiting, None);
-            let pager_spoke = !waiting[1].revents().is_empty();
+            let pager_spoke = waiting[1..].iter().any(|fd| !fd.revents().is_empty());
             while let Some(signal) = self.signals.next() {
                 if signal.number == signals::SIGCHLD {
                     self.reap(program, &mut status);
@@ -410,10 +419,25 @@ impl Front {
 
     fn finish(&mut self, status: i32) -> ExitCode {
         let told = FrontMessage::Ended(status).send(&self.socket);
-        if told.is_err() || FrontMessage::receive(&self.socket).is_err() {
+        if told.is_err() || hear(&self.socket, &self.pager_life).is_err() {
             return fail(FAILED, "the pager ended before it could report");
         }
         ExitCode::from(status as u8)
+    }
+}
+
+/// What the pager says next; an error if it ends before.
+fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<FrontMessage> {
+    loop {
+        let mut waiting = [PollFd::new(socket, PollFlags::IN), PollFd::new(life, PollFlags::IN)];
+        // Interrupted: once more.
+        let _ = poll(&mut waiting, None);
+        if waiting[0].revents().contains(PollFlags::IN) {
+            return FrontMessage::receive(socket);
+        }
+        if waiting.iter().any(|fd| !fd.revents().is_empty()) {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Ebb dies at a random moment. The program must die with it, at once, and must never have read a
 //! wrong byte. `EBB_KILL_ROUNDS` says how often (50 unless said).
 
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,12 @@ fn victims(run: &Running, front: bool) -> Vec<i32> {
 }
 
 fn round(number: u64, random: &mut Random) {
-    let mut run = Launch::program("torture", &format!("30 {number}")).limit(24 * MIB).start();
+    let launch = Launch::program("torture", &format!("30 {number}")).limit(24 * MIB);
+    end_of(&launch, number, random);
+}
+
+fn end_of(launch: &Launch, number: u64, random: &mut Random) {
+    let mut run = launch.start();
     thread::sleep(Duration::from_millis(30 + random.below(900)));
     assert!(!run.ended(), "round {number}: ended early: {}", run.stderr());
     let before: Vec<i32> = run.root().find().all().collect();
@@ -59,4 +65,24 @@ fn the_program_dies_with_ebb_and_never_reads_a_wrong_byte() {
     for number in 0..rounds.unwrap_or(50) {
         round(number, &mut random);
     }
+}
+
+/// A program of one thread has the fault thread beside it in the idle class, where it may wait long
+/// for a processor, also to end. The program is not to wait for that.
+#[test]
+fn a_fault_thread_that_ends_late() {
+    let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let mut others = [busy(), busy(), busy(), busy(), busy(), busy()];
+    let launch = Launch::program("verify", "48 60 5 1").limit(16 * MIB);
+    let mut random = Random(10);
+    let result = std::panic::catch_unwind(move || {
+        for round in 0..6 {
+            end_of(&launch, 2 * round + 1, &mut random);
+        }
+    });
+    for other in &mut others {
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+    result.unwrap();
 }

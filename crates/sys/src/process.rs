@@ -61,6 +61,18 @@ impl Pidfd {
         Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
     }
 
+    /// Opens thread `thread`: ended as soon as that thread is, though others of its process may linger.
+    pub fn open_thread(thread: u32) -> io::Result<Self> {
+        // PIDFD_THREAD, since Linux 6.9.
+        // SAFETY: as above.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, libc::O_EXCL) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made this descriptor.
+        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
+    }
+
     /// Sends `signal`.
     pub fn send(&self, signal: i32) -> io::Result<()> {
         // SAFETY: a null siginfo means "as kill would".
