@@ -18,6 +18,9 @@ class Terminal:
         self.seen = 0
         self.child, self.terminal = pty.fork()
         if self.child == 0:
+            # Whoever runs the tests in the background has these ignored, and all below inherit that.
+            for number in signal.SIGINT, signal.SIGQUIT, signal.SIGHUP:
+                signal.signal(number, signal.SIG_DFL)
             os.execvp(command[0], command)
 
     def read(self, seconds):
@@ -31,7 +34,7 @@ class Terminal:
         self.screen += data.decode("utf-8", "replace")
         return bool(data)
 
-    def expect(self, pattern, seconds=20):
+    def expect(self, pattern, seconds=60):
         """Waits for a pattern in what was written since the last match."""
         end = time.monotonic() + seconds
         while True:
@@ -51,7 +54,7 @@ class Terminal:
     def type(self, text):
         os.write(self.terminal, text.encode())
 
-    def status(self, seconds=20):
+    def status(self, seconds=60):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             pid, status = os.waitpid(self.child, os.WNOHANG)
