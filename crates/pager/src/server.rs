@@ -7,7 +7,7 @@ use crate::mm::Mm;
 use crate::signal::Signal;
 use crate::solo::Solo;
 use crate::{door, faults, monitor, reclaim, report};
-use ebb_core::resident::{Dropped, Placement, Resident, Zone};
+use ebb_core::resident::{Dropped, Placement, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
 use ebb_sys::process::{self, Pidfd};
@@ -111,10 +111,8 @@ impl Pager {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
-        let mut resident = Resident::new(pages, u32::MAX, Placement::default());
-        if let Some(high) = config.memory_high_bytes {
-            resident.zone = Zone::with_high(pages, high / PAGE_SIZE as u64);
-        }
+        let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
+        let resident = Resident::with_high(pages, high, u32::MAX, Placement::default());
         let pager = Self {
             started: Instant::now(),
             resident: Mutex::new(resident),

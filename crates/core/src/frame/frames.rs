@@ -148,7 +148,7 @@ pub struct Frames {
     pub(super) light: bool,
     sets_on: bool,
     /// Hits need nothing but sets, and there are sets: no frame table.
-    plain: bool,
+    pub(super) plain: bool,
     checks: Checks,
 }
 

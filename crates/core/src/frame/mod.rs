@@ -10,6 +10,7 @@
 //! checked mode; `contig` contiguous ranges; `text` the kernel's text formats.
 
 mod alloc;
+mod alone;
 mod bitmap;
 mod blocks;
 mod checks;

@@ -1,5 +1,9 @@
 //! The frame table: one descriptor for each page in memory, and the lists that order them.
+//!
+//! A frame's number is the allocator's ([`Stock`]); the table is as long as the highest one given out.
 
+use super::stock::Stock;
+use crate::frame::watermark::Marks;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 
 const NIL: u32 = u32::MAX;
@@ -48,6 +52,17 @@ pub struct Frame {
 const _: () = assert!(size_of::<Frame>() <= 64);
 
 impl Frame {
+    const UNUSED: Self = Self {
+        mm: MmId(0),
+        vpn: Vpn(0),
+        place: Place::Isolated,
+        pool: NO_POOL,
+        used: false,
+        slot: NIL,
+        prev: NIL,
+        next: NIL,
+    };
+
     /// The stored copy that was true when the page was brought in.
     #[must_use]
     pub fn slot(&self) -> Option<SlotId> {
@@ -66,17 +81,25 @@ struct List {
 #[derive(Debug)]
 pub struct Frames {
     table: Vec<Frame>,
-    free: Vec<u32>,
+    used: usize,
+    stock: Stock,
     lists: [List; LISTS],
 }
 
 impl Frames {
-    pub fn new() -> Self {
+    /// Frames for a budget of `limit` pages.
+    pub fn new(limit: u64) -> Self {
         Self {
             table: Vec::new(),
-            free: Vec::new(),
+            used: 0,
+            stock: Stock::new(limit),
             lists: [List { head: NIL, tail: NIL, len: 0 }; LISTS],
         }
+    }
+
+    /// The watermarks of the budget's zone.
+    pub fn marks(&self) -> Marks {
+        self.stock.marks()
     }
 
     pub fn get(&self, pfn: Pfn) -> &Frame {
@@ -90,7 +113,7 @@ impl Frames {
     }
 
     pub fn in_use(&self) -> usize {
-        self.table.len() - self.free.len()
+        self.used
     }
 
     pub fn len(&self, place: Place) -> u64 {
@@ -100,22 +123,22 @@ impl Frames {
     pub fn allocate(&mut self, mm: MmId, vpn: Vpn, slot: Option<SlotId>, place: Place) -> Pfn {
         let slot = slot.map_or(NIL, |slot| slot.0);
         let frame = Frame { mm, vpn, place, pool: NO_POOL, used: true, slot, prev: NIL, next: NIL };
-        let index = if let Some(index) = self.free.pop() {
-            self.table[index as usize] = frame;
-            index
-        } else {
-            self.table.push(frame);
-            self.table.len() as u32 - 1
-        };
-        self.link(index, place);
-        Pfn(index)
+        let pfn = self.stock.take();
+        if pfn.0 as usize >= self.table.len() {
+            self.table.resize(pfn.0 as usize + 1, Frame::UNUSED);
+        }
+        self.table[pfn.0 as usize] = frame;
+        self.used += 1;
+        self.link(pfn.0, place);
+        pfn
     }
 
     pub fn free(&mut self, pfn: Pfn) {
         assert!(self.table[pfn.0 as usize].used, "frame {} freed while free", pfn.0);
         self.unlink(pfn.0);
         self.table[pfn.0 as usize].used = false;
-        self.free.push(pfn.0);
+        self.used -= 1;
+        self.stock.give(pfn);
     }
 
     /// Moves the frame to the head of another list.
@@ -207,7 +230,7 @@ impl Frames {
         }
     }
 
-    /// I2.
+    /// I2 and I5.
     pub fn check(&self) {
         let mut total = 0;
         for (number, list) in self.lists.iter().enumerate() {
@@ -223,5 +246,8 @@ impl Frames {
             total += len;
         }
         assert_eq!(total as usize, self.in_use(), "I2: frames on no list");
+        let (zone, beyond) = self.stock.in_use();
+        assert_eq!((zone + beyond) as usize, self.in_use(), "I5: frames given out");
+        assert_eq!(self.stock.check(), Ok(()), "I5");
     }
 }

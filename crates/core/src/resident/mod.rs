@@ -19,17 +19,19 @@
 //! * I2: a frame is on exactly one list, the one its `place` names; the list lengths add up.
 //! * I3: the share count of a slot is the number of entries, frames and loads in flight that hold it.
 //! * I4: `min_seq + 1 <= max_seq <= min_seq + 3`.
+//! * I5: a frame is given out by the allocator exactly as long as its descriptor is in use.
 
 mod entry;
 mod frames;
 mod generations;
 mod space;
+mod stock;
 mod zone;
 
 pub use entry::Entry;
 pub use frames::{Frame, NO_POOL, Place};
 pub use space::Space;
-pub use zone::{Watermarks, Zone};
+pub use zone::Zone;
 
 use crate::swap::{NoSlot, SlotTable};
 use crate::types::{MmId, Pfn, SlotId, Vpn};
@@ -78,13 +80,32 @@ impl Resident {
     /// A set under a budget of `limit_pages`.
     #[must_use]
     pub fn new(limit_pages: u64, slots_max: u32, placement: Placement) -> Self {
+        Self::with_high(limit_pages, limit_pages, slots_max, placement)
+    }
+
+    /// The same, with reclaim aiming at `high_pages`.
+    #[must_use]
+    pub fn with_high(
+        limit_pages: u64,
+        high_pages: u64,
+        slots_max: u32,
+        placement: Placement,
+    ) -> Self {
+        let frames = Frames::new(limit_pages);
+        let zone = Zone::new(limit_pages, high_pages, frames.marks());
         Self {
-            frames: Frames::new(),
+            frames,
             generations: Generations::new(),
             placement,
             slots: SlotTable::new(slots_max),
-            zone: Zone::new(limit_pages),
+            zone,
         }
+    }
+
+    /// Frames in use.
+    #[must_use]
+    pub fn frames_in_use(&self) -> usize {
+        self.frames.in_use()
     }
 
     /// The frame's descriptor.

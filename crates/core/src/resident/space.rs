@@ -45,15 +45,17 @@ impl Space {
     /// Replaces what is known of `vpn`.
     pub fn set(&mut self, vpn: Vpn, entry: Entry) {
         let key = vpn.0 / ENTRIES;
+        let at = (vpn.0 % ENTRIES) as usize;
         let word = entry.pack();
-        if word == 0 && !self.tables.contains_key(&key) {
+        let Some(table) = self.tables.get_mut(&key) else {
+            if word != 0 {
+                let mut table = Box::new(Table { entries: [0; ENTRIES as usize], used: 1 });
+                table.entries[at] = word;
+                self.tables.insert(key, table);
+            }
             return;
-        }
-        let table = self
-            .tables
-            .entry(key)
-            .or_insert_with(|| Box::new(Table { entries: [0; ENTRIES as usize], used: 0 }));
-        let place = &mut table.entries[(vpn.0 % ENTRIES) as usize];
+        };
+        let place = &mut table.entries[at];
         table.used = table.used + u16::from(word != 0) - u16::from(*place != 0);
         *place = word;
         if table.used == 0 {

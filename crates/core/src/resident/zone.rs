@@ -1,15 +1,11 @@
-//! The budget as a zone: how many pages there may be, how many there are, when to reclaim.
+//! The budget: how many pages there may be, how many there are, when to reclaim.
+//!
+//! Watermarks and their test are the frame allocator's. What is free is not its count of free frames
+//! but what was measured: pages come and go behind our back, the store holds some, relatives share
+//! some, and some may be lent.
 
-/// Levels of free pages.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Watermarks {
-    /// Below this only what must go on may take pages.
-    pub min: u64,
-    /// Below this kswapd wakes.
-    pub low: u64,
-    /// Up to this kswapd works.
-    pub high: u64,
-}
+use crate::frame::AllocFlags;
+use crate::frame::watermark::{Marks, ZoneView, watermark_ok};
 
 /// The budget. `used` is what the driver charges and uncharges, and corrects from time to time by what
 /// the kernel says (`resync`): pages come and go behind its back.
@@ -21,31 +17,15 @@ pub struct Zone {
     /// Pages lent beyond the limit.
     lent: u64,
     used: u64,
-    marks: Watermarks,
+    marks: Marks,
 }
 
 impl Zone {
-    /// A zone of `limit` pages. The reserve between low and high is kept near 1 %: every page of it
-    /// is a page the program does without.
+    /// A budget of `limit` pages with the watermarks of its zone, with reclaim aiming at `high` pages,
+    /// at most the limit. Between the two whoever takes pages is slowed down ([`Zone::penalty_us`]).
     #[must_use]
-    pub fn new(limit: u64) -> Self {
-        Self::with_high(limit, limit)
-    }
-
-    /// The same, with reclaim aiming at `high` pages, at most the limit. Between the two whoever takes
-    /// pages is slowed down ([`Zone::penalty_us`]).
-    #[must_use]
-    pub fn with_high(limit: u64, high: u64) -> Self {
-        let high = high.min(limit);
-        let step = (limit / 128).clamp(16, 2048);
-        let min = (limit / 256).clamp(8, 1024);
-        Self {
-            limit,
-            high,
-            lent: 0,
-            used: 0,
-            marks: Watermarks { min, low: min + step, high: min + 2 * step },
-        }
+    pub(super) fn new(limit: u64, high: u64, marks: Marks) -> Self {
+        Self { limit, high: high.min(limit), lent: 0, used: 0, marks }
     }
 
     #[must_use]
@@ -59,7 +39,7 @@ impl Zone {
     }
 
     #[must_use]
-    pub fn watermarks(&self) -> Watermarks {
+    pub fn watermarks(&self) -> Marks {
         self.marks
     }
 
@@ -99,16 +79,22 @@ impl Zone {
         self.used = used;
     }
 
+    /// Whether more than `mark` is free below where reclaim aims.
+    fn passes(&self, mark: u64) -> bool {
+        let free = self.high as i64 - self.used as i64;
+        watermark_ok(&ZoneView { free, ..ZoneView::default() }, 0, mark, AllocFlags::NONE)
+    }
+
     /// kswapd should be at work.
     #[must_use]
     pub fn is_low(&self) -> bool {
-        self.high.saturating_sub(self.used) < self.marks.low
+        !self.passes(self.marks.low)
     }
 
     /// kswapd may rest: strictly more than the high mark is free.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
-        self.high.saturating_sub(self.used) > self.marks.high
+        self.passes(self.marks.high)
     }
 
     /// Where reclaim aims.
@@ -130,11 +116,30 @@ impl Zone {
 
 #[cfg(test)]
 mod tests {
-    use super::Zone;
+    use super::{Marks, Zone};
+
+    fn budget(limit: u64, high: u64) -> Zone {
+        Zone::new(limit, high, Marks { min: 40, low: 100, high: 160, promo: 220 })
+    }
+
+    #[test]
+    fn kswapd_wakes_at_low_and_rests_above_high() {
+        let mut zone = budget(10_000, 10_000);
+        let at = |zone: &mut Zone, free: u64| {
+            zone.resync(10_000 - free);
+            (zone.is_low(), zone.is_balanced())
+        };
+        assert_eq!(at(&mut zone, 161), (false, true));
+        assert_eq!(at(&mut zone, 160), (false, false), "strictly more than the mark");
+        assert_eq!(at(&mut zone, 101), (false, false));
+        assert_eq!(at(&mut zone, 100), (true, false));
+        zone.resync(10_001);
+        assert!(zone.is_low() && zone.free() == 0, "beyond the limit");
+    }
 
     #[test]
     fn between_high_and_the_limit_pages_cost_time_and_reclaim_works() {
-        let mut zone = Zone::with_high(20_000, 10_000);
+        let mut zone = budget(20_000, 10_000);
         assert!(zone.try_charge(9_000, 0));
         assert!(zone.is_balanced() && zone.penalty_us() == 0);
         zone.charge(1_000);
@@ -144,13 +149,13 @@ mod tests {
         assert_eq!(zone.free(), 9_000, "the limit is the limit");
         zone.charge(50_000);
         assert_eq!(zone.penalty_us(), 1_000_000, "twice as much and more: a second");
-        let mut lender = Zone::new(100);
+        let mut lender = budget(100, 100);
         lender.charge(100);
         lender.lend(2);
         assert!(lender.try_charge(1, 0) && lender.free() == 1 && !lender.is_balanced());
         lender.lend(0);
         assert_eq!(lender.free(), 0);
-        assert_eq!(Zone::new(100).high(), 100);
-        assert_eq!(Zone::with_high(100, 200).high(), 100);
+        assert_eq!(budget(100, 100).high(), 100);
+        assert_eq!(budget(100, 200).high(), 100);
     }
 }

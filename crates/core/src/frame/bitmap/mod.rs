@@ -69,7 +69,7 @@ impl Bitmaps {
             let end = (start + len).min(first + (1 << shift));
             let blocks = ((end - first) >> PAGEBLOCK_ORDER) as usize;
             let mut shard = Shard::new(first, blocks, &zone.blocks);
-            for range in memory {
+            for range in memory.iter().rev() {
                 add_memory(&mut shard, zone, range.start.max(first)..range.end.min(end));
             }
             zone.count(0, &Totals::default(), &shard.totals, true);
@@ -215,14 +215,15 @@ impl Bitmaps {
     }
 }
 
+/// From the end down: the blocks linked last are the first to be taken.
 fn add_memory(shard: &mut Shard, zone: &ZoneState, range: Range<u32>) {
-    let mut at = range.start;
-    while at < range.end {
-        let aligned = at.trailing_zeros().min(u32::from(MAX_ORDER));
-        let order = aligned.min((range.end - at).ilog2());
-        let done = shard.put(&zone.blocks, at, order as u8);
+    let mut end = range.end;
+    while end > range.start {
+        let aligned = end.trailing_zeros().min(u32::from(MAX_ORDER));
+        let order = aligned.min((end - range.start).ilog2());
+        end -= 1 << order;
+        let done = shard.put(&zone.blocks, end, order as u8);
         debug_assert!(done, "memory is added once");
-        at += 1 << order;
     }
 }
 

@@ -1,0 +1,65 @@
+//! The way in for who has the allocator to himself: single movable frames of the first zone.
+//!
+//! `&mut` says that nobody else is inside, so a hit takes no lock and no fence. No watermark is
+//! asked: such a caller keeps a budget of its own and tests that against the zone's marks before it
+//! comes here. A frame fails to come only when none is left.
+
+use super::checks::BadFree;
+use super::frames::{Frames, Who};
+use super::kinds::{AllocFlags, Migratetype, Order};
+use super::state::Want;
+use crate::types::Pfn;
+
+/// Sets keep frames of one CPU only: there is one caller.
+const CPU: usize = 0;
+const ZONE: usize = 0;
+
+impl Frames {
+    /// A frame, whatever the watermarks say.
+    #[inline]
+    pub fn alloc_alone(&mut self) -> Option<Pfn> {
+        if self.plain
+            && let Some(list) = Migratetype::Movable.pcp_list()
+            && let Some(pfn) = self.cpus[CPU].sets[ZONE].lists[list].pop()
+        {
+            return Some(Pfn(pfn));
+        }
+        self.refill_alone()
+    }
+
+    #[cold]
+    fn refill_alone(&mut self) -> Option<Pfn> {
+        let want = Want {
+            order: Order::ZERO,
+            migratetype: Migratetype::Movable,
+            flags: AllocFlags::CMA,
+            cpu: CPU,
+        };
+        self.rmqueue(Who { cpu: CPU, owner: false }, &self.zones[ZONE], &want)
+    }
+
+    /// Gives a frame back. On a refusal nothing has changed.
+    #[inline]
+    pub fn free_alone(&mut self, pfn: Pfn) -> Result<(), BadFree> {
+        let info = self.blocks.get(pfn);
+        if self.plain
+            && info.zone_or_beyond() == ZONE
+            && let Some(list) = self.cpus[CPU].sets[ZONE].lists.get(info.list())
+            && list.push(pfn.0)
+        {
+            return Ok(());
+        }
+        self.free_on(CPU, pfn, Order::ZERO)
+    }
+
+    /// Frames in callers' hands: neither in a store nor in a set.
+    #[must_use]
+    pub fn in_hands(&self) -> u64 {
+        let of = |zone: &super::frames::Zone| {
+            let state = zone.state();
+            let free = state.counters.snapshot(super::counter::ZoneItem::FreePages);
+            state.managed - free - self.pages_in_sets(state.index)
+        };
+        self.zones.iter().map(of).sum()
+    }
+}

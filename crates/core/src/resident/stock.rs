@@ -1,0 +1,162 @@
+//! Where frame numbers come from: the page-frame allocator.
+//!
+//! ```text
+//! 0 .. limit            the zone of the budget; its watermarks are the budget's
+//! from there on         what is beyond the budget, added section by section as it is needed
+//! ```
+//! Pages can outnumber the budget: a forked child's pages have frames of their own here while the
+//! kernel holds one copy for both, and who must run for others to get on is fed beyond the limit.
+//! What is free of the budget is therefore measured ([`Zone`](super::Zone)), not read off the
+//! allocator; a number is never refused.
+
+use crate::frame::watermark::Marks;
+use crate::frame::{Checks, Config, Frames};
+use crate::types::Pfn;
+
+/// Frames of a section beyond the budget: 1 GiB.
+const SECTION: u32 = 1 << 18;
+/// Zones start at multiples of this.
+const ALIGN: u32 = 1024;
+/// The largest zone: 4 TiB. A budget beyond that is as good as none.
+const ZONE_MAX: u64 = 1 << 30;
+
+/// See the head of the file.
+#[derive(Debug)]
+pub struct Stock {
+    zone: Frames,
+    /// The first number beyond the zone.
+    beyond: u32,
+    sections: Vec<Frames>,
+}
+
+impl Stock {
+    /// A stock with a zone of `limit` frames.
+    pub fn new(limit: u64) -> Self {
+        let pages = limit.clamp(1, ZONE_MAX) as u32;
+        Self { zone: allocator(pages), beyond: pages.next_multiple_of(ALIGN), sections: Vec::new() }
+    }
+
+    /// The watermarks of the zone.
+    pub fn marks(&self) -> Marks {
+        *self.zone.zones()[0].state().marks()
+    }
+
+    /// A number nobody has.
+    #[inline]
+    pub fn take(&mut self) -> Pfn {
+        match self.zone.alloc_alone() {
+            Some(pfn) => pfn,
+            None => self.take_beyond(),
+        }
+    }
+
+    #[cold]
+    fn take_beyond(&mut self) -> Pfn {
+        loop {
+            for (section, first) in self.sections.iter_mut().zip((self.beyond..).step_by(STEP)) {
+                if let Some(pfn) = section.alloc_alone() {
+                    return Pfn(first + pfn.0);
+                }
+            }
+            self.sections.push(allocator(SECTION));
+        }
+    }
+
+    /// The number is nobody's any more.
+    #[inline]
+    pub fn give(&mut self, pfn: Pfn) {
+        let given = match pfn.0.checked_sub(self.beyond) {
+            None => self.zone.free_alone(pfn),
+            Some(at) => self.sections[(at / SECTION) as usize].free_alone(Pfn(at % SECTION)),
+        };
+        // Who gave it back has just read its descriptor, which says that it is in use.
+        if let Err(bad) = given {
+            panic!("{bad}");
+        }
+    }
+
+    /// Numbers in use: of the zone, and beyond it.
+    pub fn in_use(&self) -> (u64, u64) {
+        (self.zone.in_hands(), self.sections.iter().map(Frames::in_hands).sum())
+    }
+
+    /// Whether the allocator is consistent. For tests.
+    pub fn check(&self) -> Result<(), String> {
+        self.zone.check()?;
+        self.sections.iter().try_for_each(Frames::check)
+    }
+}
+
+const STEP: usize = SECTION as usize;
+
+/// One zone, used by whoever holds the resident set. Its watermarks lie closer together than the
+/// kernel's on a small machine: every page of the reserve is a page that the program does without.
+fn allocator(pages: u32) -> Frames {
+    let mut config = Config::flat(pages, 1);
+    let limit = u64::from(pages);
+    let (min, step) = ((limit / 256).clamp(8, 1024), (limit / 128).clamp(16, 2048));
+    config.min_free_kbytes = Some(4 * min);
+    config.watermark_scale_factor = (step * 10_000).div_ceil(limit);
+    // Every frame has a descriptor here that knows whether it is used; the allocator's own table
+    // would say it twice.
+    config.checks = if cfg!(debug_assertions) { Checks::OnPop } else { Checks::Off };
+    config.build().expect("one zone from 0 on and one CPU are a machine")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn numbers_go_on_beyond_the_zone_and_none_is_given_twice() {
+        let mut stock = Stock::new(1500);
+        let mut held = HashSet::new();
+        for _ in 0..1500 {
+            assert!(held.insert(stock.take()));
+        }
+        assert!(held.iter().all(|pfn| pfn.0 < 1500), "the zone first");
+        assert_eq!(stock.in_use(), (1500, 0));
+        for _ in 0..SECTION + 10 {
+            let pfn = stock.take();
+            assert!(pfn.0 >= 2048 && held.insert(pfn), "{pfn:?} twice");
+        }
+        assert_eq!(stock.in_use(), (1500, u64::from(SECTION) + 10));
+        for pfn in held.drain() {
+            stock.give(pfn);
+        }
+        assert_eq!(stock.in_use(), (0, 0));
+        assert_eq!(stock.check(), Ok(()));
+        assert!(stock.take().0 < 1500, "the zone first again");
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "bad free of frame 0x0 at order 0: it is free")]
+    fn a_number_given_back_twice_is_refused_by_name() {
+        let mut stock = Stock::new(4096);
+        let pfn = stock.take();
+        stock.give(pfn);
+        stock.give(pfn);
+    }
+
+    #[test]
+    fn the_watermarks_are_a_hundredth_of_the_zone() {
+        let at = |limit: u64| {
+            let m = Stock::new(limit).marks();
+            [m.min, m.low, m.high]
+        };
+        assert_eq!(at(4096), [16, 48, 80]);
+        assert_eq!(at(65_536), [256, 773, 1290]);
+        assert_eq!(at(1 << 20), [1024, 3121, 5218]);
+        assert_eq!(at(100), [8, 24, 40]);
+        assert_eq!(at(1), [8, 10, 12]);
+    }
+
+    #[test]
+    fn frames_are_taken_from_the_lowest_on() {
+        let mut stock = Stock::new(100_000);
+        let taken: Vec<u32> = (0..20_000).map(|_| stock.take().0).collect();
+        assert_eq!(taken, (0..20_000).collect::<Vec<_>>(), "the descriptors in use stay together");
+    }
+}
