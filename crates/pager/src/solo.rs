@@ -11,7 +11,7 @@
 //! * S1: a second thread that faults ends it (the fault thread sees that itself);
 //! * S2: touches that wait while the fault thread gets nowhere end it, and so do others that keep that
 //!   CPU busy: it waits for longer than the program's thread runs (the monitor sees both);
-//! * S3: after either it is not tried again for a while, and each time for longer;
+//! * S3: after either it is not tried again for a while, for longer each time that it did not last;
 //! * S4: kswapd keeps off that CPU.
 
 use ebb_sys::sched::{self, CpuSet};
@@ -30,10 +30,10 @@ const STARVED_MAX: u32 = 3;
 const GAUGE: Duration = Duration::from_millis(30);
 const OTHERS_MAX: u64 = 400;
 /// How long to wait after the first failure.
-const HOLD_MIN: Duration = Duration::from_millis(50);
+const HOLD_MIN: Duration = Duration::from_millis(20);
 const HOLD_MAX: Duration = Duration::from_secs(5);
-/// How long it must have gone well for an earlier failure to be forgotten.
-const GOOD: Duration = Duration::from_secs(1);
+/// A wait that this many times longer of going well have followed was long enough.
+const GOOD_TIMES: u32 = 3;
 
 /// What fault thread and monitor share.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl Watch {
             was_on: false,
             since: now,
             hold_until: now,
-            hold: HOLD_MIN,
+            hold: HOLD_MIN / 2,
         }
     }
 
@@ -188,16 +188,15 @@ impl Watch {
             solo.leave();
         }
         if self.was_on && !solo.is_on() {
-            // S3.
+            // S3. What disturbs now and then, as other programs that start do, costs no more than that.
+            let went_well = now.duration_since(self.since) > self.hold * GOOD_TIMES;
+            let hold = if went_well { self.hold / 2 } else { self.hold * 2 };
+            self.hold = hold.clamp(HOLD_MIN, HOLD_MAX);
             self.hold_until = now + self.hold;
-            self.hold = (self.hold * 2).min(HOLD_MAX);
             (self.was_on, self.gauge) = (false, None);
             return;
         }
         if on {
-            if now.duration_since(self.since) > GOOD {
-                self.hold = HOLD_MIN;
-            }
             self.follow(solo, all, new);
             return;
         }
