@@ -133,6 +133,52 @@ fn a_full_swap_kills_and_the_books_still_balance() {
     assert!(kills >= 1.0, "nothing else could have made room");
 }
 
+/// The store without a memcg limit, on a machine with as many CPUs as a large one.
+const BARE: [&str; 5] = [
+    "memcg.m.limit=3.0",
+    "machine.cpus=32",
+    "workload.data=0.3433",
+    "preset=k612",
+    "machine.gb=64",
+];
+
+fn bare(pairs: &[&str], name: &str) -> f64 {
+    let pairs: Vec<&str> = BARE.iter().chain(pairs).copied().collect();
+    metric(&pairs, 1, name)
+}
+
+#[test]
+fn sets_of_many_cpus_do_not_hold_a_small_machines_memory() {
+    let zram = ["machine.swap={ kind = 'zram' }"];
+    let out = bare(&zram, "swap_pages_out");
+    // A thirtieth more than memory: some hundred pages have to go, not what 32 sets could hold.
+    assert!(out < 6000.0, "{out} pages went out");
+    assert_eq!(bare(&zram, "oom_kills"), 0.0);
+}
+
+#[test]
+fn frames_of_compressed_memory_break_into_no_blocks() {
+    // Each would raise the watermarks by a block of 512 frames, a sixteenth of this machine.
+    let zram = ["machine.swap={ kind = 'zram', pages = 1024 }"];
+    assert_eq!(bare(&zram, "oom_kills"), 0.0, "1024 pages are more than are too many");
+}
+
+#[test]
+fn without_a_memcg_limit_and_without_swap_the_machine_kills() {
+    assert_eq!(bare(&["machine.swap={ kind = 'nvme', pages = 1 }"], "oom_kills"), 1.0);
+}
+
+#[test]
+fn slots_of_pages_that_were_touched_while_they_were_written_come_back() {
+    // Three hundred pages too many, swap for four times that: slots kept by pages in memory would
+    // fill it. Waiting threads hope each for itself, or sixteen of them would be given up at once.
+    let swap = "machine.swap={ kind = 'nvme', pages = 1200 }";
+    for preset in ["preset=classic", "preset=k612", "preset=k618"] {
+        let pairs = [swap, preset, "workload.threads=32", "workload.writes=0.0"];
+        assert_eq!(bare(&pairs, "oom_kills"), 0.0, "{preset}");
+    }
+}
+
 fn page() -> String {
     let scenario = Scenario::parse("small.toml", SMALL).unwrap();
     let text = SMALL.to_owned();

@@ -384,15 +384,10 @@ impl Mem {
         self.bring_in(now, cost, space, page, ahead.min(room), access, region)
     }
 
-    /// The frame that was there is gone again: reclaims from everybody, and the fault is tried again. If
-    /// even that frees nothing the touch is passed over: a run that stands still would tell nothing.
+    /// The frame that was there is gone again, to compressed memory: the fault is tried again.
     fn no_frame(&mut self, now: u64, cost: u64) -> Fault {
-        let (freed, took) = self.direct(now + cost, None);
-        let cost = cost + took;
-        match freed {
-            0 => Fault::Done(cost),
-            _ => Fault::Wait { until_ns: now + cost, cost_ns: cost },
-        }
+        let cost = cost + self.direct(now + cost, None).1;
+        Fault::Wait { until_ns: now + cost, cost_ns: cost }
     }
 
     /// Reads a page and those after it that are to come with it.
@@ -643,6 +638,16 @@ impl Mem {
     #[must_use]
     pub fn pages_of(&self, space: usize) -> u64 {
         self.ends[space].last().map_or(0, |&(end, _)| end)
+    }
+
+    /// Pages of a space that are in memory or stored.
+    #[must_use]
+    pub fn holds(&self, space: usize) -> u64 {
+        let tree = self.list[space].tree();
+        let here = |vpn| {
+            tree.find(Vpn(vpn)).is_some_and(|p| p.get().present() || p.get().shadow().is_some())
+        };
+        (0..self.pages_of(space)).filter(|&vpn| here(vpn)).count() as u64
     }
 
     /// The memcg a space belongs to.

@@ -48,7 +48,9 @@ pub struct Outflow {
     pub desk: Desk,
     /// What those who reclaim wait for.
     pub throttle: Throttle,
-    /// What is left of the hopes of each memcg's reclaimers, and the wait one of them is in.
+    /// Who runs.
+    pub task: usize,
+    /// What is left of each task's hope while it reclaims, and the wait it is in.
     pub(super) hopes: Vec<(Hope, Option<(Wait, u64)>)>,
     /// When a task that found no room may look again; none: there is nothing to wait for.
     pub(super) patience: Option<u64>,
@@ -91,6 +93,7 @@ impl Outflow {
             cache: PageCache::new(),
             desk: Desk::new(),
             throttle: Throttle::default(),
+            task: 0,
             hopes: Vec::new(),
             patience: None,
             write_now: Vec::new(),
@@ -117,7 +120,9 @@ impl Outflow {
         self.slots += 1;
         let ratio = self.swap.as_ref().map_or(0.0, |d| d.ratio);
         if ratio > 0.0 && self.slots as f64 > self.pool.len() as f64 * ratio {
-            let request = Request::new(Gfp::MEMALLOC, Order::ZERO);
+            // Movable, as the kernel's: an unmovable one would break into others' blocks for each.
+            let gfp = Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT).with(Gfp::MEMALLOC);
+            let request = Request::new(gfp, Order::ZERO);
             let request = Request { reclaiming: true, ..request };
             if let Some(pfn) = self.frames.alloc_on(self.cpu, &request, &NoHost) {
                 self.pool.push(pfn);

@@ -11,7 +11,10 @@ use ebb_core::frame::Order;
 use ebb_core::lru::{Ctx, Scan};
 use ebb_core::observe::vmstat::Event;
 use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
-use ebb_core::reclaim::{Achieved, Direct, DirectPassed, Flags, Outlook, Reason, Verdict, direct};
+use ebb_core::reclaim::throttle::Wait;
+use ebb_core::reclaim::{
+    Achieved, Direct, DirectPassed, Flags, Hope, Outlook, Reason, Verdict, direct,
+};
 use ebb_core::tunables::{Dirty, OomRule};
 use ebb_core::types::Pfn;
 
@@ -31,18 +34,20 @@ impl Mem {
     }
 
     /// Reclaims until `pages` fit, at least one. Returns how many fit and what that cost; if none
-    /// do, `out.patience` says when to try again.
+    /// do, `out.patience` says when to try again, or that there is no use in it.
     pub(super) fn make_room(&mut self, now: u64, memcg: usize, pages: u64) -> (u64, u64) {
         let mut cost = 0;
         self.out.patience = None;
-        if self.still_waits(now, memcg) {
+        if self.still_waits(now) {
             return (0, 0);
         }
+        let mut drained = false;
         for _ in 0..ROUNDS_MAX {
             let from = if !self.fits(memcg, pages) {
                 Some(memcg)
             } else if let Some(pfn) = self.alloc() {
                 self.out.release(pfn);
+                self.hopes().0 = Hope::default();
                 return (pages, cost);
             } else {
                 None
@@ -52,46 +57,57 @@ impl Mem {
             if freed > 0 || (from.is_some() && self.fits(memcg, 1)) {
                 continue;
             }
+            if from.is_none() && !std::mem::replace(&mut drained, true) {
+                // What other CPUs have in their sets is given back before anybody despairs.
+                self.out.frames.drain_all();
+                continue;
+            }
             if let Some(first) = self.out.started.iter().map(|&(done, _)| done).min() {
                 // It has begun writes itself: the first of them to end is worth a look.
                 self.out.patience = Some(first.max(now + cost));
                 return (0, cost);
             }
-            match self.hope(now + cost, memcg) {
+            match self.hope(now + cost) {
                 Verdict::Retry => {}
                 Verdict::Wait(ms) => {
-                    self.begin_wait(now + cost, memcg, ms);
+                    self.begin_wait(now + cost, ms);
                     return (0, cost);
                 }
-                Verdict::GiveUp => break,
+                Verdict::GiveUp => return (0, cost),
             }
         }
-        let left = self.memcgs[memcg].limit.saturating_sub(self.out.charged[memcg]);
-        (left.min(pages).min(1), cost)
+        // Something is freed each time, and others take it: there is hope.
+        self.out.patience = Some(now + cost);
+        (0, cost)
     }
 
-    /// Whether somebody of this memcg waits for writes and has to go on doing so.
-    fn still_waits(&mut self, now: u64, memcg: usize) -> bool {
-        if self.out.hopes.len() <= memcg {
-            self.out.hopes.resize_with(memcg + 1, Default::default);
+    fn hopes(&mut self) -> &mut (Hope, Option<(Wait, u64)>) {
+        let task = self.out.task;
+        if self.out.hopes.len() <= task {
+            self.out.hopes.resize_with(task + 1, Default::default);
         }
-        let Some((wait, until)) = self.out.hopes[memcg].1 else { return false };
+        &mut self.out.hopes[task]
+    }
+
+    /// Whether this task waits for writes and has to go on doing so.
+    fn still_waits(&mut self, now: u64) -> bool {
+        let Some((wait, until)) = self.hopes().1 else { return false };
         if now < until && !self.out.throttle.over(&wait, self.pages_written()) {
             self.out.patience = Some(until.min(now + WRITE_WAIT_NS));
             return true;
         }
         self.out.throttle.end(wait);
-        self.out.hopes[memcg].1 = None;
+        self.hopes().1 = None;
         false
     }
 
-    fn begin_wait(&mut self, now: u64, memcg: usize, ms: u64) {
+    fn begin_wait(&mut self, now: u64, ms: u64) {
         let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
         let until = now + ms * 1_000_000;
         if self.tun.oom == OomRule::Progress {
             // Whatever ends first may be enough.
         } else if let Some(wait) = self.out.throttle.begin(Reason::Writeback, &seen) {
-            self.out.hopes[memcg].1 = Some((wait, until));
+            self.hopes().1 = Some((wait, until));
         }
         self.out.patience = Some(until.min(now + WRITE_WAIT_NS));
     }
@@ -103,7 +119,7 @@ impl Mem {
     /// What a reclaimer that freed nothing may hope for. By the kernel's rule, who waits for file
     /// pages to be written is what the treatments of dirty pages differ in: 6.18's multi-gen LRU
     /// goes round without waiting, the classic one and 7.2's wait.
-    fn hope(&mut self, now: u64, memcg: usize) -> Verdict {
+    fn hope(&mut self, now: u64) -> Verdict {
         let files = self.out.cache.writing();
         let count = |e| self.stat.get(e);
         let seen = Achieved {
@@ -112,7 +128,8 @@ impl Mem {
             pending: self.out.writing + self.out.cache.dirty(),
         };
         let waits = self.tun.dirty != Dirty::K618 || self.out.writing > files;
-        self.out.hopes[memcg].0.judge(self.tun.oom, now / 1_000_000, 0, &seen, waits)
+        let rule = self.tun.oom;
+        self.hopes().0.judge(rule, now / 1_000_000, 0, &seen, waits)
     }
 
     /// Direct reclaim in a task, from one memcg or from all.
@@ -212,7 +229,7 @@ impl Mem {
     /// when it looks for a free one: some frames further each time.
     fn recover_slots(&mut self) {
         let full = self.out.swap.as_ref().is_some_and(|d| self.out.slots * 2 > d.pages_max);
-        if !full || !self.tun.keep_slot {
+        if !full {
             return;
         }
         let frames = self.folios.frames();

@@ -244,7 +244,7 @@ impl Machine {
             self.release(cpu, t);
             return;
         }
-        self.mem.out.cpu = cpu;
+        (self.mem.out.cpu, self.mem.out.task) = (cpu, id);
         loop {
             let thread = &mut self.threads[id];
             if thread.at == thread.steps.len() {
@@ -368,15 +368,22 @@ impl Machine {
             }
             Fault::NoMemory(cost) => {
                 self.kill(id, t + cost);
-                self.release(cpu, t + cost);
+                self.block(cpu, id, t + cost, t + cost);
                 None
             }
         }
     }
 
-    /// Kills the process of a thread and frees its memory.
+    /// Kills the process that has the most memory, of those that share a memcg with a thread, and frees
+    /// its memory.
     fn kill(&mut self, id: usize, t: u64) {
-        let home = self.threads[id].home;
+        let memcg = self.mem.memcg_of(self.threads[id].home);
+        let homes = self.threads.iter().filter(|t| !t.ended).map(|t| t.home);
+        let near = homes.filter(|&home| self.mem.memcg_of(home) == memcg);
+        // Of equals the first.
+        let Some(home) = near.min_by_key(|&h| (std::cmp::Reverse(self.mem.holds(h)), h)) else {
+            return;
+        };
         self.outcome.kills += 1;
         for i in 0..self.threads.len() {
             if self.threads[i].home == home && !self.threads[i].ended {

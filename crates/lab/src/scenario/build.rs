@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ebb_core::frame::{Config, ZoneKind, ZoneSpec};
+use ebb_core::frame::{Config, PcpRule, ZoneKind, ZoneSpec, watermark};
 use ebb_core::tunables::Tunables;
 
-use super::Scenario;
+use super::{FRAMES_OF_A_GB, MachineSpec, Scenario};
 use crate::machine::allocation::{self, Allocation};
 use crate::machine::flusher::Flusher;
 use crate::machine::outflow::Outflow;
@@ -15,6 +15,9 @@ use crate::workload::spec::Place;
 
 /// The names of the kinds of operations.
 const KIND_NAMES: [&str; 4] = ["read", "write", "alloc", "other"];
+
+/// The kernel keeps no less free than this, whatever the size of the machine.
+const MIN_FREE_KBYTES: u64 = 128;
 
 /// What one run measured.
 pub type Metrics = BTreeMap<String, f64>;
@@ -41,7 +44,10 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         kinds.insert(0, ZoneKind::Dma);
         zones.insert(0, ZoneSpec::new(ZoneKind::Dma, 0..dma));
     }
-    let frames = Config::node(&kinds, zones, s.machine.cpus).faithful();
+    let mut frames = Config::node(&kinds, zones, s.machine.cpus).faithful();
+    if let Some(gb) = s.machine.gb {
+        scale(&mut frames, &s.machine, gb);
+    }
     let frames = frames.build().map_err(|e| format!("machine: {e}"))?;
     let swap = s.machine.swap.as_ref().map(Device::new);
     let disk = s.machine.disk.clone().unwrap_or_else(|| DeviceSpec::preset(Preset::Nvme));
@@ -78,6 +84,21 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     let (outcome, mut mem, now) = machine.run()?;
     mem.check(now)?;
     Ok((metrics(&outcome), outcome))
+}
+
+/// Gives the machine the reserves of one of `gb` gigabytes and as many CPUs, scaled down to its frames.
+/// Sized by its own formulas a small machine with many CPUs would keep a tenth of its memory in their
+/// sets, a large one keeps a thousandth.
+fn scale(config: &mut Config, m: &MachineSpec, gb: f64) {
+    let real = (gb * FRAMES_OF_A_GB) as u64;
+    let ratio = f64::from(m.frames) / real as f64;
+    let min_free = watermark::min_free_kbytes(real);
+    let marks = watermark::marks(real, real, min_free, config.watermark_scale_factor, false);
+    config.min_free_kbytes = Some(((min_free as f64 * ratio) as u64).max(MIN_FREE_KBYTES));
+    let size = watermark::pcp_size(real, &marks, m.cpus as u32, 0);
+    let high = (f64::from(size.high_min) * ratio) as u32;
+    let batch = ((f64::from(size.batch) * ratio) as u32).max(1);
+    config.pcp = (high > 0).then_some(PcpRule::Fixed { high, batch, huge_high: 0, huge_batch: 1 });
 }
 
 /// The allocation benchmark.

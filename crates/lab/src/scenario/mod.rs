@@ -29,6 +29,10 @@ pub struct MachineSpec {
     pub frames: u32,
     /// CPUs.
     pub cpus: usize,
+    /// Gigabytes of the machine that the frames stand for: what the kernel sizes by a machine, the free
+    /// memory it keeps and the frames each CPU holds, is then that machine's, scaled down with it.
+    /// Absent: the machine is as large as it is.
+    pub gb: Option<f64>,
     /// Frames of a DMA zone below the one zone; 0: none.
     #[serde(default)]
     pub dma: u32,
@@ -52,6 +56,9 @@ pub struct MachineSpec {
 fn read_ahead() -> u64 {
     WINDOW_FILE
 }
+
+/// Frames in a gigabyte.
+pub const FRAMES_OF_A_GB: f64 = 262_144.0;
 
 /// A memory control group.
 #[derive(Clone, Debug, Deserialize)]
@@ -244,6 +251,10 @@ impl Scenario {
         }
         if !self.machine.dma.is_multiple_of(1024) || self.machine.dma > 1 << 20 {
             return Err("machine.dma: expected a multiple of 1024".into());
+        }
+        let real = self.machine.gb.unwrap_or(f64::MAX) * FRAMES_OF_A_GB;
+        if real < f64::from(self.machine.frames) {
+            return Err("machine.gb: expected no less than machine.frames are".into());
         }
         if self.machine.read_ahead == 0 || self.machine.read_ahead > 256 {
             return Err("machine.read_ahead: expected 1 to 256 pages".into());
