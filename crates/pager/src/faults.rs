@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 /// How long to wait for a batch of moves before turning to other processes.
-pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
+const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 /// How soon to look again at touches set aside for a reason that raises no event.
 const RETRY: Duration = Duration::from_millis(1);
 /// Pauses are not worth the while below, and cruel above.
@@ -62,8 +62,6 @@ pub struct Server<'a> {
     /// Touches that pause, and until when (`--memory-high`).
     pausing: Vec<(Instant, Touch)>,
     pub loads: HashMap<u64, Load>,
-    /// Pages that arrived while their address space could not take them.
-    pub arrived: Vec<(u64, Box<Page>)>,
     pub next_token: u64,
     pub buffer: Box<Page>,
     events: Vec<Event>,
@@ -77,21 +75,18 @@ pub fn run(pager: &Arc<Pager>) {
         waiting: VecDeque::new(),
         pausing: Vec::new(),
         loads: HashMap::new(),
-        arrived: Vec::new(),
         next_token: 0,
         buffer: Box::new([0; PAGE_SIZE]),
         events: Vec::new(),
     };
     let mut ready = Vec::with_capacity(64);
     loop {
-        let idle =
-            server.waiting.is_empty() && server.arrived.is_empty() && server.pausing.is_empty();
+        let idle = server.waiting.is_empty() && server.pausing.is_empty();
         let timeout = if idle { None } else { Some(RETRY) };
         server.wait(&mut ready, timeout);
         for &token in &ready {
             server.serve(token);
         }
-        server.place_arrived();
         server.end_pauses();
         server.retry();
     }

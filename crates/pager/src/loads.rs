@@ -5,7 +5,7 @@
 //! page being placed, by a bus error, or to touch it again.
 
 use crate::counters;
-use crate::faults::{Answer, BATCH_PATIENCE, Server, Touch};
+use crate::faults::{Answer, Server, Touch};
 use crate::mm::{Mm, State};
 use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
@@ -192,15 +192,12 @@ impl Server<'_> {
         }
     }
 
-    /// A page has arrived: into its place, or aside while its address space cannot take it.
+    /// A page has arrived: into its place. A batch of moves may be under way: no other page is its
+    /// business, and while a mapping change is in flight the kernel takes no page (EAGAIN).
     fn arrive(&mut self, token: u64, page: &Page) {
         let Some(load) = self.loads.remove(&token) else { return };
         let mm = load.touch.mm.clone();
-        let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else {
-            self.loads.insert(token, load);
-            self.arrived.push((token, Box::new(*page)));
-            return;
-        };
+        let mut state = mm.lock();
         if !self.end_load(&mut state, &load) {
             self.touch_again(&mm, &load.touch);
             self.uncharge();
@@ -237,12 +234,5 @@ impl Server<'_> {
     fn touch_again(&self, mm: &Mm, touch: &Touch) {
         // An address space that has ended has nobody waiting.
         let _ = mm.uffd.wake(touch.address, PAGE_SIZE as u64);
-    }
-
-    /// Puts in place what had to wait.
-    pub fn place_arrived(&mut self) {
-        for (token, page) in std::mem::take(&mut self.arrived) {
-            self.arrive(token, &page);
-        }
     }
 }
