@@ -42,10 +42,12 @@ impl Frames {
     #[inline]
     pub fn free_alone(&mut self, pfn: Pfn) -> Result<(), BadFree> {
         let info = self.blocks.get(pfn);
+        let set = &self.cpus[CPU].sets[ZONE];
         if self.plain
             && info.zone_or_beyond() == ZONE
-            && let Some(list) = self.cpus[CPU].sets[ZONE].lists.get(info.list())
-            && list.push(pfn.0)
+            && info.list() < 3
+            && set.pushes_freely()
+            && set.lists[info.list()].push(pfn.0)
         {
             return Ok(());
         }

@@ -78,11 +78,22 @@ impl BlockMap {
         Self { words: (0..words).map(|_| AtomicU16::new(0)).collect() }
     }
 
+    /// Where the word of `pfn` is.
+    #[inline(always)]
+    pub(super) const fn index(pfn: Pfn) -> usize {
+        (pfn.0 >> PAGEBLOCK_ORDER) as usize
+    }
+
+    /// All words.
+    pub(super) fn words(&self) -> &[AtomicU16] {
+        &self.words
+    }
+
     /// The block of `pfn`.
     #[must_use]
     #[inline(always)]
     pub fn get(&self, pfn: Pfn) -> BlockInfo {
-        match self.words.get((pfn.0 >> PAGEBLOCK_ORDER) as usize) {
+        match self.words.get(Self::index(pfn)) {
             Some(word) => BlockInfo(word.load(Relaxed)),
             None => BlockInfo(0),
         }

@@ -4,7 +4,8 @@
 //! the claim itself: the set and flags of the zone that ordinary requests try first, and the
 //! pageblock map. What a free needs to know of its frame (zone, type) is guessed to be as in the
 //! last refill and checked by one comparison, which the processor predicts; the loads behind it do
-//! not wait for it.
+//! not wait for it. Instructions are what the two paths cost: what can be said once, by a refill or
+//! at the claim, is not asked again here.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -14,23 +15,24 @@ use super::blocks::BlockMap;
 use super::checks::BadFree;
 use super::frames::{CpuSets, Frames, NO_ROUTE, Who};
 use super::kinds::{Gfp, Order, ZoneKind};
-use super::pcp::{Pcp, list_at, list_of};
-use super::sync::{AtomicU32, Relaxed};
+use super::pcp::{Pcp, list_index, list_of};
+use super::sync::{AtomicU16, AtomicU32, Relaxed};
 use crate::types::Pfn;
 
 /// The claim on one CPU's sets. It can move between threads, but only one at a time can use it.
 #[derive(Debug)]
 pub struct Cpu<'a> {
-    frames: &'a Frames,
     sets: &'a CpuSets,
     /// The set of the zone that ordinary requests try first, and that zone's flags.
     main: &'a Pcp,
     flags: &'a AtomicU32,
-    blocks: &'a BlockMap,
+    /// The words of the pageblock map.
+    blocks: &'a [AtomicU16],
+    frames: &'a Frames,
     cpu: u32,
-    /// A bit per kind of zone: requests for it try the main zone first, and hits are possible.
+    /// A bit per kind of zone: requests for it try the main zone first, hits are possible, and a
+    /// remote fence makes them cheap.
     kinds: u8,
-    light: bool,
     not_sync: PhantomData<Cell<()>>,
 }
 
@@ -45,16 +47,15 @@ impl Frames {
         }
         let route = sets.main_route();
         let main = route.unwrap_or(0);
-        let routed = |&kind: &usize| route == Some(usize::from(sets.routes[kind]));
+        let routed = |&kind: &usize| self.light && route == Some(usize::from(sets.routes[kind]));
         Some(Cpu {
-            frames: self,
             sets,
             main: &sets.sets[main],
             flags: &self.zones[main].state.flags,
-            blocks: &self.blocks,
+            blocks: self.blocks.words(),
+            frames: self,
             cpu: cpu as u32,
             kinds: (0..sets.routes.len()).filter(routed).fold(0, |bits, kind| bits | 1 << kind),
-            light: self.light,
             not_sync: PhantomData,
         })
     }
@@ -70,7 +71,7 @@ impl Cpu<'_> {
         if !routed
             || gfp.has(Gfp::WRITE)
             || self.flags.load(Relaxed) != 0
-            || !self.sets.lock.enter_owner(self.light)
+            || !self.sets.lock.enter_light()
         {
             return None;
         }
@@ -84,20 +85,30 @@ impl Cpu<'_> {
     pub fn alloc(&self, request: &Request, host: &dyn Host) -> Option<Pfn> {
         match self.hit(request.gfp, request.order) {
             Some(pfn) => Some(pfn),
-            None => self.frames.miss(self.who(), *request, host),
+            None => self.missed(*request, host),
         }
+    }
+
+    /// By value, so that on a hit the request never needs an address.
+    #[cold]
+    #[inline(never)]
+    fn missed(&self, request: Request, host: &dyn Host) -> Option<Pfn> {
+        self.frames
+            .hit_heavy(self.sets, request.gfp, request.order)
+            .or_else(|| self.frames.miss(self.who(), request, host))
     }
 
     /// Gives a block back. On a refusal nothing has changed.
     #[inline(always)]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         let usual = &self.sets.usual;
-        if u32::from(self.blocks.get(pfn).word()) == usual[0].get()
-            && let Some(list) = list_at(order, usual[1].get() as usize)
+        let word = self.blocks.get(BlockMap::index(pfn)).map(|word| word.load(Relaxed));
+        if word.is_some_and(|word| u32::from(word) == usual[0].get())
+            && let Some(list) = self.main.lists.get(list_index(order, usual[1].get() as usize))
             && self.flags.load(Relaxed) == 0
-            && self.sets.lock.enter_owner(self.light)
+            && self.sets.lock.enter_light()
         {
-            let done = self.main.lists[list].push(pfn.0);
+            let done = list.push(pfn.0);
             self.sets.lock.leave_owner();
             if done {
                 return Ok(());

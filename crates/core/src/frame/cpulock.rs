@@ -40,12 +40,24 @@ impl CpuLock {
     /// The owner's way in; false while somebody else is at work. `light`: a remote fence exists.
     #[inline(always)]
     pub(super) fn enter_owner(&self, light: bool) -> bool {
-        self.busy.store(1, Relaxed);
         if light {
-            compiler_only_fence();
-        } else {
-            full_fence();
+            return self.enter_light();
         }
+        self.busy.store(1, Relaxed);
+        full_fence();
+        self.not_stopped()
+    }
+
+    /// The same where a remote fence exists.
+    #[inline(always)]
+    pub(super) fn enter_light(&self) -> bool {
+        self.busy.store(1, Relaxed);
+        compiler_only_fence();
+        self.not_stopped()
+    }
+
+    #[inline(always)]
+    fn not_stopped(&self) -> bool {
         // Acquire pairs with the Release of `leave_stopped`: what it did to the sets is seen.
         if self.stop.load(Acquire) == 0 {
             return true;

@@ -100,8 +100,8 @@ pub(super) struct CpuSets {
     pub(super) node: usize,
     /// By kind of zone: the first zone of a request, if hits are possible at all, or [`NO_ROUTE`].
     pub(super) routes: [u16; 6],
-    /// The pageblock word and list of the last refill from the main zone: most frees are of that
-    /// kind.
+    /// The pageblock word and list of the last refill from the main zone, where a push needs nothing
+    /// but room: most frees are of that kind.
     pub(super) usual: [Owned32; 2],
     /// Room for one portion, used under `lock`.
     scratch: Mutex<Box<[u32]>>,
@@ -271,7 +271,7 @@ impl Frames {
             if zone.state.node != sets.node {
                 set.touch();
             }
-            let pfn = set.lists[list].pop().or_else(|| self.refill(sets, zone, list, want));
+            let pfn = set.lists[list].pop_any().or_else(|| self.refill(sets, zone, list, want));
             Self::leave(sets, who.owner);
             if pfn.is_some() {
                 return pfn;
@@ -310,6 +310,9 @@ impl Frames {
     fn refill(&self, sets: &CpuSets, zone: &Zone, list: usize, want: &Want) -> Option<u32> {
         let set = &sets.sets[zone.state.index];
         let n = set.refill_count(list, zone.pressure()) as usize;
+        if n == 0 {
+            return None;
+        }
         let mut scratch = lock(&sets.scratch);
         let room = n.min(scratch.len());
         let spare = AllocFlags::OOM.with(AllocFlags::NON_BLOCK);
@@ -317,11 +320,14 @@ impl Frames {
         let n = self.take_checked(zone, &want, &mut scratch[..room]);
         set.lists[list].append(&scratch[..n]);
         if sets.main_route() == Some(zone.state.index)
-            && let (Some(&first), Some(t)) = (scratch[..n].first(), want.migratetype.pcp_list())
+            && self.light
+            && set.pushes_freely()
+            && let Some(&first) = scratch[..n].first()
+            && let info = self.blocks.get(Pfn(first))
+            && info.list() < 3
         {
-            sets.usual[0].set(u32::from(self.blocks.get(Pfn(first)).word()));
-            // What the list of the refill is for these frames when they come back.
-            sets.usual[1].set(if self.blocks.get(Pfn(first)).list() == t { t as u32 } else { 3 });
+            sets.usual[0].set(u32::from(info.word()));
+            sets.usual[1].set(info.list() as u32);
         }
         drop(scratch);
         set.lists[list].pop()
@@ -353,7 +359,8 @@ impl Frames {
         if !self.zones.get(zone).is_some_and(quiet) || !self.enter(sets, owner) {
             return false;
         }
-        let done = sets.sets.get(zone).is_some_and(|set| set.lists[list].push(pfn.0));
+        let push = |set: &Pcp| set.pushes_freely() && set.lists[list].push(pfn.0);
+        let done = sets.sets.get(zone).is_some_and(push);
         Self::leave(sets, owner);
         done
     }
@@ -379,6 +386,7 @@ impl Frames {
         let sets = &self.cpus[who.cpu];
         if let Some(list) = list_of(order, info.migratetype())
             && self.sets_on
+            && sets.sets[zone.state.index].lists[list].capacity() > 0
             && self.enter(sets, who.owner)
         {
             self.push(sets, zone, list, pfn.0);
@@ -400,9 +408,9 @@ impl Frames {
     fn push(&self, sets: &CpuSets, zone: &Zone, list: usize, pfn: u32) {
         let set = &sets.sets[zone.state.index];
         let index = zone.state.index;
-        if set.lists[list].is_full() {
-            let pages = set.lists[list].len() << super::pcp::order_of(list).get();
-            self.drain_pages(sets, index, list, pages / 2 + 1);
+        let pages = set.drain_before_push(list, zone.pressure());
+        if pages > 0 {
+            self.drain_pages(sets, index, list, pages);
         }
         let pages = set.push_by_rule(list, pfn, zone.pressure());
         if pages > 0 {
@@ -455,6 +463,11 @@ impl Frames {
     #[inline]
     pub(super) fn hit_on(&self, cpu: usize, gfp: Gfp, order: Order) -> Option<Pfn> {
         self.hit(&self.cpus[cpu], false, gfp, order)
+    }
+
+    /// The block if a hit suffices, for an owner where no remote fence exists.
+    pub(super) fn hit_heavy(&self, sets: &CpuSets, gfp: Gfp, order: Order) -> Option<Pfn> {
+        if self.light { None } else { self.hit(sets, true, gfp, order) }
     }
 
     /// Gives a block back by way of the sets of `cpu`, a hint. On a refusal nothing has changed.

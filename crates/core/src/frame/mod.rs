@@ -1,8 +1,8 @@
 //! The page-frame allocator: zones and watermarks, free blocks, per-CPU sets, CMA, counters.
 //!
 //! ```text
-//! a request -> hit: a block of the CPU's own set                               frames, pcp,
-//! cpulock -> fast path: zones in order, watermarks, refill from the store     alloc, watermark
+//! a request -> hit: a block of the CPU's own set                     claim, list, pcp, cpulock
+//!           -> fast path: zones in order, watermarks, refill from the store     alloc, watermark
 //!           -> slow path: kswapd, compaction, reclaim, killing, by callback     slow
 //! a store keeps free blocks: lists (the kernel's placement) | bitmap (the fast one)
 //! ```
@@ -21,6 +21,7 @@ mod cpulock;
 mod frames;
 mod kinds;
 mod layout;
+mod list;
 mod lists;
 #[cfg(all(test, loom))]
 mod models;

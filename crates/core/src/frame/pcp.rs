@@ -1,22 +1,18 @@
 //! One zone's page set on one CPU: free blocks that are taken and given back without the zone's
 //! lock.
 //!
-//! A list is a ring of frame numbers. Its head is the hot end: blocks are popped and pushed there.
-//! Refills are appended at the tail, so that a consumer gets them in ascending order; drains take
-//! the coldest blocks from the tail. No frame is touched.
+//! Blocks are popped and pushed at the hot end of a [`List`]. Refills go to its cold end, so that a
+//! consumer gets them in ascending order; drains take the coldest blocks. No frame is touched.
 //!
-//! Invariants:
-//! * I1: whoever uses a set holds its CPU's lock; fields are plain memory otherwise.
-//! * I2: a list holds at most its ring's capacity; indices wrap, their difference is the length.
+//! Whoever uses a set holds its CPU's lock; fields are plain memory otherwise.
 //!
 //! Sizes follow one of two rules. `Kernel`: one `high` for all lists, tuned as the kernel does.
 //! `Fixed`: a limit per list, so that a push is one comparison and a full set drains in
 //! microseconds.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::kinds::{Migratetype, Order, PAGEBLOCK_ORDER};
-use super::sync::{AtomicU64, Owned32};
+use super::list::List;
+use super::sync::Owned32;
 use super::watermark::PcpSize;
 
 /// Lists of a set: orders 0 to 3 of three types, and huge pages, movable or not.
@@ -25,6 +21,8 @@ const HUGE_LIST: usize = 12;
 const ORDERS_MAX: u8 = 3;
 /// A bulk operation moves at most `batch << SCALE_MAX` pages.
 const SCALE_MAX: u32 = 5;
+/// Blocks in the stack of a list by the kernel's rule; those below are in its ring.
+const KERNEL_HOT: u32 = 512;
 /// Ticks after which an idle set of a remote node is drained.
 const EXPIRE_TICKS: u32 = 3;
 
@@ -39,15 +37,20 @@ pub(super) fn list_of(order: Order, migratetype: Migratetype) -> Option<usize> {
 #[inline(always)]
 #[must_use]
 pub(super) fn list_at(order: Order, t: usize) -> Option<usize> {
-    if t > 2 {
-        return None;
-    }
+    let list = list_index(order, t);
+    (t < 3 && list < LISTS).then_some(list)
+}
+
+/// The same for an index below 3; [`LISTS`] if sets hold no such blocks.
+#[inline(always)]
+#[must_use]
+pub(super) fn list_index(order: Order, t: usize) -> usize {
     if order.get() <= ORDERS_MAX {
-        Some(order.get() as usize * 3 + t)
+        order.get() as usize * 3 + t
     } else if order.get() == PAGEBLOCK_ORDER {
-        Some(HUGE_LIST + usize::from(t != 1))
+        HUGE_LIST + usize::from(t != 1)
     } else {
-        None
+        LISTS
     }
 }
 
@@ -82,148 +85,10 @@ impl PcpRule {
     pub const FAST: Self = Self::Fixed { high: 512, batch: 128, huge_high: 128, huge_batch: 64 };
 }
 
-#[derive(Debug)]
-pub(super) struct List {
-    head: Owned32,
-    tail: Owned32,
-    /// A push beyond this length asks the rule.
-    limit: Owned32,
-    slots: Box<[Owned32]>,
-    pops: Owned32,
-    /// Pops before `pops` last wrapped.
-    pops_wrapped: AtomicU64,
-    moved_in: Owned32,
-    moved_out: Owned32,
-}
-
-impl List {
-    fn new(capacity: u32, limit: u32) -> Self {
-        Self {
-            head: Owned32::new(0),
-            tail: Owned32::new(0),
-            limit: Owned32::new(limit),
-            slots: (0..capacity.next_power_of_two()).map(|_| Owned32::new(0)).collect(),
-            pops: Owned32::new(0),
-            pops_wrapped: AtomicU64::new(0),
-            moved_in: Owned32::new(0),
-            moved_out: Owned32::new(0),
-        }
-    }
-
-    #[inline(always)]
-    fn at(&self, index: u32) -> &Owned32 {
-        &self.slots[index as usize & (self.slots.len() - 1)]
-    }
-
-    /// `n` slots from `index` on: up to the ring's end, and from its start.
-    #[inline]
-    fn halves(&self, index: u32, n: usize) -> (&[Owned32], &[Owned32]) {
-        let start = index as usize & (self.slots.len() - 1);
-        let front = n.min(self.slots.len() - start);
-        (&self.slots[start..start + front], &self.slots[..n - front])
-    }
-
-    #[inline(always)]
-    pub(super) fn len(&self) -> u32 {
-        self.tail.get().wrapping_sub(self.head.get())
-    }
-
-    #[inline(always)]
-    pub(super) fn pop(&self) -> Option<u32> {
-        let head = self.head.get();
-        if head == self.tail.get() {
-            return None;
-        }
-        let pfn = self.at(head).get();
-        self.head.set(head.wrapping_add(1));
-        self.pops.set(self.pops.get().wrapping_add(1));
-        Some(pfn)
-    }
-
-    /// False if the list is at its limit.
-    #[inline(always)]
-    pub(super) fn push(&self, pfn: u32) -> bool {
-        let below = self.len() < self.limit.get();
-        if below {
-            self.push_hot(pfn);
-        }
-        below
-    }
-
-    #[inline(always)]
-    fn push_hot(&self, pfn: u32) {
-        let head = self.head.get().wrapping_sub(1);
-        self.at(head).set(pfn);
-        self.head.set(head);
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.room() == 0
-    }
-
-    fn room(&self) -> u32 {
-        self.slots.len() as u32 - self.len()
-    }
-
-    /// Appends at the cold end; the caller has made sure of room.
-    pub(super) fn append(&self, frames: &[u32]) {
-        debug_assert!(frames.len() as u32 <= self.room());
-        let tail = self.tail.get();
-        let (front, back) = self.halves(tail, frames.len());
-        let (to_front, to_back) = frames.split_at(front.len());
-        front.iter().zip(to_front).for_each(|(slot, &pfn)| slot.set(pfn));
-        back.iter().zip(to_back).for_each(|(slot, &pfn)| slot.set(pfn));
-        self.tail.set(tail.wrapping_add(frames.len() as u32));
-        self.moved_in.set(self.moved_in.get().wrapping_add(frames.len() as u32));
-        self.fold_pops();
-    }
-
-    /// Takes the coldest blocks; returns how many.
-    fn take_cold(&self, out: &mut [u32]) -> usize {
-        let n = (self.len() as usize).min(out.len());
-        let tail = self.tail.get().wrapping_sub(n as u32);
-        let (front, back) = self.halves(tail, n);
-        let (from_front, from_back) = out[..n].split_at_mut(front.len());
-        from_front.iter_mut().zip(front).for_each(|(out, slot)| *out = slot.get());
-        from_back.iter_mut().zip(back).for_each(|(out, slot)| *out = slot.get());
-        self.tail.set(tail);
-        self.moved_out.set(self.moved_out.get().wrapping_add(n as u32));
-        self.fold_pops();
-        n
-    }
-
-    /// Blocks ever popped.
-    fn pops(&self) -> u64 {
-        self.pops_wrapped.load(Relaxed) + u64::from(self.pops.get())
-    }
-
-    /// Moves the count of pops out of the small counter, long before it wraps.
-    fn fold_pops(&self) {
-        if self.pops.get() > u32::MAX / 2 {
-            self.pops_wrapped.fetch_add(u64::from(self.pops.get()), Relaxed);
-            self.pops.set(0);
-        }
-    }
-
-    /// Blocks ever pushed: what is neither refill nor drain must have come from pushes.
-    fn pushes(&self) -> u64 {
-        let low = self
-            .len()
-            .wrapping_add(self.pops() as u32)
-            .wrapping_add(self.moved_out.get())
-            .wrapping_sub(self.moved_in.get());
-        // Low 32 bits are exact; pops and pushes drift apart by at most what fits in memory.
-        let base = self.pops();
-        let delta = low.wrapping_sub(base as u32) as i32;
-        base.saturating_add_signed(i64::from(delta))
-    }
-}
-
 /// See the head of the file.
 #[derive(Debug)]
 pub(super) struct Pcp {
     pub(super) lists: [List; LISTS],
-    kernel: bool,
     rule: PcpRule,
     batch: u32,
     high_min: u32,
@@ -246,29 +111,21 @@ pub(super) struct Pressure {
 impl Pcp {
     /// `pages_max`: what one CPU may hold of the zone, whatever the rule says.
     pub(super) fn new(rule: PcpRule, size: PcpSize, pages_max: u32) -> Self {
-        let kernel = rule == PcpRule::Kernel;
         let list = |i: usize| {
             let order = order_of(i);
-            let (capacity, limit) = match rule {
+            match rule {
                 PcpRule::Kernel => {
-                    ((size.high_max + 2 * (size.batch << SCALE_MAX)) >> order.get(), 0)
+                    let most = (size.high_max + 2 * (size.batch << SCALE_MAX)) >> order.get();
+                    List::new(most.clamp(4, KERNEL_HOT), most.max(4))
                 }
-                PcpRule::Fixed { high, batch, huge_high, huge_batch } => {
-                    let huge = order == Order::HUGE;
-                    let (high, batch) = if huge {
-                        (huge_high, huge_batch)
-                    } else {
-                        (high >> order.get(), batch >> order.get())
-                    };
-                    let limit = high.min(pages_max >> order.get());
-                    (limit + batch.max(1), limit)
+                PcpRule::Fixed { high, huge_high, .. } => {
+                    let most = if order == Order::HUGE { huge_high } else { high >> order.get() };
+                    List::new(most.min(pages_max >> order.get()), 0)
                 }
-            };
-            List::new(capacity.max(4), limit)
+            }
         };
         Self {
             lists: std::array::from_fn(list),
-            kernel,
             rule,
             batch: size.batch,
             high_min: size.high_min,
@@ -290,7 +147,7 @@ impl Pcp {
     pub(super) fn high(&self) -> u32 {
         match self.rule {
             PcpRule::Kernel => self.high.get(),
-            PcpRule::Fixed { .. } => self.lists.iter().map(|l| l.limit.get()).max().unwrap_or(0),
+            PcpRule::Fixed { .. } => self.lists.iter().map(List::capacity).max().unwrap_or(0),
         }
     }
 
@@ -335,8 +192,7 @@ impl Pcp {
             PcpRule::Kernel => self.kernel_refill(order, pressure.below_high),
             PcpRule::Fixed { batch, huge_batch, .. } => {
                 let n = if order == Order::HUGE { huge_batch } else { batch >> order.get() };
-                let n = if pressure.below_high { n / 4 } else { n };
-                n.min(self.lists[list].limit.get())
+                if pressure.below_high { n / 4 } else { n }
             }
         };
         n.max(1).min(self.lists[list].room())
@@ -363,24 +219,38 @@ impl Pcp {
         if b > 1 { (b >> order.get()).max(2) } else { b }
     }
 
-    /// Puts a block on `list` and says how many pages to drain now, if any.
-    pub(super) fn push_by_rule(&self, list: usize, pfn: u32, pressure: Pressure) -> u32 {
-        let order = order_of(list);
-        let l = &self.lists[list];
-        l.push_hot(pfn);
-        match self.rule {
-            PcpRule::Kernel => self.kernel_drain(order, pressure),
+    /// Whether a push needs nothing but room: the kernel's rule looks at every one.
+    #[inline(always)]
+    pub(super) fn pushes_freely(&self) -> bool {
+        self.rule != PcpRule::Kernel
+    }
+
+    /// How many pages to drain before a push on `list`, if any.
+    pub(super) fn drain_before_push(&self, list: usize, pressure: Pressure) -> u32 {
+        let (order, l) = (order_of(list), &self.lists[list]);
+        let n = match self.rule {
+            PcpRule::Kernel if l.room() > 0 => 0,
+            PcpRule::Kernel => l.len() / 2 + 1,
             PcpRule::Fixed { batch, huge_batch, .. } => {
-                let limit = l.limit.get();
                 let low = pressure.below_high || pressure.reclaim_active;
-                let limit = if low { limit / 4 } else { limit };
-                if l.len() <= limit {
+                let limit = if low { (l.capacity() / 4).max(1) } else { l.capacity() };
+                if l.len() < limit {
                     return 0;
                 }
-                let huge = order == Order::HUGE;
-                let n = if huge { huge_batch } else { (2 * batch) >> order.get() };
-                n.clamp(l.len() - limit, l.len()) << order.get()
+                let n = if order == Order::HUGE { huge_batch } else { (2 * batch) >> order.get() };
+                n.max(l.len() - limit + 1).min(l.len())
             }
+        };
+        n << order.get()
+    }
+
+    /// Puts a block on `list`, which has room, and says how many pages to drain now, if any.
+    pub(super) fn push_by_rule(&self, list: usize, pfn: u32, pressure: Pressure) -> u32 {
+        let pushed = self.lists[list].push_any(pfn);
+        debug_assert!(pushed, "room was made before");
+        match self.rule {
+            PcpRule::Kernel => self.kernel_drain(order_of(list), pressure),
+            PcpRule::Fixed { .. } => 0,
         }
     }
 
@@ -466,7 +336,7 @@ impl Pcp {
 
     /// Once a second: lets `high` sink back. Returns the pages to drain.
     pub(super) fn decay(&self) -> u32 {
-        if !self.kernel {
+        if self.rule != PcpRule::Kernel {
             return 0;
         }
         let high = self.high.get();
@@ -500,6 +370,6 @@ impl Pcp {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.lists.iter().map(|l| size_of_val(&*l.slots)).sum::<usize>()
+        size_of::<Self>() + self.lists.iter().map(List::bytes).sum::<usize>()
     }
 }
