@@ -14,24 +14,23 @@ use super::alloc::{Host, Request};
 use super::blocks::BlockMap;
 use super::checks::BadFree;
 use super::frames::{CpuSets, Frames, NO_ROUTE, Who};
+use super::gate::Gate;
 use super::kinds::{Gfp, Order, ZoneKind};
-use super::pcp::{Pcp, list_index, list_of};
-use super::sync::{AtomicU16, AtomicU32, Relaxed};
+use super::pcp::{Pcp, list_index};
+use super::sync::{AtomicU16, Relaxed};
 use crate::types::Pfn;
 
 /// The claim on one CPU's sets. It can move between threads, but only one at a time can use it.
 #[derive(Debug)]
 pub struct Cpu<'a> {
-    sets: &'a CpuSets,
-    /// The set of the zone that ordinary requests try first, and that zone's flags.
+    gate: &'a Gate,
+    /// The set of the zone that ordinary requests try first.
     main: &'a Pcp,
-    flags: &'a AtomicU32,
     /// The words of the pageblock map.
     blocks: &'a [AtomicU16],
     frames: &'a Frames,
     cpu: u32,
-    /// A bit per kind of zone: requests for it try the main zone first, hits are possible, and a
-    /// remote fence makes them cheap.
+    /// A bit per kind of zone: requests for it try the main zone first.
     kinds: u8,
     not_sync: PhantomData<Cell<()>>,
 }
@@ -42,16 +41,15 @@ impl Frames {
     pub fn cpu(&self, cpu: usize) -> Option<Cpu<'_>> {
         let cpu = cpu % self.cpus.len();
         let sets = &self.cpus[cpu];
-        if !sets.lock.claim() {
+        if !sets.gate.lock.claim() {
             return None;
         }
         let route = sets.main_route();
         let main = route.unwrap_or(0);
-        let routed = |&kind: &usize| self.light && route == Some(usize::from(sets.routes[kind]));
+        let routed = |&kind: &usize| route == Some(usize::from(sets.routes[kind]));
         Some(Cpu {
-            sets,
+            gate: &sets.gate,
             main: &sets.sets[main],
-            flags: &self.zones[main].state.flags,
             blocks: self.blocks.words(),
             frames: self,
             cpu: cpu as u32,
@@ -66,17 +64,15 @@ impl Cpu<'_> {
     #[inline(always)]
     #[must_use]
     pub fn hit(&self, gfp: Gfp, order: Order) -> Option<Pfn> {
-        let list = list_of(order, gfp.migratetype())?;
-        let routed = self.kinds >> (gfp.zone_kind() as u8) & 1 != 0;
-        if !routed
-            || gfp.has(Gfp::WRITE)
-            || self.flags.load(Relaxed) != 0
-            || !self.sets.lock.enter_light()
-        {
+        let list = list_index(order, gfp.migratetype().pcp_list()?);
+        // The main zone is by definition where requests for movable memory go.
+        let routed =
+            gfp.zone_kind() == ZoneKind::Movable || self.kinds >> (gfp.zone_kind() as u8) & 1 != 0;
+        if !routed || gfp.has(Gfp::WRITE) || !self.gate.enter() {
             return None;
         }
         let pfn = self.main.lists[list].pop();
-        self.sets.lock.leave_owner();
+        self.gate.leave();
         pfn.map(Pfn)
     }
 
@@ -94,22 +90,19 @@ impl Cpu<'_> {
     #[inline(never)]
     fn missed(&self, request: Request, host: &dyn Host) -> Option<Pfn> {
         self.frames
-            .hit_heavy(self.sets, request.gfp, request.order)
+            .hit_heavy(self.number(), request.gfp, request.order)
             .or_else(|| self.frames.miss(self.who(), request, host))
     }
 
     /// Gives a block back. On a refusal nothing has changed.
     #[inline(always)]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), BadFree> {
-        let usual = &self.sets.usual;
-        let word = self.blocks.get(BlockMap::index(pfn)).map(|word| word.load(Relaxed));
-        if word.is_some_and(|word| u32::from(word) == usual[0].get())
-            && let Some(list) = self.main.lists.get(list_index(order, usual[1].get() as usize))
-            && self.flags.load(Relaxed) == 0
-            && self.sets.lock.enter_light()
+        if let Some(word) = self.blocks.get(BlockMap::index(pfn))
+            && let Some(t) = self.gate.usual_list(word.load(Relaxed))
+            && self.gate.enter()
         {
-            let done = list.push(pfn.0);
-            self.sets.lock.leave_owner();
+            let done = self.main.lists[list_index(order, t)].push(pfn.0);
+            self.gate.leave();
             if done {
                 return Ok(());
             }
@@ -131,7 +124,7 @@ impl Cpu<'_> {
 
 impl Drop for Cpu<'_> {
     fn drop(&mut self) {
-        self.sets.lock.unclaim();
+        self.gate.lock.unclaim();
     }
 }
 

@@ -41,25 +41,25 @@ impl CpuLock {
     #[inline(always)]
     pub(super) fn enter_owner(&self, light: bool) -> bool {
         if light {
-            return self.enter_light();
+            return self.enter_light(0);
         }
         self.busy.store(1, Relaxed);
         full_fence();
-        self.not_stopped()
+        self.not_stopped(0)
     }
 
-    /// The same where a remote fence exists.
+    /// The same where a remote fence exists. Any bit in `trouble` forbids it too.
     #[inline(always)]
-    pub(super) fn enter_light(&self) -> bool {
+    pub(super) fn enter_light(&self, trouble: u32) -> bool {
         self.busy.store(1, Relaxed);
         compiler_only_fence();
-        self.not_stopped()
+        self.not_stopped(trouble)
     }
 
     #[inline(always)]
-    fn not_stopped(&self) -> bool {
+    fn not_stopped(&self, trouble: u32) -> bool {
         // Acquire pairs with the Release of `leave_stopped`: what it did to the sets is seen.
-        if self.stop.load(Acquire) == 0 {
+        if self.stop.load(Acquire) | trouble == 0 {
             return true;
         }
         self.busy.store(0, Release);

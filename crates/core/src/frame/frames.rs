@@ -19,12 +19,13 @@ use std::sync::Arc;
 use super::blocks::BlockMap;
 use super::checks::{BadFree, BadUse, FrameTable};
 use super::counter::ZoneItem;
-use super::cpulock::{CpuLock, RemoteFence};
+use super::cpulock::RemoteFence;
+use super::gate::Gate;
 use super::kinds::{AllocFlags, Checks, Gfp, ORDERS, Order, ZoneKind};
 use super::layout::Config;
-use super::pcp::{Pcp, Pressure, list_at, list_of};
+use super::pcp::{Pcp, Pressure, list_index, list_of};
 use super::state::{BELOW_HIGH, FreeStore, RECLAIM_ACTIVE, Want, ZoneState};
-use super::sync::{AtomicU64, Mutex, Owned32, Relaxed, lock};
+use super::sync::{AtomicU64, Mutex, Relaxed, lock};
 use super::watermark::Level;
 use crate::types::Pfn;
 
@@ -95,14 +96,11 @@ impl Zone {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct CpuSets {
-    pub(super) lock: CpuLock,
+    pub(super) gate: Arc<Gate>,
     pub(super) sets: Box<[Pcp]>,
     pub(super) node: usize,
     /// By kind of zone: the first zone of a request, if hits are possible at all, or [`NO_ROUTE`].
     pub(super) routes: [u16; 6],
-    /// The pageblock word and list of the last refill from the main zone, where a push needs nothing
-    /// but room: most frees are of that kind.
-    pub(super) usual: [Owned32; 2],
     /// Room for one portion, used under `lock`.
     scratch: Mutex<Box<[u32]>>,
     /// By zone: blocks and pages that went past the sets.
@@ -117,11 +115,10 @@ pub(super) struct Direct {
 }
 
 impl CpuSets {
-    pub(super) fn new(node: usize, sets: Box<[Pcp]>) -> Self {
+    pub(super) fn new(node: usize, sets: Box<[Pcp]>, gate: Arc<Gate>) -> Self {
         let direct = sets.iter().map(|_| Direct::default()).collect();
         let scratch = Mutex::new(vec![0; SCRATCH].into_boxed_slice());
-        let usual = [u32::MAX, 0].map(Owned32::new);
-        Self { lock: CpuLock::new(), sets, node, routes: [NO_ROUTE; 6], usual, scratch, direct }
+        Self { gate, sets, node, routes: [NO_ROUTE; 6], scratch, direct }
     }
 }
 
@@ -169,6 +166,10 @@ impl Frames {
             for (route, &class) in sets.routes.iter_mut().zip(&classes) {
                 let first = zonelists[sets.node][class as usize].first();
                 *route = first.filter(|_| plain).map_or(NO_ROUTE, |&zone| zone as u16);
+            }
+            if let Some(main) = sets.main_route().filter(|_| config.fence.is_some()) {
+                sets.gate.open(main);
+                zones[main].state.repeat_flags();
             }
         }
         Self {
@@ -220,15 +221,19 @@ impl Frames {
 
     #[inline(always)]
     fn enter(&self, sets: &CpuSets, owner: bool) -> bool {
-        if owner { sets.lock.enter_owner(self.light) } else { sets.lock.try_enter_shared() }
+        if owner {
+            sets.gate.lock.enter_owner(self.light)
+        } else {
+            sets.gate.lock.try_enter_shared()
+        }
     }
 
     #[inline(always)]
     fn leave(sets: &CpuSets, owner: bool) {
         if owner {
-            sets.lock.leave_owner();
+            sets.gate.lock.leave_owner();
         } else {
-            sets.lock.leave_stopped();
+            sets.gate.lock.leave_stopped();
         }
     }
 
@@ -320,14 +325,12 @@ impl Frames {
         let n = self.take_checked(zone, &want, &mut scratch[..room]);
         set.lists[list].append(&scratch[..n]);
         if sets.main_route() == Some(zone.state.index)
-            && self.light
             && set.pushes_freely()
             && let Some(&first) = scratch[..n].first()
             && let info = self.blocks.get(Pfn(first))
             && info.list() < 3
         {
-            sets.usual[0].set(u32::from(info.word()));
-            sets.usual[1].set(info.list() as u32);
+            sets.gate.set_usual(info.word(), info.list());
         }
         drop(scratch);
         set.lists[list].pop()
@@ -355,7 +358,7 @@ impl Frames {
         order: Order,
     ) -> bool {
         let quiet = |z: &Zone| z.state.flags.load(Relaxed) == 0;
-        let Some(list) = list_at(order, t) else { return false };
+        let list = list_index(order, t);
         if !self.zones.get(zone).is_some_and(quiet) || !self.enter(sets, owner) {
             return false;
         }
@@ -466,8 +469,8 @@ impl Frames {
     }
 
     /// The block if a hit suffices, for an owner where no remote fence exists.
-    pub(super) fn hit_heavy(&self, sets: &CpuSets, gfp: Gfp, order: Order) -> Option<Pfn> {
-        if self.light { None } else { self.hit(sets, true, gfp, order) }
+    pub(super) fn hit_heavy(&self, cpu: usize, gfp: Gfp, order: Order) -> Option<Pfn> {
+        if self.light { None } else { self.hit(&self.cpus[cpu], true, gfp, order) }
     }
 
     /// Gives a block back by way of the sets of `cpu`, a hint. On a refusal nothing has changed.

@@ -10,6 +10,7 @@ use super::checks::FrameTable;
 use super::counter::Counters;
 use super::cpulock::RemoteFence;
 use super::frames::{CpuSets, Frames, Zone};
+use super::gate::Gate;
 use super::kinds::{Checks, CmaCount, MAX_BLOCK_PAGES, Migratetype, PAGEBLOCK_PAGES, ZoneKind};
 use super::lists::Lists;
 use super::pcp::{Pcp, PcpRule};
@@ -228,12 +229,14 @@ impl Config {
         let lowmem = self.zones().filter(low).map(|(_, z)| managed(z)).sum();
         let min_free = self.min_free_kbytes.unwrap_or_else(|| watermark::min_free_kbytes(lowmem));
         let total: u64 = self.zones().map(|(_, z)| managed(z)).sum();
-        let shared = Shared { map, table, lowmem, min_free, total };
+        let gates = self.cpus.iter().map(|_| Arc::new(Gate::new())).collect();
+        let shared = Shared { map, table, lowmem, min_free, total, gates };
         let mut zones = Vec::new();
         for (index, (node, spec)) in self.zones().enumerate() {
             zones.push(build_zone(&self, &shared, index, node, spec));
         }
-        let cpus: Vec<CpuSets> = self.cpus.iter().map(|&n| build_cpu(&self, &zones, n)).collect();
+        let cpus = self.cpus.iter().zip(&*shared.gates);
+        let cpus = cpus.map(|(&node, gate)| build_cpu(&self, &zones, node, gate)).collect();
         Ok(Frames::assemble(&self, zones, cpus, shared.map, shared.table))
     }
 }
@@ -244,6 +247,7 @@ struct Shared {
     lowmem: u64,
     min_free: u64,
     total: u64,
+    gates: Arc<[Arc<Gate>]>,
 }
 
 fn managed(zone: &ZoneSpec) -> u64 {
@@ -325,6 +329,7 @@ fn build_zone(
         grouping: shared.total >= u64::from(PAGEBLOCK_PAGES) * Migratetype::ALL.len() as u64,
         census: config.census.clone(),
         meter: config.meter.clone(),
+        gates: shared.gates.clone(),
     };
     state.set_boost(0);
     let store: Box<dyn FreeStore> = match config.backend {
@@ -335,7 +340,7 @@ fn build_zone(
     Zone { state, store }
 }
 
-fn build_cpu(config: &Config, zones: &[Zone], node: usize) -> CpuSets {
+fn build_cpu(config: &Config, zones: &[Zone], node: usize, gate: &Arc<Gate>) -> CpuSets {
     let set = |zone: &Zone| {
         let local = config.cpus.iter().filter(|&&n| n == zone.state.node).count().max(1);
         let size = watermark::pcp_size(
@@ -347,5 +352,5 @@ fn build_cpu(config: &Config, zones: &[Zone], node: usize) -> CpuSets {
         let share = zone.state.managed / 8 / local as u64;
         Pcp::new(config.pcp.unwrap_or(PcpRule::FAST), size, share.min(1 << 24) as u32)
     };
-    CpuSets::new(node, zones.iter().map(set).collect())
+    CpuSets::new(node, zones.iter().map(set).collect(), gate.clone())
 }

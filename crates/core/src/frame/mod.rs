@@ -1,7 +1,7 @@
 //! The page-frame allocator: zones and watermarks, free blocks, per-CPU sets, CMA, counters.
 //!
 //! ```text
-//! a request -> hit: a block of the CPU's own set                     claim, list, pcp, cpulock
+//! a request -> hit: a block of the CPU's own set               claim, gate, list, pcp, cpulock
 //!           -> fast path: zones in order, watermarks, refill from the store     alloc, watermark
 //!           -> slow path: kswapd, compaction, reclaim, killing, by callback     slow
 //! a store keeps free blocks: lists (the kernel's placement) | bitmap (the fast one)
@@ -19,6 +19,7 @@ mod contig;
 mod counter;
 mod cpulock;
 mod frames;
+mod gate;
 mod kinds;
 mod layout;
 mod list;

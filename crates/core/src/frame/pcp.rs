@@ -26,32 +26,38 @@ const KERNEL_HOT: u32 = 512;
 /// Ticks after which an idle set of a remote node is drained.
 const EXPIRE_TICKS: u32 = 3;
 
+/// Lists of a set with those that hold nothing: an index in a half-byte needs no check.
+pub(super) const LISTS_ALL: usize = 16;
+/// The list by type of the set's lists (3: none) and order.
+const LIST_OF: [[u8; LISTS_ALL]; 4] = {
+    let mut table = [[LISTS as u8; LISTS_ALL]; 4];
+    let mut t = 0;
+    while t < 3 {
+        let mut order = 0;
+        while order <= ORDERS_MAX as usize {
+            table[t][order] = (order * 3 + t) as u8;
+            order += 1;
+        }
+        table[t][PAGEBLOCK_ORDER as usize] = if t == 1 { HUGE_LIST } else { HUGE_LIST + 1 } as u8;
+        t += 1;
+    }
+    table
+};
+
 /// The list for a block, if sets hold such blocks.
 #[inline(always)]
 #[must_use]
 pub(super) fn list_of(order: Order, migratetype: Migratetype) -> Option<usize> {
-    list_at(order, migratetype.pcp_list()?)
+    let list = list_index(order, migratetype.pcp_list().unwrap_or(3));
+    (list < LISTS).then_some(list)
 }
 
-/// The same for a list index of single frames; `None` beyond the last.
-#[inline(always)]
-#[must_use]
-pub(super) fn list_at(order: Order, t: usize) -> Option<usize> {
-    let list = list_index(order, t);
-    (t < 3 && list < LISTS).then_some(list)
-}
-
-/// The same for an index below 3; [`LISTS`] if sets hold no such blocks.
+/// The list for a block of a type with this index of lists; of those beyond [`LISTS`] if sets hold no
+/// such blocks: they hold nothing.
 #[inline(always)]
 #[must_use]
 pub(super) fn list_index(order: Order, t: usize) -> usize {
-    if order.get() <= ORDERS_MAX {
-        order.get() as usize * 3 + t
-    } else if order.get() == PAGEBLOCK_ORDER {
-        HUGE_LIST + usize::from(t != 1)
-    } else {
-        LISTS
-    }
+    LIST_OF[t & 3][order.get() as usize & (LISTS_ALL - 1)] as usize & (LISTS_ALL - 1)
 }
 
 /// The order of a list's blocks.
@@ -88,7 +94,7 @@ impl PcpRule {
 /// See the head of the file.
 #[derive(Debug)]
 pub(super) struct Pcp {
-    pub(super) lists: [List; LISTS],
+    pub(super) lists: [List; LISTS_ALL],
     rule: PcpRule,
     batch: u32,
     high_min: u32,
@@ -113,6 +119,9 @@ impl Pcp {
     pub(super) fn new(rule: PcpRule, size: PcpSize, pages_max: u32) -> Self {
         let list = |i: usize| {
             let order = order_of(i);
+            if i >= LISTS {
+                return List::new(0, 0);
+            }
             match rule {
                 PcpRule::Kernel => {
                     let most = (size.high_max + 2 * (size.batch << SCALE_MAX)) >> order.get();

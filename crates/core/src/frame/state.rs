@@ -15,8 +15,9 @@ use std::sync::Arc;
 use super::blocks::BlockMap;
 use super::checks::FrameTable;
 use super::counter::{Counters, ZoneItem};
+use super::gate::Gate;
 use super::kinds::{AllocFlags, Checks, CmaCount, Migratetype, Order, ZoneKind};
-use super::sync::{AtomicI64, AtomicU32, AtomicU64, Relaxed};
+use super::sync::{AcqRel, Acquire, AtomicI64, AtomicU32, AtomicU64, Relaxed};
 use super::watermark::{self, BlocksFree, Level, Marks, ZoneView};
 
 /// Zone flags.
@@ -111,6 +112,8 @@ pub struct ZoneState {
     pub(super) grouping: bool,
     pub(super) census: Arc<dyn Census>,
     pub(super) meter: Option<Arc<dyn Meter>>,
+    /// Of all CPUs.
+    pub(super) gates: Arc<[Arc<Gate>]>,
 }
 
 impl fmt::Debug for ZoneState {
@@ -170,12 +173,32 @@ impl ZoneState {
     }
 
     pub(super) fn set_flag(&self, flag: u32) {
-        self.flags.fetch_or(flag, Relaxed);
+        if self.flags.fetch_or(flag, AcqRel) == 0 {
+            self.repeat_flags();
+        }
+    }
+
+    /// Tells the gates that lead here whether any flag is set.
+    pub(super) fn repeat_flags(&self) {
+        let mut any = self.flags.load(Acquire) != 0;
+        loop {
+            self.gates.iter().filter(|g| g.leads_to(self.index)).for_each(|g| g.set_flags(any));
+            // Who changed them meanwhile may have told the gates before us.
+            let now = self.flags.load(Acquire) != 0;
+            if now == any {
+                return;
+            }
+            any = now;
+        }
     }
 
     /// True if the flag was set.
     pub(super) fn clear_flag(&self, flag: u32) -> bool {
-        self.flags.fetch_and(!flag, Relaxed) & flag != 0
+        let old = self.flags.fetch_and(!flag, AcqRel);
+        if old != 0 && old & !flag == 0 {
+            self.repeat_flags();
+        }
+        old & flag != 0
     }
 
     /// A fallback mixed a pageblock: raise the marks for a while.

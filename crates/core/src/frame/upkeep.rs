@@ -16,10 +16,10 @@ impl Frames {
         let sets = &self.cpus[cpu % self.cpus.len()];
         for zone in 0..self.zones.len() {
             loop {
-                sets.lock.enter_remote(self.fence.as_deref());
+                sets.gate.lock.enter_remote(self.fence.as_deref());
                 self.drain_pages(sets, zone, 0, DRAIN_CHUNK);
                 let left = sets.sets[zone].count();
-                sets.lock.leave_stopped();
+                sets.gate.lock.leave_stopped();
                 if left == 0 {
                     break;
                 }
@@ -43,7 +43,7 @@ impl Frames {
                 zone.state.counters.fold(cpu);
                 zone.state.judge();
                 let set = &sets.sets[index];
-                sets.lock.enter_remote(self.fence.as_deref());
+                sets.gate.lock.enter_remote(self.fence.as_deref());
                 let mut pages = set.decay();
                 if zone.state.node != sets.node && set.expire_tick() {
                     pages = set.count();
@@ -51,7 +51,7 @@ impl Frames {
                 if pages > 0 {
                     self.drain_pages(sets, index, 0, pages);
                 }
-                sets.lock.leave_stopped();
+                sets.gate.lock.leave_stopped();
             }
         }
     }

@@ -1,0 +1,110 @@
+//! What the owner of a CPU's sets looks at on a hit, together on cache lines of its own.
+//!
+//! Two words say whether a hit is possible: the lock's `stop`, and `trouble`, which repeats what the
+//! main zone's flags say (none set: no trouble), so that nothing else of the zone is read.
+//!
+//! Invariant: once changes of the zone's flags have ended, `trouble` agrees with them. In between a
+//! hit may be had, or missed, that the flags would decide otherwise: they are advice.
+
+use super::cpulock::CpuLock;
+use super::sync::{AtomicU32, AtomicU64, Relaxed};
+
+/// The zone's flags say something.
+const FLAGS: u32 = 1;
+/// Owners never hit: there is no main zone with plain sets, or no remote fence.
+const CLOSED: u32 = 2;
+const NO_ZONE: u32 = u32::MAX;
+/// No word of the pageblock map is like this.
+const NO_WORD: u64 = u32::MAX as u64;
+
+/// See the head of the file.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Gate {
+    pub(super) lock: CpuLock,
+    trouble: AtomicU32,
+    /// Low half: the pageblock word of the last refill from the main zone, where a push needs
+    /// nothing but room; most frees are of that kind. High half: the list for such single frames.
+    usual: AtomicU64,
+    /// The zone that ordinary requests try first.
+    main: AtomicU32,
+}
+
+impl Gate {
+    pub(super) fn new() -> Self {
+        Self {
+            lock: CpuLock::new(),
+            trouble: AtomicU32::new(CLOSED),
+            usual: AtomicU64::new(NO_WORD),
+            main: AtomicU32::new(NO_ZONE),
+        }
+    }
+
+    /// Owners may hit, by way of zone `main`.
+    pub(super) fn open(&self, main: usize) {
+        self.main.store(main as u32, Relaxed);
+        self.trouble.fetch_and(!CLOSED, Relaxed);
+    }
+
+    pub(super) fn leads_to(&self, zone: usize) -> bool {
+        self.main.load(Relaxed) == zone as u32
+    }
+
+    /// Repeats whether any flag of the main zone is set.
+    pub(super) fn set_flags(&self, any: bool) {
+        if any {
+            self.trouble.fetch_or(FLAGS, Relaxed);
+        } else {
+            self.trouble.fetch_and(!FLAGS, Relaxed);
+        }
+    }
+
+    /// The owner's way in for a hit; false if somebody else is at work or there is trouble.
+    #[inline(always)]
+    pub(super) fn enter(&self) -> bool {
+        self.lock.enter_light(self.trouble.load(Relaxed))
+    }
+
+    #[inline(always)]
+    pub(super) fn leave(&self) {
+        self.lock.leave_owner();
+    }
+
+    pub(super) fn set_usual(&self, word: u16, list: usize) {
+        self.usual.store((list as u64) << 32 | u64::from(word), Relaxed);
+    }
+
+    /// The list for single frames of a pageblock with this word, if it is the usual one.
+    #[inline(always)]
+    pub(super) fn usual_list(&self, word: u16) -> Option<usize> {
+        let usual = self.usual.load(Relaxed);
+        (usual as u32 == u32::from(word)).then_some((usual >> 32) as usize)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_is_closed_until_opened_and_while_there_is_trouble() {
+        let gate = Gate::new();
+        assert!(!gate.enter() && !gate.leads_to(0));
+        gate.open(3);
+        assert!(gate.leads_to(3) && gate.enter());
+        gate.leave();
+        gate.set_flags(true);
+        assert!(!gate.enter());
+        gate.set_flags(false);
+        assert!(gate.enter());
+        gate.leave();
+    }
+
+    #[test]
+    fn only_the_usual_word_has_a_list() {
+        let gate = Gate::new();
+        assert!((0..=u16::MAX).all(|word| gate.usual_list(word).is_none()));
+        gate.set_usual(17, 2);
+        assert_eq!((gate.usual_list(17), gate.usual_list(16)), (Some(2), None));
+    }
+}
