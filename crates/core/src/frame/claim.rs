@@ -98,7 +98,7 @@ impl Cpu<'_> {
     #[inline(always)]
     pub fn free(&self, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         if let Some(word) = self.blocks.get(BlockMap::index(pfn))
-            && let Some(t) = self.gate.usual_list(word.load(Relaxed))
+            && let Some(t) = self.gate.usual_type(word.load(Relaxed))
             && self.gate.enter()
         {
             let done = self.main.lists[list_index(order, t)].push(pfn.0);

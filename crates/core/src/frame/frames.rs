@@ -340,7 +340,8 @@ impl Frames {
     pub(super) fn free_unusual(&self, who: Who, pfn: Pfn, order: Order) -> Result<(), BadFree> {
         let info = self.blocks.get(pfn);
         let (zone, t) = (info.zone_or_beyond(), info.list());
-        if self.plain && self.push_hit(&self.cpus[who.cpu], who.owner, zone, t, pfn, order) {
+        if self.plain && t < 3 && self.push_hit(&self.cpus[who.cpu], who.owner, zone, t, pfn, order)
+        {
             return Ok(());
         }
         self.free_slow(who, pfn, order)

@@ -7,6 +7,7 @@
 //! hit may be had, or missed, that the flags would decide otherwise: they are advice.
 
 use super::cpulock::CpuLock;
+use super::pcp::NO_TYPE;
 use super::sync::{AtomicU32, AtomicU64, Relaxed};
 
 /// The zone's flags say something.
@@ -14,8 +15,8 @@ const FLAGS: u32 = 1;
 /// Owners never hit: there is no main zone with plain sets, or no remote fence.
 const CLOSED: u32 = 2;
 const NO_ZONE: u32 = u32::MAX;
-/// No word of the pageblock map is like this.
-const NO_WORD: u64 = u32::MAX as u64;
+/// The word of blocks that no zone has, and a list that holds nothing.
+const NOTHING: u64 = (NO_TYPE as u64) << 32;
 
 /// See the head of the file.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Gate {
     pub(super) lock: CpuLock,
     trouble: AtomicU32,
     /// Low half: the pageblock word of the last refill from the main zone, where a push needs
-    /// nothing but room; most frees are of that kind. High half: the list for such single frames.
+    /// nothing but room; most frees are of that kind. High half: the index of its lists.
     usual: AtomicU64,
     /// The zone that ordinary requests try first.
     main: AtomicU32,
@@ -35,7 +36,7 @@ impl Gate {
         Self {
             lock: CpuLock::new(),
             trouble: AtomicU32::new(CLOSED),
-            usual: AtomicU64::new(NO_WORD),
+            usual: AtomicU64::new(NOTHING),
             main: AtomicU32::new(NO_ZONE),
         }
     }
@@ -70,15 +71,15 @@ impl Gate {
         self.lock.leave_owner();
     }
 
-    pub(super) fn set_usual(&self, word: u16, list: usize) {
-        self.usual.store((list as u64) << 32 | u64::from(word), Relaxed);
+    pub(super) fn set_usual(&self, word: u16, t: usize) {
+        self.usual.store((t as u64) << 32 | u64::from(word), Relaxed);
     }
 
-    /// The list for single frames of a pageblock with this word, if it is the usual one.
+    /// The index of lists for frames of a pageblock with this word, if it is the usual one.
     #[inline(always)]
-    pub(super) fn usual_list(&self, word: u16) -> Option<usize> {
+    pub(super) fn usual_type(&self, word: u16) -> Option<usize> {
         let usual = self.usual.load(Relaxed);
-        (usual as u32 == u32::from(word)).then_some((usual >> 32) as usize)
+        (usual as u16 == word).then_some((usual >> 32) as usize)
     }
 }
 
@@ -101,10 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_usual_word_has_a_list() {
+    fn only_the_usual_word_has_lists() {
         let gate = Gate::new();
-        assert!((0..=u16::MAX).all(|word| gate.usual_list(word).is_none()));
+        assert!((1..=u16::MAX).all(|word| gate.usual_type(word).is_none()));
+        assert_eq!(gate.usual_type(0), Some(NO_TYPE), "a frame of no zone finds no room");
         gate.set_usual(17, 2);
-        assert_eq!((gate.usual_list(17), gate.usual_list(16)), (Some(2), None));
+        assert_eq!((gate.usual_type(17), gate.usual_type(16)), (Some(2), None));
     }
 }

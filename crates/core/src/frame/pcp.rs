@@ -28,7 +28,9 @@ const EXPIRE_TICKS: u32 = 3;
 
 /// Lists of a set with those that hold nothing: an index in a half-byte needs no check.
 pub(super) const LISTS_ALL: usize = 16;
-/// The list by type of the set's lists (3: none) and order.
+/// The index of lists of a type that sets do not hold.
+pub(super) const NO_TYPE: usize = LISTS_ALL - 1;
+/// The list by index of lists, the lower half of it, and order.
 const LIST_OF: [[u8; LISTS_ALL]; 4] = {
     let mut table = [[LISTS as u8; LISTS_ALL]; 4];
     let mut t = 0;
@@ -48,15 +50,18 @@ const LIST_OF: [[u8; LISTS_ALL]; 4] = {
 #[inline(always)]
 #[must_use]
 pub(super) fn list_of(order: Order, migratetype: Migratetype) -> Option<usize> {
-    let list = list_index(order, migratetype.pcp_list().unwrap_or(3));
+    let list = list_index(order, migratetype.pcp_list().unwrap_or(NO_TYPE));
     (list < LISTS).then_some(list)
 }
 
-/// The list for a block of a type with this index of lists; of those beyond [`LISTS`] if sets hold no
-/// such blocks: they hold nothing.
+/// The list for a block of a type with this index of lists ([`NO_TYPE`] for none); of those beyond
+/// [`LISTS`], which hold nothing, if sets hold no such blocks.
 #[inline(always)]
 #[must_use]
 pub(super) fn list_index(order: Order, t: usize) -> usize {
+    if order.get() == 0 {
+        return t & (LISTS_ALL - 1);
+    }
     LIST_OF[t & 3][order.get() as usize & (LISTS_ALL - 1)] as usize & (LISTS_ALL - 1)
 }
 
