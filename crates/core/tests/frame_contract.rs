@@ -152,7 +152,6 @@ fn false_failure(backend: Backend, cma_count: CmaCount) -> bool {
     zone.cma.push(32_768..65_536);
     let mut config = Config::node(&[ZoneKind::Normal], vec![zone], 1);
     config.backend = backend;
-    config.cma_count = cma_count;
     config.meter = Some(watcher.clone());
     let frames = Arc::new(config.build().unwrap());
     let unmovable = Request::new(Gfp::NOWAIT.with(Gfp::MEMALLOC), Order::ZERO);
@@ -173,6 +172,8 @@ fn false_failure(backend: Backend, cma_count: CmaCount) -> bool {
         spare -= 16;
     }
     assert!(frames.zones()[0].watermark_ok(Order::ZERO, Level::Min, 0, AllocFlags::NONE));
+    // The running allocator is switched.
+    frames.set_cma_count(cma_count);
     assert!(watcher.frames.set(frames.clone()).is_ok());
     // A huge page leaves CMA in one step: 512 frames that are no longer free, still counted as CMA.
     let huge = Request::new(MOVABLE.with(Gfp::MEMALLOC), Order::HUGE);
@@ -521,4 +522,29 @@ fn remote_sets_are_drained_after_three_idle_ticks() {
     assert_eq!(held(), before);
     (0..2).for_each(|_| frames.tick());
     assert!(held() < before, "CPU 0 still holds a frame of node 1");
+}
+
+#[test]
+fn checks_switched_on_find_what_was_spoilt_while_they_were_off() {
+    for backend in BACKENDS {
+        let mut config = Config::flat(16_384, 2);
+        (config.backend, config.checkable) = (backend, true);
+        let frames = config.build().unwrap();
+        let request = Request::new(MOVABLE, Order::ZERO);
+        let table = frames.table().unwrap();
+        let get = || frames.alloc_on(0, &request, &NoHost);
+        let pfn = get().unwrap();
+        table.set_use(pfn, 1, 0, 0);
+        assert!(frames.free_on(0, pfn, Order::ZERO).is_err(), "who holds it is known even so");
+        table.set_use(pfn, 0, 0, 0);
+        frames.free_on(0, pfn, Order::ZERO).unwrap();
+        table.set_use(pfn, 1, 0, 0);
+        assert_eq!(get(), Some(pfn), "off: nobody looks");
+        table.set_use(pfn, 0, 0, 0);
+        frames.free_on(0, pfn, Order::ZERO).unwrap();
+        table.set_use(pfn, 1, 0, 0);
+        frames.set_checks(Checks::OnPop).unwrap();
+        assert!(get().is_some_and(|other| other != pfn), "{backend:?}");
+        assert_eq!(frames.zones()[0].state().bad_frames(), 1);
+    }
 }

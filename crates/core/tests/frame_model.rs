@@ -10,9 +10,13 @@ use ebb_core::frame::{
 };
 use ebb_core::types::Pfn;
 use proptest::prelude::*;
+use proptest::sample;
 
 const FRAMES: u32 = 16 * 1024;
 const CPUS: usize = 3;
+/// Miri takes a thousand times as long.
+const OPS: usize = if cfg!(miri) { 12 } else { 400 };
+const ROUNDS: u32 = if cfg!(miri) { 60 } else { 6000 };
 
 #[derive(Clone, Copy, Debug)]
 enum Op {
@@ -46,6 +50,11 @@ enum Op {
         block: u32,
         kind: u8,
     },
+    /// While it runs: when frames are checked, how CMA is counted.
+    Switch {
+        checks: Checks,
+        cma_count: CmaCount,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -63,10 +72,14 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Tick),
         1 => (0..FRAMES / PAGEBLOCK_PAGES, 0..3u8)
             .prop_map(|(block, kind)| Op::Retype { block, kind }),
+        1 => (sample::select(&Checks::ALL[..]), sample::select(&CmaCount::ALL[..]))
+            .prop_map(|(checks, cma_count)| Op::Switch { checks, cma_count }),
     ]
 }
 
-fn mechanisms() -> impl Strategy<Value = (Backend, Option<PcpRule>, Checks, CmaCount)> {
+type Mechanisms = (Backend, Option<PcpRule>, Checks, CmaCount, bool);
+
+fn mechanisms() -> impl Strategy<Value = Mechanisms> {
     let small = PcpRule::Fixed { high: 32, batch: 8, huge_high: 2, huge_batch: 1 };
     (
         prop_oneof![Just(Backend::Lists), Just(Backend::Bitmaps)],
@@ -76,8 +89,9 @@ fn mechanisms() -> impl Strategy<Value = (Backend, Option<PcpRule>, Checks, CmaC
             Just(Some(PcpRule::FAST)),
             Just(Some(small))
         ],
-        proptest::sample::select(&Checks::ALL[..]),
-        proptest::sample::select(&CmaCount::ALL[..]),
+        sample::select(&Checks::ALL[..]),
+        sample::select(&CmaCount::ALL[..]),
+        any::<bool>(),
     )
 }
 
@@ -89,9 +103,7 @@ impl Census for EvenMoves {
     }
 }
 
-fn machine(
-    (backend, pcp, checks, cma_count): (Backend, Option<PcpRule>, Checks, CmaCount),
-) -> Frames {
+fn machine((backend, pcp, checks, cma_count, checkable): Mechanisms) -> Frames {
     let mut dma = ZoneSpec::new(ZoneKind::Dma, 0..4096);
     dma.reserved.push(0..16);
     let mut normal = ZoneSpec::new(ZoneKind::Normal, 4096..FRAMES - 100);
@@ -102,6 +114,7 @@ fn machine(
     config.pcp = pcp;
     config.checks = checks;
     config.cma_count = cma_count;
+    config.checkable = checkable;
     config.census = Arc::new(EvenMoves);
     config.build().unwrap()
 }
@@ -210,6 +223,14 @@ fn step(frames: &Frames, model: &mut Model, op: Op) {
         }
         Op::Drain { cpu } => frames.drain_cpu(cpu),
         Op::Tick => frames.tick(),
+        Op::Switch { checks, cma_count } => {
+            // Refused where there is no frame table, and then nothing changes.
+            let before = frames.checks();
+            let refused = frames.set_checks(checks).is_err();
+            assert_eq!(refused, frames.table().is_none() && checks != Checks::Off);
+            assert_eq!(frames.checks(), if refused { before } else { checks });
+            frames.set_cma_count(cma_count);
+        }
         Op::Retype { block, kind } => {
             // What a contiguous allocation that fails does to its pageblocks, and no more.
             let pfn = block * PAGEBLOCK_PAGES;
@@ -240,12 +261,12 @@ fn at_rest(frames: &Frames, model: &Model) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 96 }))]
 
     #[test]
     fn no_sequence_of_requests_loses_doubles_or_splits_a_frame(
         how in mechanisms(),
-        ops in prop::collection::vec(op(), 1..400),
+        ops in prop::collection::vec(op(), 1..OPS),
         look in 1..60usize,
     ) {
         let frames = machine(how);
@@ -269,9 +290,9 @@ proptest! {
 
     #[test]
     fn a_single_frame_is_had_from_either_store_or_from_neither(
-        ops in prop::collection::vec((any::<bool>(), 0..3u8, any::<usize>()), 1..300),
+        ops in prop::collection::vec((any::<bool>(), 0..3u8, any::<usize>()), 1..OPS),
     ) {
-        let plain = |backend| machine((backend, None, Checks::Off, CmaCount::InLock));
+        let plain = |backend| machine((backend, None, Checks::Off, CmaCount::InLock, false));
         let stores = [plain(Backend::Lists), plain(Backend::Bitmaps)];
         let mut held: [Vec<Pfn>; 2] = [Vec::new(), Vec::new()];
         for (alloc, kind, pick) in ops {
@@ -303,14 +324,16 @@ proptest! {
 fn threads_that_share_everything_never_share_a_frame() {
     for backend in [Backend::Lists, Backend::Bitmaps] {
         for pcp in [None, Some(PcpRule::Kernel), Some(PcpRule::FAST)] {
-            let frames = machine((backend, pcp, Checks::OnPop, CmaCount::InLock));
+            let frames = machine((backend, pcp, Checks::OnPop, CmaCount::InLock, true));
             let owner: Vec<_> = (0..FRAMES).map(|_| std::sync::atomic::AtomicU32::new(0)).collect();
             std::thread::scope(|scope| {
                 for thread in 1..=4u32 {
                     let (frames, owner) = (&frames, &owner);
                     scope.spawn(move || churn(frames, owner, thread));
                 }
-                for _ in 0..200 {
+                for round in 0..if cfg!(miri) { 8 } else { 200 } {
+                    frames.set_checks(Checks::ALL[round % 4]).unwrap();
+                    frames.set_cma_count(CmaCount::ALL[round % 3]);
                     frames.drain_all();
                     frames.tick();
                     std::thread::yield_now();
@@ -336,7 +359,7 @@ fn churn(frames: &Frames, owner: &[std::sync::atomic::AtomicU32], thread: u32) {
     let hint = thread as usize % CPUS;
     let mut held: Vec<(Pfn, Order)> = Vec::new();
     let mut seed = u64::from(thread) * 0x9e37_79b9;
-    for _ in 0..6000 {
+    for _ in 0..ROUNDS {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let dice = seed >> 33;
         let order = Order::new([0, 0, 0, 1, 2, 3, 9][dice as usize % 7]).unwrap();

@@ -25,6 +25,7 @@ use super::kinds::{AllocFlags, Checks, Gfp, ORDERS, Order, ZoneKind};
 use super::layout::Config;
 use super::pcp::{Pcp, Pressure, list_index, list_of};
 use super::state::{BELOW_HIGH, FreeStore, RECLAIM_ACTIVE, Want, ZoneState};
+use super::switches::Switches;
 use super::sync::{AtomicU64, Mutex, Relaxed, lock};
 use super::watermark::Level;
 use crate::types::Pfn;
@@ -146,7 +147,7 @@ pub struct Frames {
     sets_on: bool,
     /// Hits need nothing but sets, and there are sets: no frame table.
     pub(super) plain: bool,
-    checks: Checks,
+    pub(super) switches: Arc<Switches>,
 }
 
 impl Frames {
@@ -156,6 +157,7 @@ impl Frames {
         mut cpus: Vec<CpuSets>,
         blocks: Arc<BlockMap>,
         table: Option<Arc<FrameTable>>,
+        switches: Arc<Switches>,
     ) -> Self {
         let zonelists = zonelists(config, &zones);
         let plain = table.is_none() && config.pcp.is_some();
@@ -184,7 +186,7 @@ impl Frames {
             light: config.fence.is_some(),
             fence: config.fence.clone(),
             sets_on: config.pcp.is_some(),
-            checks: config.checks,
+            switches,
         }
     }
 
@@ -256,7 +258,7 @@ impl Frames {
         loop {
             let pfn = self.rmqueue_raw(who, zone, want)?;
             let Some(table) = &self.table else { return Some(Pfn(pfn)) };
-            let looked = self.checks != Checks::OnPop || table.sane(pfn, want.order);
+            let looked = self.switches.checks() != Checks::OnPop || table.sane(pfn, want.order);
             if looked && table.mark_used(pfn, want.order) {
                 return Some(Pfn(pfn));
             }
@@ -296,7 +298,9 @@ impl Frames {
     /// Takes from the store and, if that is when checks are due, looks at what came.
     fn take_checked(&self, zone: &Zone, want: &Want, out: &mut [u32]) -> usize {
         let n = zone.store.take(&zone.state, want, out);
-        let Some(table) = self.table.as_ref().filter(|_| self.checks == Checks::AfterLock) else {
+        let Some(table) =
+            self.table.as_ref().filter(|_| self.switches.checks() == Checks::AfterLock)
+        else {
             return n;
         };
         let mut kept = 0;
@@ -385,7 +389,7 @@ impl Frames {
             return fail(BadUse::Foreign);
         }
         if let Some(table) = &self.table {
-            table.mark_free(pfn, order, self.checks == Checks::OnPop)?;
+            table.mark_free(pfn, order, self.switches.checks() == Checks::OnPop)?;
         }
         let sets = &self.cpus[who.cpu];
         if let Some(list) = list_of(order, info.migratetype())

@@ -15,6 +15,7 @@ use super::kinds::{Checks, CmaCount, MAX_BLOCK_PAGES, Migratetype, PAGEBLOCK_PAG
 use super::lists::Lists;
 use super::pcp::{Pcp, PcpRule};
 use super::state::{Census, FreeStore, Meter, NoCensus, ZoneState};
+use super::switches::Switches;
 use super::sync::{AtomicI64, AtomicU32, AtomicU64};
 use super::watermark::{self, BOOST_FACTOR_DEFAULT, SCALE_FACTOR_DEFAULT};
 
@@ -122,9 +123,11 @@ pub struct Config {
     pub backend: Backend,
     /// How per-CPU sets are sized; `None`: there are none.
     pub pcp: Option<PcpRule>,
-    /// When frames are checked.
+    /// When frames are checked, at first.
     pub checks: Checks,
-    /// How free CMA frames are counted.
+    /// Checks can be switched on later: there is a frame table even if they are off.
+    pub checkable: bool,
+    /// How free CMA frames are counted, at first.
     pub cma_count: CmaCount,
     /// Who knows which frames can be moved.
     pub census: Arc<dyn Census>,
@@ -164,6 +167,7 @@ impl Config {
             backend: Backend::default(),
             pcp: Some(PcpRule::FAST),
             checks: Checks::default(),
+            checkable: false,
             cma_count: CmaCount::default(),
             census: Arc::new(NoCensus),
             meter: None,
@@ -224,20 +228,22 @@ impl Config {
         let mut map = BlockMap::new(end);
         assign_blocks(&self, &mut map);
         let map = Arc::new(map);
-        let table = (self.checks != Checks::Off).then(|| Arc::new(FrameTable::new(end)));
+        let table =
+            (self.checkable || self.checks != Checks::Off).then(|| Arc::new(FrameTable::new(end)));
         let low = |(_, z): &(usize, &ZoneSpec)| !z.kind.is_high();
         let lowmem = self.zones().filter(low).map(|(_, z)| managed(z)).sum();
         let min_free = self.min_free_kbytes.unwrap_or_else(|| watermark::min_free_kbytes(lowmem));
         let total: u64 = self.zones().map(|(_, z)| managed(z)).sum();
         let gates = self.cpus.iter().map(|_| Arc::new(Gate::new())).collect();
-        let shared = Shared { map, table, lowmem, min_free, total, gates };
+        let switches = Arc::new(Switches::new(self.checks, self.cma_count));
+        let shared = Shared { map, table, lowmem, min_free, total, gates, switches };
         let mut zones = Vec::new();
         for (index, (node, spec)) in self.zones().enumerate() {
             zones.push(build_zone(&self, &shared, index, node, spec));
         }
         let cpus = self.cpus.iter().zip(&*shared.gates);
         let cpus = cpus.map(|(&node, gate)| build_cpu(&self, &zones, node, gate)).collect();
-        Ok(Frames::assemble(&self, zones, cpus, shared.map, shared.table))
+        Ok(Frames::assemble(&self, zones, cpus, shared.map, shared.table, shared.switches))
     }
 }
 
@@ -248,6 +254,7 @@ struct Shared {
     min_free: u64,
     total: u64,
     gates: Arc<[Arc<Gate>]>,
+    switches: Arc<Switches>,
 }
 
 fn managed(zone: &ZoneSpec) -> u64 {
@@ -324,8 +331,7 @@ fn build_zone(
         bad_frames: AtomicU64::new(0),
         blocks: shared.map.clone(),
         table: shared.table.clone(),
-        checks: config.checks,
-        cma_count: config.cma_count,
+        switches: shared.switches.clone(),
         grouping: shared.total >= u64::from(PAGEBLOCK_PAGES) * Migratetype::ALL.len() as u64,
         census: config.census.clone(),
         meter: config.meter.clone(),

@@ -6,11 +6,15 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::counter::{Counters, ZoneItem};
-use super::{Backend, Config, Frames, Gfp, NoHost, Order, PcpRule, Request};
+use super::state::BELOW_HIGH;
+use super::sync::{Relaxed, full_fence};
+use super::{Backend, Config, Frames, Gfp, NoHost, Order, PcpRule, RemoteFence, Request};
 
 fn model(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
+    // One schedule passes a drain, a few refills and the checks of both: more steps than usual.
+    builder.max_branches = 20_000;
     builder.check(body);
 }
 
@@ -33,11 +37,22 @@ fn deltas_of_one_cpu_shared_by_two_threads_add_up() {
     });
 }
 
-fn small(backend: Backend) -> Frames {
+/// Where a fence on behalf of others exists. Loom has none: both sides have full ones there.
+#[derive(Debug)]
+struct Fence;
+
+impl RemoteFence for Fence {
+    fn heavy(&self) {
+        full_fence();
+    }
+}
+
+fn small(backend: Backend, fence: bool) -> Frames {
     let mut config = Config::flat(1024, 1);
     config.backend = backend;
     config.min_free_kbytes = Some(4);
     config.watermark_boost_factor = 0;
+    config.fence = fence.then(|| std::sync::Arc::new(Fence) as _);
     config.pcp = Some(PcpRule::Fixed { high: 2, batch: 1, huge_high: 0, huge_batch: 1 });
     config.build().unwrap()
 }
@@ -50,9 +65,9 @@ fn everything_is_back(frames: &Frames) {
 }
 
 /// The owner of a CPU takes and frees while somebody else drains its sets.
-fn drain_against_free(backend: Backend) {
+fn drain_against_free(backend: Backend, fence: bool) {
     model(2, move || {
-        let frames = Arc::new(small(backend));
+        let frames = Arc::new(small(backend, fence));
         let request = Request::new(Gfp::HIGHUSER_MOVABLE, Order::ZERO);
         let drainer = {
             let frames = frames.clone();
@@ -73,18 +88,46 @@ fn drain_against_free(backend: Backend) {
 
 #[test]
 fn a_drain_and_frees_lose_nothing_with_lists() {
-    drain_against_free(Backend::Lists);
+    drain_against_free(Backend::Lists, false);
 }
 
 #[test]
 fn a_drain_and_frees_lose_nothing_with_bitmaps() {
-    drain_against_free(Backend::Bitmaps);
+    drain_against_free(Backend::Bitmaps, false);
+}
+
+#[test]
+fn a_drain_and_hits_lose_nothing_where_a_remote_fence_exists() {
+    drain_against_free(Backend::Bitmaps, true);
+}
+
+#[test]
+fn a_drain_and_frees_lose_nothing_with_lists_where_a_remote_fence_exists() {
+    drain_against_free(Backend::Lists, true);
+}
+
+/// Flags come and go from two sides: in the end the gate says what they say.
+#[test]
+fn trouble_at_the_gate_follows_the_flags() {
+    model(3, || {
+        let frames = Arc::new(small(Backend::Bitmaps, true));
+        let other = {
+            let frames = frames.clone();
+            thread::spawn(move || frames.set_reclaim_active(0, 0, true))
+        };
+        let state = &frames.zones()[0].state;
+        state.set_flag(BELOW_HIGH);
+        state.clear_flag(BELOW_HIGH);
+        other.join().unwrap();
+        assert_eq!(frames.cpus[0].gate.enter(), state.flags.load(Relaxed) == 0);
+        frames.cpus[0].gate.leave();
+    });
 }
 
 #[test]
 fn a_claimed_cpu_and_a_caller_that_names_it_never_share_a_frame() {
     model(2, || {
-        let frames = Arc::new(small(Backend::Bitmaps));
+        let frames = Arc::new(small(Backend::Bitmaps, false));
         let request = Request::new(Gfp::HIGHUSER_MOVABLE, Order::ZERO);
         let guest = {
             let frames = frames.clone();

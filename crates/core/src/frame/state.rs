@@ -17,6 +17,7 @@ use super::checks::FrameTable;
 use super::counter::{Counters, ZoneItem};
 use super::gate::Gate;
 use super::kinds::{AllocFlags, Checks, CmaCount, Migratetype, Order, ZoneKind};
+use super::switches::Switches;
 use super::sync::{AcqRel, Acquire, AtomicI64, AtomicU32, AtomicU64, Relaxed};
 use super::watermark::{self, BlocksFree, Level, Marks, ZoneView};
 
@@ -107,8 +108,7 @@ pub struct ZoneState {
     pub(super) bad_frames: AtomicU64,
     pub(super) blocks: Arc<BlockMap>,
     pub(super) table: Option<Arc<FrameTable>>,
-    pub(super) checks: Checks,
-    pub(super) cma_count: CmaCount,
+    pub(super) switches: Arc<Switches>,
     pub(super) grouping: bool,
     pub(super) census: Arc<dyn Census>,
     pub(super) meter: Option<Arc<dyn Meter>>,
@@ -324,6 +324,8 @@ pub(super) struct Refill<'a> {
     cpu: usize,
     order: Order,
     before: Totals,
+    checked: bool,
+    cma_count: CmaCount,
 }
 
 impl<'a> Refill<'a> {
@@ -331,24 +333,31 @@ impl<'a> Refill<'a> {
         if let Some(meter) = &zone.meter {
             meter.locked();
         }
-        Self { zone, cpu: want.cpu, order: want.order, before }
+        Self {
+            zone,
+            cpu: want.cpu,
+            order: want.order,
+            before,
+            checked: zone.switches.checks() == Checks::UnderLock,
+            cma_count: zone.switches.cma_count(),
+        }
     }
 
     /// Whether there is anything to do per block: if not, a store may skip
     /// [`accept`](Self::accept).
     #[inline]
     pub(super) fn looks_at_blocks(&self) -> bool {
-        self.zone.checks == Checks::UnderLock || self.zone.cma_count == CmaCount::PerPage
+        self.checked || self.cma_count == CmaCount::PerPage
     }
 
     /// Looks at one block taken off the free lists; false: it is unfit and must be dropped.
     #[inline]
     pub(super) fn accept(&self, pfn: u32) -> bool {
         let zone = self.zone;
-        if zone.cma_count == CmaCount::PerPage && zone.blocks.migratetype(pfn) == Migratetype::Cma {
+        if self.cma_count == CmaCount::PerPage && zone.blocks.migratetype(pfn) == Migratetype::Cma {
             zone.counters.add(self.cpu, ZoneItem::FreeCma, -i64::from(self.order.pages()));
         }
-        if zone.checks == Checks::UnderLock
+        if self.checked
             && let Some(table) = &zone.table
             && !table.sane(pfn, self.order)
         {
@@ -361,9 +370,9 @@ impl<'a> Refill<'a> {
     /// Counts what was taken, still under the lock. Returns what [`finish`](Self::finish) is due.
     #[inline]
     pub(super) fn count(self, after: &Totals) -> LateCount<'a> {
-        let in_lock = self.zone.cma_count == CmaCount::InLock;
+        let in_lock = self.cma_count == CmaCount::InLock;
         self.zone.count(self.cpu, &self.before, after, in_lock);
-        let late = match self.zone.cma_count {
+        let late = match self.cma_count {
             CmaCount::AfterUnlock => after.cma - self.before.cma,
             _ => 0,
         };

@@ -1,0 +1,110 @@
+//! The choices that can change while the allocator runs: when frames are checked, how free CMA frames
+//! are counted.
+//!
+//! Whoever fills a set reads them once, at the start, and keeps to what it read: a change in the
+//! middle of a refill takes effect with the next one, and no frame is counted twice or not at all.
+
+use std::fmt;
+
+use super::frames::Frames;
+use super::kinds::{Checks, CmaCount};
+use super::sync::{AtomicU32, Relaxed};
+
+/// See the head of the file.
+#[derive(Debug)]
+pub(super) struct Switches {
+    checks: AtomicU32,
+    cma_count: AtomicU32,
+}
+
+/// Frames cannot be checked: there is no frame table (see `Config::checkable`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NoTable;
+
+impl fmt::Display for NoTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("frames cannot be checked: the allocator was built without a frame table")
+    }
+}
+
+impl std::error::Error for NoTable {}
+
+impl Switches {
+    pub(super) fn new(checks: Checks, cma_count: CmaCount) -> Self {
+        Self { checks: AtomicU32::new(checks as u32), cma_count: AtomicU32::new(cma_count as u32) }
+    }
+
+    #[inline]
+    pub(super) fn checks(&self) -> Checks {
+        Checks::ALL[self.checks.load(Relaxed) as usize & 3]
+    }
+
+    #[inline]
+    pub(super) fn cma_count(&self) -> CmaCount {
+        match self.cma_count.load(Relaxed) {
+            0 => CmaCount::PerPage,
+            1 => CmaCount::InLock,
+            _ => CmaCount::AfterUnlock,
+        }
+    }
+}
+
+impl Frames {
+    /// When frames are checked.
+    #[must_use]
+    pub fn checks(&self) -> Checks {
+        self.switches.checks()
+    }
+
+    /// Changes when frames are checked, while others allocate and free. An allocator that was built
+    /// with checks, or to be checkable, goes on following who holds which frame while they are off.
+    pub fn set_checks(&self, checks: Checks) -> Result<(), NoTable> {
+        if self.table.is_none() && checks != Checks::Off {
+            return Err(NoTable);
+        }
+        self.switches.checks.store(checks as u32, Relaxed);
+        Ok(())
+    }
+
+    /// How free CMA frames are counted.
+    #[must_use]
+    pub fn cma_count(&self) -> CmaCount {
+        self.switches.cma_count()
+    }
+
+    /// Changes how free CMA frames are counted, while others allocate and free.
+    pub fn set_cma_count(&self, how: CmaCount) {
+        self.switches.cma_count.store(how as u32, Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::frame::Config;
+
+    #[test]
+    fn every_choice_is_read_back() {
+        let switches = Switches::new(Checks::Off, CmaCount::default());
+        for checks in Checks::ALL {
+            switches.checks.store(checks as u32, Relaxed);
+            assert_eq!(switches.checks(), checks);
+        }
+        for how in CmaCount::ALL {
+            switches.cma_count.store(how as u32, Relaxed);
+            assert_eq!(switches.cma_count(), how);
+        }
+    }
+
+    #[test]
+    fn checks_need_a_table() {
+        let plain = Config::flat(2048, 1).build().unwrap();
+        assert_eq!(plain.set_checks(Checks::OnPop), Err(NoTable));
+        assert_eq!(plain.set_checks(Checks::Off), Ok(()));
+        let mut config = Config::flat(2048, 1);
+        config.checkable = true;
+        let frames = config.build().unwrap();
+        assert_eq!((frames.checks(), frames.set_checks(Checks::OnPop)), (Checks::Off, Ok(())));
+        assert_eq!(frames.checks(), Checks::OnPop);
+    }
+}
