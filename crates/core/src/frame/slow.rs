@@ -30,8 +30,10 @@ enum OomVerdict {
 
 impl Frames {
     pub(super) fn alloc_slow(&self, fast: Attempt<'_>, host: &dyn Host) -> Option<Pfn> {
-        let request = fast.request;
-        let mut attempt = Attempt { level: Level::Min, flags: min_flags(request), ..fast };
+        // Dirty limits spread pages over nodes; they are no reason to reclaim, nor to fail.
+        let request = Request { gfp: fast.request.gfp.without(Gfp::WRITE), ..*fast.request };
+        let request = &request;
+        let mut attempt = Attempt { request, level: Level::Min, flags: min_flags(request), ..fast };
         self.wake_kswapds(&attempt, host);
         if let Some(pfn) = self.try_freelists(&attempt, host) {
             return Some(pfn);

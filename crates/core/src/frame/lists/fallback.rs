@@ -134,3 +134,28 @@ impl Buddy {
         None
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use Migratetype::{Movable, Reclaimable, Unmovable};
+
+    #[test]
+    fn half_of_a_pageblock_must_be_free_or_alike() {
+        let worth = |t, from, free, movable| worth_claiming(t, from, free, movable, true);
+        // A movable request counts what can be moved as alike.
+        assert!(worth(Movable, Unmovable, 100, 156) && !worth(Movable, Unmovable, 100, 155));
+        // Any other, in a movable block, what is neither free nor movable.
+        assert!(worth(Unmovable, Movable, 100, 256) && !worth(Unmovable, Movable, 100, 257));
+        // Between the other two nothing is alike.
+        assert!(worth(Reclaimable, Unmovable, 256, 0) && !worth(Reclaimable, Unmovable, 255, 255));
+        assert!(worth_claiming(Reclaimable, Unmovable, 0, 0, false), "without grouping always");
+    }
+
+    #[test]
+    fn small_blocks_change_hands_only_for_requests_that_stay() {
+        assert!(may_claim(4, Movable, true) && !may_claim(3, Movable, true));
+        assert!(may_claim(0, Unmovable, true) && may_claim(0, Reclaimable, true));
+        assert!(may_claim(0, Movable, false), "without grouping always");
+    }
+}
