@@ -1,7 +1,7 @@
 //! Where frame numbers come from: the page-frame allocator.
 //!
 //! ```text
-//! 0 .. limit            the zone of the budget; its watermarks are the budget's
+//! 0 .. limit            the zone of the budget (its first 4 GiB); its watermarks are the budget's
 //! from there on         what is beyond the budget, added section by section as it is needed
 //! ```
 //! Pages can outnumber the budget: a forked child's pages have frames of their own here while the
@@ -17,8 +17,9 @@ use crate::types::Pfn;
 const SECTION: u32 = if cfg!(miri) { 1 << 11 } else { 1 << 18 };
 /// Zones start at multiples of this.
 const ALIGN: u32 = 1024;
-/// The largest zone: 4 TiB. A budget beyond that is as good as none.
-const ZONE_MAX: u64 = 1 << 30;
+/// The largest zone: 4 GiB, from where on watermarks grow no more. The other frames of a larger budget
+/// come section by section, so that a budget that is never used costs nothing.
+const ZONE_MAX: u64 = 1 << 20;
 
 /// See the head of the file.
 #[derive(Debug)]
@@ -27,13 +28,16 @@ pub struct Stock {
     /// The first number beyond the zone.
     beyond: u32,
     sections: Vec<Frames>,
+    /// So many sections from the first on have nothing free.
+    full: usize,
 }
 
 impl Stock {
     /// A stock with a zone of `limit` frames.
     pub fn new(limit: u64) -> Self {
         let pages = limit.clamp(1, ZONE_MAX) as u32;
-        Self { zone: allocator(pages), beyond: pages.next_multiple_of(ALIGN), sections: Vec::new() }
+        let beyond = pages.next_multiple_of(ALIGN);
+        Self { zone: allocator(pages), beyond, sections: Vec::new(), full: 0 }
     }
 
     /// The watermarks of the zone.
@@ -53,12 +57,13 @@ impl Stock {
     #[cold]
     fn take_beyond(&mut self) -> Pfn {
         loop {
-            for (section, first) in self.sections.iter_mut().zip((self.beyond..).step_by(STEP)) {
-                if let Some(pfn) = section.alloc_alone() {
-                    return Pfn(first + pfn.0);
-                }
+            if self.full == self.sections.len() {
+                self.sections.push(allocator(SECTION));
             }
-            self.sections.push(allocator(SECTION));
+            if let Some(pfn) = self.sections[self.full].alloc_alone() {
+                return Pfn(self.beyond + self.full as u32 * SECTION + pfn.0);
+            }
+            self.full += 1;
         }
     }
 
@@ -67,7 +72,11 @@ impl Stock {
     pub fn give(&mut self, pfn: Pfn) {
         let given = match pfn.0.checked_sub(self.beyond) {
             None => self.zone.free_alone(pfn),
-            Some(at) => self.sections[(at / SECTION) as usize].free_alone(Pfn(at % SECTION)),
+            Some(at) => {
+                let section = (at / SECTION) as usize;
+                self.full = self.full.min(section);
+                self.sections[section].free_alone(Pfn(at % SECTION))
+            }
         };
         // Who gave it back has just read its descriptor, which says that it is in use.
         if let Err(bad) = given {
@@ -86,8 +95,6 @@ impl Stock {
         self.sections.iter().try_for_each(Frames::check)
     }
 }
-
-const STEP: usize = SECTION as usize;
 
 /// One zone, used by whoever holds the resident set. Its watermarks lie closer together than the
 /// kernel's on a small machine: every page of the reserve is a page that the program does without.
@@ -122,6 +129,9 @@ mod tests {
             assert!(pfn.0 >= 2048 && held.insert(pfn), "{pfn:?} twice");
         }
         assert_eq!(stock.in_use(), (1500, u64::from(SECTION) + 10));
+        let early = Pfn(2048 + 7);
+        stock.give(early);
+        assert_eq!(stock.take(), early, "the first section with a free one");
         for pfn in held.drain() {
             stock.give(pfn);
         }
@@ -149,6 +159,7 @@ mod tests {
         assert_eq!(at(4096), [16, 48, 80]);
         assert_eq!(at(65_536), [256, 773, 1290]);
         assert_eq!(at(1 << 20), [1024, 3121, 5218]);
+        assert_eq!(at(1 << 40), [1024, 3121, 5218]);
         assert_eq!(at(100), [8, 24, 40]);
         assert_eq!(at(1), [8, 10, 12]);
     }
