@@ -548,3 +548,27 @@ fn checks_switched_on_find_what_was_spoilt_while_they_were_off() {
         assert_eq!(frames.zones()[0].state().bad_frames(), 1);
     }
 }
+
+#[test]
+fn drain_all_empties_the_sets_of_every_order_and_type() {
+    for backend in BACKENDS {
+        for pcp in [PcpRule::Kernel, PcpRule::FAST] {
+            let mut config = Config::flat(262_144, 2);
+            (config.backend, config.pcp) = (backend, Some(pcp));
+            let frames = config.build().unwrap();
+            for kind in [Gfp::NOWAIT, MOVABLE, Gfp::NOWAIT.with(Gfp::RECLAIMABLE)] {
+                for o in [0, 1, 2, 3, 9] {
+                    let request = Request::new(kind, order(o));
+                    let pfn = frames.alloc_on(1, &request, &NoHost).unwrap();
+                    frames.drain_all();
+                    assert_eq!(frames.pages_in_sets(0), 0, "{backend:?} {pcp:?} order {o}");
+                    frames.free_on(1, pfn, order(o)).unwrap();
+                    assert_eq!(frames.pages_in_sets(0), u64::from(order(o).pages()));
+                    frames.drain_all();
+                    assert_eq!(frames.pages_in_sets(0), 0, "{backend:?} {pcp:?} order {o}");
+                }
+            }
+            assert_eq!(frames.check(), Ok(()));
+        }
+    }
+}

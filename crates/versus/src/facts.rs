@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ebb_bench::alloc::{Cell, Ebb, HoldTimes, Load, Mechanisms, Pattern, measure, median};
+use ebb_bench::alloc::{
+    Cell, Contender as _, Ebb, HoldTimes, Load, Mechanisms, Pattern, measure, median,
+};
 use ebb_core::frame::{Checks, Config, Gfp, NoHost, Order, PcpRule, Request};
 
 const GIB: u32 = 1 << 18;
@@ -31,11 +33,14 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
     let machines: Vec<Ebb> = modes.iter().map(build).collect::<Result<_, _>>()?;
     let mut medians = [[Cell::default(); 4]; 2];
     for threads in [1, 2] {
-        let blocks = 2048 / threads;
-        let load = Load { threads, order: 9, blocks, pattern: Pattern::Bulk, passes: 2 };
+        // A short phase for two: who starts together is at it together. Sets are empty at the start,
+        // so that blocks come from refills.
+        let (blocks, passes) = if threads == 1 { (2048, 2) } else { (512, 1) };
+        let load = Load { threads, order: 9, blocks, pattern: Pattern::Bulk, passes };
         let mut samples = [const { Vec::new() }; 4];
-        for _ in 0..=rounds {
+        for _ in 0..=5 * rounds {
             for (machine, samples) in machines.iter().zip(&mut samples) {
+                machine.settle();
                 samples.push(measure(machine, &load));
             }
         }
@@ -70,8 +75,8 @@ fn checks(rounds: usize) -> Result<Vec<String>, String> {
     ));
     let moved = two[0].get_wall / two[1].get_wall;
     lines.push(format!(
-        "{}: lists, order 9, two threads: checks after the lock {moved:.2}x cheaper get by the \
-         wall than under it (least of the rounds), goal 2x",
+        "{}: lists, order 9, two threads: checks after the lock {moved:.2}x cheaper get than under \
+         it, goal 2x (on the wall, from the first start to the last end, least of the rounds)",
         verdict(moved >= 2.0)
     ));
     Ok(lines)

@@ -88,15 +88,28 @@ pub struct Cell {
     pub get: f64,
     /// Per block given back.
     pub put: f64,
-    /// Per block taken, by the clock on the wall: what waiting for a lock costs shows only here.
+    /// Per block taken by any of the threads, on the clock on the wall, from the first thread's start
+    /// to the last one's end: what waiting for a lock costs shows only here.
     pub get_wall: f64,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Spent {
     get: u64,
     put: u64,
-    get_wall: u64,
+    /// By pass: when blocks began to be taken, and when the last was.
+    taking: Vec<(Instant, Instant)>,
+}
+
+/// From the first start to the last end of each pass, summed, in nanoseconds.
+fn wall(spent: &[Spent]) -> u64 {
+    let passes = spent.iter().map(|s| s.taking.len()).max().unwrap_or(0);
+    let span = |pass: usize| {
+        let of_pass = || spent.iter().filter_map(|s| s.taking.get(pass));
+        let from = of_pass().map(|t| t.0).min()?;
+        Some(of_pass().map(|t| t.1).max()?.duration_since(from).as_nanos() as u64)
+    };
+    (0..passes).filter_map(span).sum()
 }
 
 /// Runs `load` once; CPU time per operation over all threads.
@@ -116,7 +129,8 @@ pub fn measure<C: Contender>(contender: &C, load: &Load) -> Cell {
     });
     let operations = (load.threads * load.blocks * load.passes) as f64;
     let total = |part: fn(&Spent) -> u64| spent.iter().map(part).sum::<u64>() as f64 / operations;
-    Cell { get: total(|s| s.get), put: total(|s| s.put), get_wall: total(|s| s.get_wall) }
+    let get_wall = wall(&spent) as f64 / operations;
+    Cell { get: total(|s| s.get), put: total(|s| s.put), get_wall }
 }
 
 fn one_thread<W: Worker>(
@@ -138,11 +152,11 @@ fn one_thread<W: Worker>(
             spent.get += thread_time_ns() - from;
             continue;
         }
-        let wall = Instant::now();
+        let began = Instant::now();
         let from = thread_time_ns();
         take(worker, load.order, &mut held);
         spent.get += thread_time_ns() - from;
-        spent.get_wall += wall.elapsed().as_nanos() as u64;
+        spent.taking.push((began, Instant::now()));
         match load.pattern {
             Pattern::Random => held = shuffle.iter().map(|&i| held[i as usize]).collect(),
             Pattern::Cross => {
@@ -267,6 +281,16 @@ mod tests {
             assert_eq!(sum, gets * (gets + 1) / 2, "{pattern:?}");
             assert!(cell.get > 0.0 && cell.put > 0.0);
         }
+    }
+
+    #[test]
+    fn the_wall_is_from_the_first_start_to_the_last_end() {
+        let zero = Instant::now();
+        let at = |ms| zero + std::time::Duration::from_millis(ms);
+        let of = |taking| Spent { taking, ..Spent::default() };
+        let apart = [of(vec![(at(0), at(3)), (at(20), at(21))]), of(vec![(at(5), at(9))])];
+        assert_eq!(wall(&apart), 10_000_000);
+        assert_eq!(wall(&[]), 0);
     }
 
     #[test]
