@@ -28,6 +28,14 @@ fn taking_memory_above_high_is_slowed_down() {
     assert!(outcome.figure("throttled_us") > 0, "nobody was slowed down: {}", outcome.stderr);
 }
 
+/// Ebb's tables grow with what is used, not with what may be.
+#[test]
+fn a_limit_far_beyond_the_machine_costs_nothing() {
+    let outcome = Launch::program("verify", "16 2 3 1").limit(1 << 43).run();
+    outcome.expect_code(0);
+    assert!(outcome.peak.own < 16 * MIB, "Ebb itself held {}", outcome.peak.own);
+}
+
 #[test]
 fn three_processes_share_one_limit() {
     let hog = ebb_e2e::build::program("hog").display().to_string();
