@@ -179,6 +179,63 @@ fn slots_of_pages_that_were_touched_while_they_were_written_come_back() {
     }
 }
 
+const FILES: &str = r#"
+name = "files"
+title = "pages of files written whole"
+source = "none"
+[machine]
+frames = 8192
+cpus = 2
+[[memcg]]
+name = "m"
+limit = 0.5
+[[workload]]
+name = "fio"
+memcg = "m"
+[workload.fio]
+jobs = 2
+data = 2.0
+pattern = "sequential"
+writes = 1.0
+op_ns = 1000
+warm = 1.0
+ops = 2.0
+[measure]
+metric = "ops_per_s"
+[[arm]]
+name = "classic"
+set = ["preset=classic"]
+[[arm]]
+name = "ebb"
+"#;
+
+#[test]
+fn a_page_written_whole_was_not_missed() {
+    for preset in ["preset=classic", "preset=k618", "preset=ebb"] {
+        let of = |writes: &str| {
+            let pairs = [preset.to_owned(), format!("workload.writes={writes}")];
+            run_once(&Scenario::with(FILES, &pairs).unwrap(), 1, 0).unwrap().0
+        };
+        let (written, read) = (of("1.0"), of("0.0"));
+        assert!(written["pgsteal_file"] > 1000.0 && read["refaults"] > 1000.0, "{preset}");
+        assert_eq!(written["refaults"], 0.0, "{preset}");
+    }
+}
+
+#[test]
+fn with_swap_full_pages_whose_copy_is_there_can_still_go() {
+    // Many threads have written out more than they could free; the copies fill the device.
+    let pairs = [
+        "machine.frames=4096",
+        "machine.swap={ kind = 'nvme', pages = 2048 }",
+        "workload.data=0.35",
+        "workload.threads=64",
+        "workload.writes=1.0",
+        "preset=classic",
+    ];
+    assert_eq!(bare(&pairs, "oom_kills"), 0.0);
+}
+
 fn page() -> String {
     let scenario = Scenario::parse("small.toml", SMALL).unwrap();
     let text = SMALL.to_owned();

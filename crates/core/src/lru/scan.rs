@@ -119,6 +119,9 @@ pub struct Scan {
     pub root: bool,
     /// Lists are scanned by `size >> priority`.
     pub priority: u8,
+    /// ... as if they were 2^lift times as long: a machine scaled down to so few pages that the
+    /// gentlest share of them is none is scanned like one that is not.
+    pub lift: u8,
     /// Pages wanted.
     pub target: u64,
     /// The order of the allocation behind it.
@@ -168,6 +171,7 @@ impl Scan {
             who,
             root,
             priority: DEF_PRIORITY,
+            lift: 0,
             target,
             order: 0,
             swappiness,
@@ -189,6 +193,15 @@ impl Scan {
             file_taken: 0,
             walk_ready: false,
         }
+    }
+
+    /// How many of `size` pages this pass scans.
+    #[must_use]
+    pub fn share_of(&self, size: u64) -> u64 {
+        if self.lift >= self.priority {
+            return size;
+        }
+        size >> (self.priority - self.lift)
     }
 
     /// The swappiness in force.
@@ -243,6 +256,16 @@ mod tests {
         assert_eq!(s.token(), (1 << Shadow::TOKEN_BITS) - 1, "the token is truncated");
         assert!(s.0 < 1 << 63);
         assert_eq!(Shadow::TOKEN_BITS, 40);
+    }
+
+    #[test]
+    fn a_small_machine_scans_as_large_a_share_as_a_large_one() {
+        let mut sc = Scan::new(Who::Direct, true, 32, 60);
+        assert_eq!((sc.share_of(1 << 18), sc.share_of(1 << 11)), (64, 0));
+        sc.lift = 4;
+        assert_eq!((sc.share_of(1 << 14), sc.share_of(1 << 11)), (64, 8));
+        sc.priority = 2;
+        assert_eq!(sc.share_of(1000), 1000, "never more than there are");
     }
 
     #[test]

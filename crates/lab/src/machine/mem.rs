@@ -150,6 +150,8 @@ pub struct Mem {
     pub spent: Spent,
     /// Pages of files read ahead at most.
     pub read_ahead: u64,
+    /// How much longer the lists of the machine that this one stands for are: see [`ebb_core::lru::Scan`].
+    pub lift: u8,
     /// kswapd was asked for.
     pub kswapd_wanted: std::cell::Cell<Option<usize>>,
     zone_ends: Vec<u32>,
@@ -223,6 +225,7 @@ impl Mem {
             costs,
             spent: Spent::default(),
             read_ahead: WINDOW_FILE,
+            lift: 0,
             kswapd_wanted: std::cell::Cell::new(None),
             zone_ends,
             marks: [0; COUNTED.len()],
@@ -314,8 +317,12 @@ impl Mem {
     }
 
     fn touch_fd(&mut self, space: usize, page: u64, pfn: Pfn, access: Access, now: u64) {
-        if access.writes() && !self.folios.word(pfn).has(Word::DIRTY) {
-            self.dirty_file(pfn, now);
+        if access.writes() {
+            // As in the kernel, to be written through a descriptor is no use that would count.
+            if !self.folios.word(pfn).has(Word::DIRTY) {
+                self.dirty_file(pfn, now);
+            }
+            return;
         }
         if self.last_fd == (space, page) {
             return;
@@ -543,7 +550,8 @@ impl Mem {
         let memcg = &mut self.memcgs[id];
         self.folios.init(pfn, word, memcg.lruvec.memcg(), tree.id(), Vpn(page));
         let in_fault = access.mapped() && region.recency;
-        if let Some(s) = shadow {
+        // Nobody missed the old content of a page that is written whole: that is no refault.
+        if let Some(s) = shadow.filter(|_| access != Access::FdWrite) {
             memcg.lruvec.refault(&cx, pfn, Shadow(s), in_fault);
         }
         if in_fault {

@@ -32,6 +32,8 @@ pub struct Outflow {
     pub swap: Option<Device>,
     /// Anonymous pages with a stored copy.
     pub slots: u64,
+    /// Whether pages in memory have been met that have a copy and nobody uses.
+    pub(super) stored_here: bool,
     /// Frames that compressed memory occupies.
     pub pool: Vec<Pfn>,
     /// Until when a frame is being read into, by frame.
@@ -85,6 +87,7 @@ impl Outflow {
             charged: Vec::new(),
             swap,
             slots: 0,
+            stored_here: false,
             pool: Vec::new(),
             ready_ns: vec![0; table as usize],
             started: Vec::new(),

@@ -201,8 +201,11 @@ impl Mem {
     }
 
     fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) {
-        let room = self.out.swap_has_room();
+        // With swap full, pages whose copy is there already can still go.
+        let room = self.out.swap_has_room() || self.out.stored_here;
         sc.may_swap &= room;
+        sc.lift = self.lift;
+        sc.file_is_tiny = memcg.is_none() && self.files_are_few();
         let cx = cx!(self, now);
         match memcg {
             Some(id) => {
@@ -211,6 +214,13 @@ impl Mem {
             }
             None => self.lru.shrink(&cx, sc, &mut self.out),
         }
+    }
+
+    /// Whether all files and all free frames would not balance the machine: files are left alone then.
+    fn files_are_few(&self) -> bool {
+        let files: u64 = self.memcgs.iter().map(|m| m.lruvec.total(LruType::File)).sum();
+        let high: u64 = self.out.frames.zones().iter().map(|z| z.state().marks().high).sum();
+        files <= high && files + self.free_pages() <= high
     }
 
     /// Ends a reclaim run. Returns what it cost.
@@ -229,6 +239,7 @@ impl Mem {
     /// when it looks for a free one: some frames further each time.
     fn recover_slots(&mut self) {
         let full = self.out.swap.as_ref().is_some_and(|d| self.out.slots * 2 > d.pages_max);
+        self.out.stored_here = false;
         if !full {
             return;
         }
@@ -247,6 +258,7 @@ impl Mem {
                 self.folios.clear(pfn, Word::SWAPCACHE);
                 self.out.drop_slot();
             }
+            self.out.stored_here |= kept && !w.has(Word::MAPPED);
         }
     }
 

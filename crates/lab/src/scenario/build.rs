@@ -19,6 +19,10 @@ const KIND_NAMES: [&str; 4] = ["read", "write", "alloc", "other"];
 /// The kernel keeps no less free than this, whatever the size of the machine.
 const MIN_FREE_KBYTES: u64 = 128;
 
+/// The scaling rule asks for 2^18 frames at least. Of a smaller machine as large a part is scanned in one
+/// pass as of one of that size; its lists would be divided down to no pages at all.
+const FRAMES_LOG_MIN: u32 = 18;
+
 /// What one run measured.
 pub type Metrics = BTreeMap<String, f64>;
 
@@ -57,6 +61,9 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     }
     let mut mem = Mem::new(out, Device::new(&disk), tun, s.costs.clone(), seed);
     mem.read_ahead = s.machine.read_ahead;
+    if s.machine.gb.is_some() {
+        mem.lift = FRAMES_LOG_MIN.saturating_sub(s.machine.frames.ilog2()) as u8;
+    }
     let limits: Vec<Option<f64>> =
         if s.memcg.is_empty() { vec![None] } else { s.memcg.iter().map(|m| m.limit).collect() };
     mem.flusher = Flusher::new(&s.machine.dirty);

@@ -40,7 +40,7 @@ pub(super) fn round(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Round {
             || inactive_is_low(v, cx, ty)
     });
     let file = c.seen_size(v, cx, 2);
-    let cache_trim = file >> sc.priority > 0 && !may_deactivate[1] && !sc.cache_trim_off;
+    let cache_trim = sc.share_of(file) > 0 && !may_deactivate[1] && !sc.cache_trim_off;
     Round { may_deactivate, cache_trim }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn scan_counts(v: &Lruvec, sc: &Scan, round: Round) -> [u64; 4] {
     std::array::from_fn(|i| {
         let ty = if i < 2 { LruType::Anon } else { LruType::File };
         let size = v.size(ty, i % 2 == 1);
-        let mut n = sc.protection.apply(size).min(size) >> sc.priority;
+        let mut n = sc.share_of(sc.protection.apply(size).min(size));
         if n == 0 && !v.online() {
             n = size.min(super::super::scan::SWAP_CLUSTER_MAX);
         }
@@ -88,7 +88,7 @@ fn mode(v: &Lruvec, sc: &Scan, round: Round) -> Mode {
         Mode::Equal
     } else if sc.file_is_tiny
         && !round.may_deactivate[0]
-        && v.size(LruType::Anon, false) >> sc.priority > 0
+        && sc.share_of(v.size(LruType::Anon, false)) > 0
     {
         Mode::Only(LruType::Anon)
     } else if round.cache_trim {

@@ -54,7 +54,7 @@ fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u
     let seq = v.r#gen.max_seq();
     if probation::due(v, cx, swappiness, sc.zone).is_some() {
         let size = v.r#gen.evictable_pages(swappiness);
-        return Some(sc.protection.apply(size) >> sc.priority);
+        return Some(sc.share_of(sc.protection.apply(size)));
     }
     let (needed, size) = aging_needed(v, swappiness);
     if size > 0 && !v.online() {
@@ -62,7 +62,7 @@ fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u
     }
     let size = sc.protection.apply(size);
     if !needed || sc.priority == DEF_PRIORITY {
-        return Some(size >> sc.priority);
+        return Some(sc.share_of(size));
     }
     if try_inc_max_seq(v, cx, sc, seq, swappiness, false) { None } else { Some(0) }
 }
@@ -107,7 +107,7 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
         return true;
     }
     let all = v.r#gen.evictable_pages(swappiness);
-    let mut left = if v.online() { sc.protection.apply(all) >> sc.priority } else { all };
+    let mut left = if v.online() { sc.share_of(sc.protection.apply(all)) } else { all };
     let mut rotate = false;
     while left > 0 {
         let aged = should_age(v, cx, sc, swappiness);

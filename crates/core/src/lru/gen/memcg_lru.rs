@@ -252,7 +252,7 @@ impl MemcgLru {
             let inactive = |ty: LruType| s.members.iter().map(|m| m.lruvec.size(ty, false)).sum();
             let file: u64 = inactive(LruType::File);
             let anon: u64 = if sc.swappiness_now() > 0 { inactive(LruType::Anon) } else { 0 };
-            sc.priority = initial_priority(file + anon, sc.target);
+            sc.priority = initial_priority((file + anon) << sc.lift, sc.target);
         }
     }
 
@@ -273,7 +273,7 @@ impl MemcgLru {
 }
 
 fn sizable(v: &Lruvec, sc: &Scan) -> bool {
-    v.r#gen.evictable_pages(sc.swappiness_now()) >> sc.priority > 0
+    sc.share_of(v.r#gen.evictable_pages(sc.swappiness_now())) > 0
 }
 
 /// The priority at which one pass over `reclaimable` pages is about `target`.
