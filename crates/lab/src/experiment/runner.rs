@@ -120,10 +120,13 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
     Ok(planned)
 }
 
-/// Each arm's scenario: the file, the case, the arm, the command line; the later wins.
+/// Each arm's scenario: the file, the case, the arm, the command line; the later wins. Arms that are the
+/// user's own come last: a preset set for all of them must not undo what they compare.
 fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, ScenarioError> {
     let side = |arm: &ArmSpec| {
-        let pairs: Vec<String> = case.iter().chain(&arm.set).chain(&job.set).cloned().collect();
+        let (first, last) =
+            if job.arms.is_some() { (&job.set, &arm.set) } else { (&arm.set, &job.set) };
+        let pairs: Vec<String> = case.iter().chain(first).chain(last).cloned().collect();
         let scenario = Scenario::with(&job.text, &pairs)?;
         Ok(Side { name: arm.name.clone(), pairs, scenario })
     };
@@ -236,4 +239,31 @@ fn spread(
         done.push(result.unwrap_or(Err("a run was lost".into())).map_err(anyhow::Error::msg)?);
     }
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::BUILTIN;
+
+    #[test]
+    fn a_preset_for_all_does_not_undo_what_is_compared() {
+        let text = BUILTIN[0].text.to_owned();
+        let arm = |pair: &str| ArmSpec { name: pair.into(), set: vec![pair.into()] };
+        let job = |arms| Job {
+            scenario: Scenario::parse("x.toml", &text).unwrap(),
+            text: text.clone(),
+            set: vec!["preset=k612".into()],
+            arms,
+            seeds: 2,
+            first_seed: 0,
+            samples: 0,
+        };
+        let last = |arms| {
+            let planned = plan(&job(arms)).unwrap();
+            planned[0].sides[1].pairs.last().cloned().unwrap()
+        };
+        assert_eq!(last(Some(vec![arm("dirty=k618"), arm("dirty=k72")])), "dirty=k72");
+        assert_eq!(last(None), "preset=k612");
+    }
 }
