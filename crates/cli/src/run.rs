@@ -390,7 +390,11 @@ impl Front {
                 Change::Exited { pid, code } if pid == program => *status = Some(code),
                 Change::Killed { pid, signal } if pid == program => *status = Some(128 + signal),
                 // The shell sees the job stop when both have.
-                Change::Stopped { pid, .. } if pid == program => signals::stop_self(),
+                Change::Stopped { pid, .. } if pid == program => {
+                    // Without the pager the run is over anyway.
+                    let _ = FrontMessage::Stopping.send(&self.socket);
+                    signals::stop_self();
+                }
                 _ => {}
             }
         }

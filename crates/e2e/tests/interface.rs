@@ -7,9 +7,10 @@ use std::path::Path;
 
 use ebb_e2e::build::{ebb, program, static_program};
 use ebb_e2e::client::{Random, value_of};
-use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::launch::{Launch, Outcome, send};
 use ebb_e2e::same::{need, same};
 use ebb_e2e::{MIB, SMALL};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 #[test]
@@ -27,6 +28,28 @@ fn the_signal_that_killed_the_program_is_passed_on() {
         outcome.expect_code(128 + signal);
         assert_eq!(outcome.stderr, "", "signal {signal}");
     }
+}
+
+/// The front stops when the program does, for the shell to see. It stayed behind when somebody else
+/// continued the program alone.
+#[test]
+fn a_program_that_is_stopped_and_continued_by_another() {
+    let mut run = Launch::new("sleep").arg("1").limit(SMALL).start();
+    run.wait_until("the program", |run| run.root().find().program.len() == 1);
+    let program = run.root().find().program[0];
+    for _ in 0..3 {
+        send(program, Signal::STOP);
+        let front = run.pid();
+        run.wait_until("the front's stop", |_| is_stopped(front));
+        send(program, Signal::CONT);
+        run.wait_until("the front's going on", |_| !is_stopped(front));
+    }
+    run.finish().expect_code(0);
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 #[test]

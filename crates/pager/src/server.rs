@@ -12,6 +12,7 @@ use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
 use ebb_sys::process::{self, Pidfd};
 use ebb_sys::socket::Socket;
+use ebb_sys::{proc, signals};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -19,7 +20,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long the front may take to stop once it has said so.
+const STOPPING: Duration = Duration::from_secs(1);
 
 /// What front and pager tell each other, one JSON message each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,6 +37,8 @@ pub enum FrontMessage {
     Failed(String),
     /// Front: the program runs as this process.
     Running(u32),
+    /// Front: the program has stopped, and it will.
+    Stopping,
     /// Front: every process has ended; the program's own exit status (as a shell shows it).
     Ended(i32),
     /// Pager: the report is written.
@@ -322,6 +328,7 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
     loop {
         match FrontMessage::receive(front) {
             Ok(FrontMessage::Running(pid)) => pager.program.store(pid, SeqCst),
+            Ok(FrontMessage::Stopping) => watch_stopped(&pager),
             Ok(FrontMessage::Ended(status)) => {
                 pager.ending.store(true, SeqCst);
                 if let Err(error) = report::write(&pager, status) {
@@ -336,6 +343,27 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
                 return Ok(());
             }
         }
+    }
+}
+
+/// The front has stopped with the program, so that a shell sees the job stop. A shell continues both;
+/// somebody else may continue the program alone, and the front must not stay behind for ever.
+fn watch_stopped(pager: &Pager) {
+    let is_stopped = |pid| matches!(proc::state(pid), Some('T' | 't'));
+    let program = pager.program.load(SeqCst);
+    let began = Instant::now();
+    let mut seen = false;
+    loop {
+        let stopped = is_stopped(pager.front);
+        // It says so just before it does.
+        seen |= stopped;
+        if !stopped && (seen || began.elapsed() > STOPPING) {
+            return;
+        }
+        if !is_stopped(program) {
+            signals::send(pager.front, signals::SIGCONT);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
