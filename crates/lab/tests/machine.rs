@@ -179,17 +179,7 @@ fn slots_of_pages_that_were_touched_while_they_were_written_come_back() {
     }
 }
 
-const FILES: &str = r#"
-name = "files"
-title = "pages of files written whole"
-source = "none"
-[machine]
-frames = 8192
-cpus = 2
-[[memcg]]
-name = "m"
-limit = 0.5
-[[workload]]
+const FIO: &str = r#"[[workload]]
 name = "fio"
 memcg = "m"
 [workload.fio]
@@ -200,21 +190,22 @@ writes = 1.0
 op_ns = 1000
 warm = 1.0
 ops = 2.0
-[measure]
-metric = "ops_per_s"
-[[arm]]
-name = "classic"
-set = ["preset=classic"]
-[[arm]]
-name = "ebb"
 "#;
+
+/// The small scenario with files in place of its store.
+fn files() -> String {
+    let workload = SMALL.find("[[workload]]").unwrap()..SMALL.find("[measure]").unwrap();
+    let mut text = SMALL.to_owned();
+    text.replace_range(workload, FIO);
+    text
+}
 
 #[test]
 fn a_page_written_whole_was_not_missed() {
     for preset in ["preset=classic", "preset=k618", "preset=ebb"] {
         let of = |writes: &str| {
             let pairs = [preset.to_owned(), format!("workload.writes={writes}")];
-            run_once(&Scenario::with(FILES, &pairs).unwrap(), 1, 0).unwrap().0
+            run_once(&Scenario::with(&files(), &pairs).unwrap(), 1, 0).unwrap().0
         };
         let (written, read) = (of("1.0"), of("0.0"));
         assert!(written["pgsteal_file"] > 1000.0 && read["refaults"] > 1000.0, "{preset}");
