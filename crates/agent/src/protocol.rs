@@ -127,6 +127,8 @@ pub const GREET_START: u32 = 0;
 pub const GREET_FORKED: u32 = 1;
 /// No process of the tree: it wants the figures of the run, as text, and leaves.
 pub const GREET_STAT: u32 = 2;
+/// The same for the generations; what it asks for follows the greeting, as text.
+pub const GREET_LRU_GEN: u32 = 3;
 
 /// The greeting. Descriptors with it: the shared memory, then (for [`GREET_START`]) the userfaultfd.
 #[repr(C)]

@@ -1,6 +1,7 @@
 //! The `ebb` command: arguments in, library call, report out.
 
 mod doctor;
+mod lru_gen;
 mod probes;
 mod program;
 mod run;
@@ -21,6 +22,7 @@ Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
   ebb stat $(pgrep -x redis-server)
+  ebb lru-gen $(pgrep -x redis-server)
   ebb doctor"
 )]
 struct Arguments {
@@ -34,6 +36,9 @@ enum Command {
     Run(run::Arguments),
     /// Show the figures of a run while it lasts
     Stat(stat::Arguments),
+    /// Show a run's generations; age and evict them by command
+    #[command(name = "lru-gen")]
+    LruGen(lru_gen::Arguments),
     /// Say what this machine offers, what is missing, and how to get it
     Doctor(doctor::Arguments),
     /// Measure reclaim: replay page traces, draw miss-ratio curves
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
+        Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
             eprintln!("ebb: {error:#}");

@@ -25,6 +25,8 @@ const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libebb_agent.so")
 const SOCKET: &str = "socket";
 /// Ebb's own failure.
 const FAILED: u8 = 125;
+/// The switches of the pager, beside those of the engine.
+const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, solo=0|1, eager=0|1 and io_uring=0|1";
 /// Less cannot hold what a program touches between two faults.
 pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 
@@ -61,8 +63,8 @@ pub struct Arguments {
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
     inject: Option<String>,
-    /// Engine switches (for experiments)
-    #[arg(long, value_name = "KEY=VALUE", hide = true)]
+    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, solo, eager, io_uring
+    #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
@@ -161,6 +163,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         cool_permille: 400,
         solo: true,
         readahead_pages: 64,
+        switches: Vec::new(),
         eager: false,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     };
@@ -191,21 +194,22 @@ fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, 
 }
 
 fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
-    let wrong = || {
-        Err(format!(
-            "--set {setting}: unknown; there are cool=0..900, readahead=0..256, solo=0|1, eager=0|1 \
-             and io_uring=0|1"
-        ))
-    };
-    let Some((key, value)) = setting.split_once('=') else { return wrong() };
-    let Ok(number) = value.parse::<u32>() else { return wrong() };
-    match (key, number) {
-        ("cool", 0..=900) => config.cool_permille = number,
-        ("readahead", 0..=256) => config.readahead_pages = number,
-        ("solo", 0 | 1) => config.solo = number == 1,
-        ("eager", 0 | 1) => config.eager = number == 1,
-        ("io_uring", 0 | 1) => config.io_uring = number == 1,
-        _ => return wrong(),
+    let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
+    match (key, value.parse::<u32>()) {
+        ("cool", Ok(number @ 0..=900)) => config.cool_permille = number,
+        ("readahead", Ok(number @ 0..=256)) => config.readahead_pages = number,
+        ("solo", Ok(number @ (0 | 1))) => config.solo = number == 1,
+        ("eager", Ok(number @ (0 | 1))) => config.eager = number == 1,
+        ("io_uring", Ok(number @ (0 | 1))) => config.io_uring = number == 1,
+        ("cool" | "readahead" | "solo" | "eager" | "io_uring", _) => {
+            return Err(format!("--set {setting}: {OWN_SWITCHES}"));
+        }
+        _ => {
+            config.switches.push(setting.to_owned());
+            config.tunables().map_err(|error| {
+                format!("--set {setting}: {error}; of the pager itself there are {OWN_SWITCHES}")
+            })?;
+        }
     }
     Ok(())
 }

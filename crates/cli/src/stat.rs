@@ -28,7 +28,7 @@ pub struct Arguments {
 
 /// Prints them.
 pub fn stat(arguments: &Arguments) -> ExitCode {
-    match ask(arguments.pid) {
+    match ask(arguments.pid, GREET_STAT, "") {
         Ok(text) => {
             use std::io::Write;
             // A reader that has seen enough is no failure.
@@ -42,7 +42,8 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn ask(pid: u32) -> Result<String, String> {
+/// Asks the run that `pid` belongs to.
+pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
     let socket = socket_of(pid).ok_or_else(|| {
         format!(
             "process {pid} belongs to no run of yours; give the number of an `ebb run`, or of a \
@@ -51,9 +52,9 @@ fn ask(pid: u32) -> Result<String, String> {
     })?;
     let cannot = |error: std::io::Error| format!("the run does not answer: {error}");
     let line = Socket::connect(&socket).map_err(cannot)?;
-    let greeting =
-        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
-    line.send(&greeting.to_bytes(), &[]).map_err(cannot)?;
+    let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
+    let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
+    line.send(&message, &[]).map_err(cannot)?;
     let mut bytes = vec![0; ANSWER_MAX];
     let got = line.receive(&mut bytes, &mut Vec::new()).map_err(cannot)?;
     if got == 0 {

@@ -288,29 +288,45 @@ pub struct Folio {
 
 const _: () = assert!(size_of::<Folio>() == 32);
 const VPN_BITS: u32 = 40;
+/// The first page number that does not fit.
+pub const VPN_END: u64 = 1 << VPN_BITS;
+/// The first address-space number that does not fit.
+pub const MM_END: u32 = 1 << (64 - VPN_BITS);
+
+impl Folio {
+    const fn unused() -> Self {
+        Self {
+            word: AtomicU64::new(0),
+            owner: AtomicU64::new(0),
+            prev: AtomicU32::new(NO_FRAME),
+            next: AtomicU32::new(NO_FRAME),
+            store_slot: AtomicU32::new(NO_FRAME),
+            pins: AtomicU16::new(0),
+            memcg: AtomicU16::new(0),
+        }
+    }
+}
 
 /// The table.
 #[derive(Debug)]
 pub struct Folios {
-    table: Box<[Folio]>,
+    table: Vec<Folio>,
 }
 
 impl Folios {
     /// A table for `frames` frames, none in use.
     #[must_use]
     pub fn new(frames: u32) -> Self {
-        let table = (0..frames)
-            .map(|_| Folio {
-                word: AtomicU64::new(0),
-                owner: AtomicU64::new(0),
-                prev: AtomicU32::new(NO_FRAME),
-                next: AtomicU32::new(NO_FRAME),
-                store_slot: AtomicU32::new(NO_FRAME),
-                pins: AtomicU16::new(0),
-                memcg: AtomicU16::new(0),
-            })
-            .collect();
-        Self { table }
+        let mut folios = Self { table: Vec::new() };
+        folios.grow(frames);
+        folios
+    }
+
+    /// Makes the table at least `frames` long.
+    pub fn grow(&mut self, frames: u32) {
+        if frames as usize > self.table.len() {
+            self.table.resize_with(frames as usize, Folio::unused);
+        }
     }
 
     /// Frames in the table.
@@ -334,9 +350,8 @@ impl Folios {
     /// Makes `pfn` a folio of `memcg` owned by `(mm, vpn)` with one pin.
     pub fn init(&self, pfn: Pfn, word: Word, memcg: MemcgId, mm: MmId, vpn: Vpn) {
         let f = self.at(pfn.0);
-        debug_assert!(vpn.0 < 1 << VPN_BITS && mm.0 < 1 << (64 - VPN_BITS));
         f.word.store(word.0, Relaxed);
-        f.owner.store((u64::from(mm.0) << VPN_BITS) | vpn.0, Relaxed);
+        self.set_owner(pfn, mm, vpn);
         f.store_slot.store(NO_FRAME, Relaxed);
         f.pins.store(1, Relaxed);
         f.memcg.store(memcg.0, Relaxed);
@@ -402,6 +417,15 @@ impl Folios {
     pub fn owner(&self, pfn: Pfn) -> (MmId, Vpn) {
         let o = self.at(pfn.0).owner.load(Relaxed);
         (MmId((o >> VPN_BITS) as u32), Vpn(o & ((1 << VPN_BITS) - 1)))
+    }
+
+    /// It is mapped elsewhere first now.
+    ///
+    /// # Panics
+    /// If one of the two is beyond [`MM_END`] or [`VPN_END`].
+    pub fn set_owner(&self, pfn: Pfn, mm: MmId, vpn: Vpn) {
+        assert!(vpn.0 < VPN_END && mm.0 < MM_END, "{mm:?} {vpn:?} does not fit a folio");
+        self.at(pfn.0).owner.store((u64::from(mm.0) << VPN_BITS) | vpn.0, Relaxed);
     }
 
     /// The memcg it is charged to.

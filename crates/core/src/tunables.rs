@@ -377,6 +377,8 @@ tunables! {
     "gen.stats" stats: bool = false;
     /// Each type may be aged without the other.
     "gen.per_type_aging" per_type_aging: bool = false;
+    /// The longest distance at which a page came back soon, in percent of memory.
+    "gen.near" near: u64 = 100;
     /// What a refault's distance decides.
     "gen.refault_distance" refault_distance: RefaultDistance = RefaultDistance::Place;
     /// File pages below this count are spared while anonymous memory can be reclaimed.

@@ -2,6 +2,7 @@
 //! messages, reports.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -174,6 +175,49 @@ fn a_run_tells_its_figures_while_it_lasts() {
     assert_eq!(value("pgmajfault"), 0, "nothing was short");
     assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
     assert!(outcome.stderr.starts_with("ebb: process 1 belongs to no run"), "{}", outcome.stderr);
+}
+
+/// Asks a run for its generations from inside, has it age and reclaim, and reads its memory again.
+const LRU_GEN: &str = r#"
+import os, subprocess, sys
+def ask(*words):
+    done = subprocess.run([sys.argv[1], *words], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+def lru_gen(*words):
+    return ask("lru-gen", str(os.getpid()), *words)
+def evicted():
+    return int(next(l for l in ask("stat", str(os.getpid()))[1].splitlines() if "pgsteal_anon" in l).split()[1])
+def rows():
+    status, text = lru_gen()
+    assert status == 0 and text.startswith("memcg     1 /\n node     0\n"), text
+    return [[int(word) for word in line.split()] for line in text.splitlines()[2:]]
+memory = bytearray(24 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 251
+youngest = rows()[-1][0]
+assert lru_gen("+ 1 0 %d" % youngest) == (0, "")
+assert rows()[-1][0] == youngest + 1 and sum(row[2] for row in rows()) > 5000, rows()
+assert lru_gen("- 1 0 %d 200 2000" % (youngest - 1)) == (0, "")
+assert 2000 <= evicted() < 2200, evicted()
+assert lru_gen("--full")[1].count("\n") == 2 + 4 * 6
+for wrong, word in [("+ 1 0 99", "generation"), ("- 1 0 %d" % (youngest + 1), "two youngest"), ("x", "begins with"),
+                    ("+ 2 0 3", "memcg"), ("+ 1", "write '+")]:
+    status, text = lru_gen(wrong)
+    assert status == 1 and word in text and text.count("\n") == 1, (wrong, text)
+assert lru_gen("--enabled") == (0, "0x0007\n")
+assert lru_gen("--enabled", "n") == (0, "") and lru_gen("--enabled") == (0, "0x0000\n")
+assert lru_gen("--enabled", "maybe")[0] == 1
+for at in range(0, len(memory), 4096):
+    assert memory[at] == at // 4096 % 251, at
+print("same")
+"#;
+
+#[test]
+fn a_run_shows_its_generations_and_reclaims_on_command() {
+    let command = [OsStr::new("-c"), OsStr::new(LRU_GEN), ebb().as_os_str()];
+    let outcome = Launch::new("/usr/bin/python3").args(command).limit(64 * MIB).run();
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), "same\n", "{}", outcome.stderr);
 }
 
 /// `ebb run` with these words fails with this status, one line that has `word`, and no process.

@@ -1,5 +1,6 @@
 //! What the front tells the pager at the start.
 
+use ebb_core::tunables::{SetError, Tunables};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -37,8 +38,27 @@ pub struct Config {
     pub solo: bool,
     /// Most pages fetched ahead of a program that passes over memory; 0: none.
     pub readahead_pages: u32,
+    /// Switches of the engine, KEY=VALUE each.
+    pub switches: Vec<String>,
     /// Manage every area from the start, however far the limit is.
     pub eager: bool,
     /// The command line, for the report.
     pub command: Vec<String>,
+}
+
+impl Config {
+    /// The engine's switches: its defaults, but for what is said here, and what the user has set.
+    ///
+    /// A page that came back from a distance of a whole memory would have stayed if nothing else had been
+    /// there. Here some of memory is always on its way out, so a shorter distance is as good as that
+    /// (measured: `cargo run --release -p ebb-core --example cooling`).
+    ///
+    /// # Errors
+    /// An unknown switch, or a value it cannot have.
+    pub fn tunables(&self) -> Result<Tunables, SetError> {
+        let mut tunables = Tunables::default();
+        tunables.near = 80;
+        self.switches.iter().try_for_each(|pair| tunables.set(pair))?;
+        Ok(tunables)
+    }
 }

@@ -6,8 +6,10 @@ use crate::link::Link;
 use crate::mm::{Areas, Mm};
 use crate::pool::Pool;
 use crate::server::Pager;
-use crate::stat;
-use ebb_agent::protocol::{Answer, BELLS, GREET_FORKED, GREET_STAT, Greeting, MAGIC};
+use crate::{lru_gen, stat};
+use ebb_agent::protocol::{
+    Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_STAT, Greeting, MAGIC,
+};
 use ebb_core::resident::Space;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
@@ -78,17 +80,22 @@ fn refuse(socket: &Socket) -> std::io::Result<()> {
 }
 
 fn greet(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
-    let mut bytes = [0; 256];
+    let mut bytes = [0; 4096];
     let mut fds = Vec::new();
     let got = socket.receive(&mut bytes, &mut fds)?;
     if got == 0 {
         // The process ended, or became another program, before it greeted.
         return Ok(());
     }
-    let greeting = Greeting::from_bytes(&bytes[..got])
+    let (head, text) = bytes[..got].split_at(got.min(size_of::<Greeting>()));
+    let greeting = Greeting::from_bytes(head)
+        .filter(|greeting| text.is_empty() || greeting.kind == GREET_LRU_GEN)
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
     if greeting.kind == GREET_STAT {
         return socket.send(stat::text(pager).as_bytes(), &[]);
+    }
+    if greeting.kind == GREET_LRU_GEN {
+        return lru_gen::asked(pager, &String::from_utf8_lossy(text), socket);
     }
     let pid = socket.peer()?;
     let mut fds = fds.into_iter();

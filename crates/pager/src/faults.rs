@@ -14,7 +14,7 @@ use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
 use ebb_sys::process;
-use ebb_sys::uffd::{Event, Mode, PlaceError};
+use ebb_sys::uffd::{Event, PlaceError};
 use rustix::event::epoll;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -265,7 +265,7 @@ impl Server<'_> {
                 self.rescue(mm, state, touch, pool)
             }
             Entry::Stored { loading: true, .. } => self.join_load(touch),
-            Entry::Stored { slot, loading: false } => self.load(mm, state, touch, vpn, slot),
+            Entry::Stored { slot, loading: false, .. } => self.load(mm, state, touch, vpn, slot),
         }
     }
 
@@ -463,7 +463,7 @@ impl Server<'_> {
         let Some(link) = mm.link.get() else { return };
         if let Some((start, end)) = link.call(bell) {
             for (start, end) in state.areas.missing(start, end) {
-                if mm.uffd.register(start, end - start, Mode::Managed).is_ok() {
+                if mm.manage(start, end) {
                     state.areas.add(start, end);
                 }
             }

@@ -27,6 +27,7 @@ mod fork;
 mod guard;
 mod link;
 mod loads;
+mod lru_gen;
 mod mm;
 mod monitor;
 mod pool;
@@ -39,4 +40,5 @@ mod stat;
 
 pub use config::{Config, ReportFormat};
 pub use door::FEATURES;
+pub use lru_gen::{DONE, REFUSED};
 pub use server::{FrontMessage, serve};

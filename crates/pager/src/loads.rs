@@ -82,7 +82,7 @@ impl Server<'_> {
             return Vec::new();
         }
         let stored = |vpn| match state.space.get(vpn) {
-            Entry::Stored { slot, loading: false } => Some((vpn, slot)),
+            Entry::Stored { slot, loading: false, .. } => Some((vpn, slot)),
             _ => None,
         };
         let window = touch.window.pages(Vpn::of_address(touch.address));
@@ -218,13 +218,16 @@ impl Server<'_> {
     fn end_load(&self, state: &mut State, load: &Load) -> bool {
         let vpn = Vpn::of_address(load.touch.address);
         let wanted = !state.ended
-            && state.space.get(vpn) == Entry::Stored { slot: load.slot, loading: true };
+            && matches!(state.space.get(vpn),
+                Entry::Stored { slot, loading: true, .. } if slot == load.slot);
         let mut dropped = Dropped::default();
         self.pager.loading.fetch_sub(1, Relaxed);
+        let mut resident = self.pager.resident();
         if wanted {
-            state.space.set(vpn, Entry::Stored { slot: load.slot, loading: false });
+            resident.end_load(&mut state.space, vpn);
         }
-        self.pager.resident().release_slot(load.slot, &mut dropped);
+        resident.release_slot(load.slot, &mut dropped);
+        drop(resident);
         self.pager.discard(&dropped);
         wanted
     }

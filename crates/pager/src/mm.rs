@@ -2,13 +2,14 @@
 
 use crate::link::Link;
 use crate::pool::Pool;
+use ebb_core::folio::VPN_END;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
-use ebb_core::types::MmId;
+use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{self, Statm};
 use ebb_sys::process;
-use ebb_sys::uffd::{PlaceError, Uffd};
+use ebb_sys::uffd::{Mode, PlaceError, Uffd};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,6 +22,9 @@ const CHILDHOOD: Duration = Duration::from_secs(20);
 
 /// How many pages it is given for that beyond the budget.
 const INFANT_PAGES: u32 = 64;
+
+/// Where addresses end that a frame can say.
+const ADDRESS_END: u64 = VPN_END * PAGE_SIZE as u64;
 
 /// How long an agent that did not answer is left alone.
 const SILENCE_MS: u64 = 200;
@@ -80,6 +84,12 @@ pub struct State {
 }
 
 impl Mm {
+    /// Brings an area under management. False if that cannot be.
+    pub fn manage(&self, start: u64, end: u64) -> bool {
+        // Frames have no room for the numbers of pages beyond; no kernel hands those out yet.
+        end <= ADDRESS_END && self.uffd.register(start, end - start, Mode::Managed).is_ok()
+    }
+
     /// An address space served through `uffd`, with at most `window` pages fetched ahead at once.
     #[must_use]
     pub fn new(id: MmId, uffd: Uffd, space: Space, areas: Areas, pool: Pool, window: u32) -> Self {

@@ -15,7 +15,6 @@ use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{self, Statm};
 use ebb_sys::process;
 use ebb_sys::sched;
-use ebb_sys::uffd::Mode;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -328,7 +327,7 @@ impl Monitor<'_> {
         end: u64,
     ) {
         // It may have been unmapped, or belong to another userfaultfd: then it is not ours to manage.
-        if mm.uffd.register(start, end - start, Mode::Managed).is_err() {
+        if !mm.manage(start, end) {
             return;
         }
         state.areas.add(start, end);

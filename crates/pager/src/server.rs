@@ -3,11 +3,13 @@
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::link::Link;
+use crate::lru_gen::Requests;
 use crate::mm::Mm;
 use crate::signal::Signal;
 use crate::solo::Solo;
 use crate::{door, faults, monitor, reclaim, report};
-use ebb_core::resident::{Dropped, Placement, Resident};
+use ebb_core::folio::MM_END;
+use ebb_core::resident::{Dropped, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
 use ebb_sys::process::{self, Pidfd};
@@ -62,6 +64,9 @@ impl FrontMessage {
     }
 }
 
+/// The first number of an address space: tokens of smaller ones have a meaning of their own.
+const MM_FIRST: u32 = 2;
+
 /// Token of the wake-up eventfd in the epoll set.
 pub const TOKEN_WAKE: u64 = 0;
 /// Token of the store's completions.
@@ -109,6 +114,8 @@ pub struct Pager {
     /// Pages charged for loads that are under way.
     pub loading: AtomicU64,
     pub solo: Solo,
+    /// What `ebb lru-gen` wants done.
+    pub requests: Requests,
     complained: AtomicU32,
 }
 
@@ -118,14 +125,15 @@ impl Pager {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
         let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
-        let resident = Resident::with_high(pages, high, u32::MAX, Placement::default());
+        let tunables = config.tunables().map_err(std::io::Error::other)?;
+        let resident = Resident::with(pages, high, u32::MAX, tunables);
         let pager = Self {
             started: Instant::now(),
             resident: Mutex::new(resident),
             store,
             counters: Counters::default(),
             mms: RwLock::default(),
-            next_mm: AtomicU32::new(2),
+            next_mm: AtomicU32::new(MM_FIRST),
             forked: Mutex::default(),
             fork_seen: Condvar::new(),
             epoll,
@@ -142,6 +150,7 @@ impl Pager {
             sharing_changed: AtomicBool::new(false),
             loading: AtomicU64::new(0),
             solo: Solo::default(),
+            requests: Requests::default(),
             complained: AtomicU32::new(0),
             config,
         };
@@ -198,9 +207,14 @@ impl Pager {
         share.min(u64::from(self.config.readahead_pages)) as u32
     }
 
-    /// A number no address space had.
+    /// A number no address space has.
     pub fn new_mm_id(&self) -> MmId {
-        MmId(self.next_mm.fetch_add(1, Relaxed))
+        loop {
+            let id = MmId(self.next_mm.fetch_add(1, Relaxed) % MM_END);
+            if id.0 >= MM_FIRST && self.mm(id).is_none() {
+                return id;
+            }
+        }
     }
 
     /// The address spaces.

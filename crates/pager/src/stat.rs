@@ -8,6 +8,18 @@ use ebb_core::resident::Place;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// What the LRU counts itself.
+const OF_THE_LRU: [Event; 8] = [
+    Event::WorkingsetRefaultAnon,
+    Event::WorkingsetActivateAnon,
+    Event::WorkingsetRestoreAnon,
+    Event::PgScanKswapd,
+    Event::PgScanProactive,
+    Event::PgScanAnon,
+    Event::EbbScanned,
+    Event::EbbProtected,
+];
+
 /// Levels and counters, a line each.
 pub fn text(pager: &Pager) -> String {
     let mut out = String::new();
@@ -44,14 +56,14 @@ fn counted(pager: &Pager) -> VmStat {
     stat.add(Event::PgFault, minor.into_iter().map(get).sum::<u64>() + loaded);
     stat.add(Event::PgMajFault, loaded);
     stat.add(Event::PswpIn, loaded);
-    stat.add(Event::WorkingsetRefaultAnon, loaded);
     stat.add(Event::PswpOut, get(&counters.written));
     stat.add(Event::PgActivate, get(&counters.faults_rescued));
     stat.add(Event::PgDeactivate, get(&counters.cooled));
-    let scanned = get(&counters.cooled) + get(&counters.unmovable);
-    stat.add(Event::PgScanKswapd, scanned);
-    stat.add(Event::PgScanAnon, scanned);
     stat.add(Event::PgStealKswapd, get(&counters.evicted));
     stat.add(Event::PgStealAnon, get(&counters.evicted));
+    let resident = pager.resident();
+    for event in OF_THE_LRU {
+        stat.add(event, resident.stat().get(event));
+    }
     stat
 }

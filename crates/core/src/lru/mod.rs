@@ -28,11 +28,11 @@ pub mod scan;
 mod shrink;
 mod switch;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use pagevec::Pagevec;
-pub use scan::{Evicted, Met, Pageout, Protection, Scan, Shadow, Who};
+pub use scan::{Evicted, Met, Pageout, Protection, Scan, Shadow, ShortShadow, Who};
 
 use self::classic::ClassicState;
 use self::r#gen::GenState;
@@ -82,6 +82,8 @@ pub trait Lru: Sync {
     fn mark_accessed(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> bool;
     /// What to remember of a folio that is leaving memory.
     fn eviction_shadow(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Shadow;
+    /// What the clock that made `token` shows now, as it stands in a token.
+    fn clock(&self, v: &Lruvec, cx: &Ctx, token: u64) -> u64;
     /// A folio whose word was `w` left memory.
     fn note_evicted(&self, v: &Lruvec, cx: &Ctx, w: Word);
     /// A folio came back; its flags take up what the shadow says. True if it was recent.
@@ -111,6 +113,8 @@ pub struct Lruvec {
     lists: Mutex<Lists>,
     pub(crate) r#gen: GenState,
     pub(crate) classic: ClassicState,
+    /// Pages in memory that whoever took them ([`Evicted::Taken`]) has yet to put back or let go.
+    taken: AtomicU64,
     /// Pages: inactive and active anonymous, inactive and active file, unevictable.
     sizes: [AtomicI64; 5],
     kind: AtomicU8,
@@ -131,6 +135,7 @@ impl Lruvec {
             lists: Mutex::new(Lists::default()),
             r#gen: GenState::new(now_ms),
             classic: ClassicState::default(),
+            taken: AtomicU64::new(0),
             sizes: Default::default(),
             kind: AtomicU8::new(kind),
             switching: AtomicBool::new(false),
@@ -194,6 +199,17 @@ impl Lruvec {
     #[must_use]
     pub fn total(&self, ty: LruType) -> u64 {
         self.size(ty, false) + self.size(ty, true)
+    }
+
+    /// So many pages are off the lists, in memory still: they count when a refault's distance is judged.
+    pub fn set_taken(&self, pages: u64) {
+        self.taken.store(pages, Relaxed);
+    }
+
+    /// Pages of both types that could be reclaimed, those taken off the lists for it included.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        LruType::ALL.iter().map(|&ty| self.total(ty)).sum::<u64>() + self.taken.load(Relaxed)
     }
 
     /// The generations.
@@ -339,6 +355,12 @@ impl Lruvec {
     #[must_use]
     pub fn eviction_shadow(&self, cx: &Ctx, pfn: Pfn) -> Shadow {
         self.policy().eviction_shadow(self, cx, pfn)
+    }
+
+    /// The shadow that was cut short.
+    #[must_use]
+    pub fn recall(&self, cx: &Ctx, short: ShortShadow) -> Shadow {
+        short.recall(self.policy().clock(self, cx, short.token()), self.memcg.0)
     }
 
     /// A folio whose word was `w` left memory.

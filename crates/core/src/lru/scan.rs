@@ -43,6 +43,14 @@ impl Shadow {
         Self((v << 1) | workingset as u64)
     }
 
+    /// What fits beside a slot number in a page-table entry: the lowest bits of the token, and whether
+    /// it was in the working set. [`Lruvec::recall`](super::Lruvec::recall) restores the rest.
+    #[must_use]
+    pub const fn shorten(self) -> ShortShadow {
+        let token = self.token() & ((1 << ShortShadow::TOKEN_BITS) - 1);
+        ShortShadow(((token as u32) << 1) | self.workingset() as u32)
+    }
+
     /// The token.
     #[must_use]
     pub const fn token(self) -> u64 {
@@ -65,6 +73,30 @@ impl Shadow {
     #[must_use]
     pub const fn workingset(self) -> bool {
         self.0 & 1 != 0
+    }
+}
+
+/// A shadow cut short: 29 bits. Its clock runs over after some ten million evictions at the earliest.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ShortShadow(pub u32);
+
+impl ShortShadow {
+    /// Bits it has.
+    pub const BITS: u32 = 29;
+    const TOKEN_BITS: u32 = Self::BITS - 1;
+
+    /// The shadow it was, if the clock of its kind, in the place it has in a token, has gone on to
+    /// `now` since and not run over.
+    #[must_use]
+    pub(crate) const fn recall(self, now: u64, memcg: u16) -> Shadow {
+        let behind = now.wrapping_sub(self.token()) & ((1 << Self::TOKEN_BITS) - 1);
+        Shadow::pack(now.wrapping_sub(behind), memcg, 0, self.0 & 1 != 0)
+    }
+
+    /// The lowest bits of the token.
+    #[must_use]
+    pub(crate) const fn token(self) -> u64 {
+        (self.0 >> 1) as u64
     }
 }
 
@@ -216,6 +248,9 @@ impl Scan {
 pub enum Evicted {
     /// Gone; its frame is free (or will be) and the lists have forgotten it.
     Freed,
+    /// Off the lists for as long as it takes: whoever took it puts it back on them, or says that it is
+    /// gone ([`Lruvec::note_evicted`](super::Lruvec::note_evicted)). The pin is the taker's.
+    Taken,
     /// Being written; it stays until [`Lruvec::end_writeback`](super::Lruvec::end_writeback).
     Writing,
     /// Touched after all: among the young with it.
@@ -256,6 +291,17 @@ mod tests {
         assert_eq!(s.token(), (1 << Shadow::TOKEN_BITS) - 1, "the token is truncated");
         assert!(s.0 < 1 << 63);
         assert_eq!(Shadow::TOKEN_BITS, 40);
+    }
+
+    #[test]
+    fn a_short_shadow_is_recalled_across_the_end_of_its_clock() {
+        for (then, now) in
+            [(5u64, 5u64), (5, 1_000), ((1 << 28) - 3, (1 << 28) + 7), (1 << 35, (1 << 35) + 9)]
+        {
+            let shadow = Shadow::pack(then, 7, 0, true);
+            assert_eq!(shadow.shorten().recall(now, 7), shadow, "{then} seen at {now}");
+            assert!(shadow.shorten().0 < 1 << ShortShadow::BITS);
+        }
     }
 
     #[test]

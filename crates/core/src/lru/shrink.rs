@@ -241,6 +241,10 @@ fn evict(v: &Lruvec, cx: &Ctx, out: &mut dyn Pageout, pfn: Pfn, found: &mut Shru
             }
             false
         }
+        Evicted::Taken => {
+            found.reclaimed += w.pages();
+            false
+        }
         Evicted::Writing => {
             found.written += w.pages();
             cx.folios.set(pfn, Word::WRITEBACK.or(Word::RECLAIM));

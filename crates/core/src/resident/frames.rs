@@ -1,22 +1,31 @@
-//! The frame table: one descriptor for each page in memory, and the lists that order them.
+//! The frame table: one descriptor for each page in memory, and the lists of those the LRU does not have.
 //!
 //! A frame's number is the allocator's ([`Stock`]); the table is as long as the highest one given out.
+//! Descriptor and links are the engine's ([`Folios`]). What the LRU knows nothing of is here: the place
+//! in the owner's pool, and where a frame is that was taken off its lists.
 
 use super::stock::Stock;
+use crate::folio::{Folios, LruType, MemcgId, Word};
 use crate::frame::watermark::Marks;
+use crate::lru::list::List;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 
-const NIL: u32 = u32::MAX;
 /// Not in the pool.
 pub const NO_POOL: u32 = u32::MAX;
-const LISTS: usize = 7;
 
-/// Which list a frame is on.
+/// The memcg of all of them.
+pub const MEMCG: MemcgId = MemcgId(1);
+
+/// Where a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Generation of this index (sequence number modulo 4).
-    Generation(u8),
-    /// Taken off for cooling.
+    /// Nowhere: it is free.
+    Free,
+    /// On the LRU's lists.
+    Lru,
+    /// Off them, to be taken before all that are on them.
+    First,
+    /// Taken for cooling.
     Isolated,
     /// Out of the program's sight.
     Cool,
@@ -24,18 +33,7 @@ pub enum Place {
     Parked,
 }
 
-impl Place {
-    const fn index(self) -> usize {
-        match self {
-            Self::Generation(index) => index as usize,
-            Self::Isolated => 4,
-            Self::Cool => 5,
-            Self::Parked => 6,
-        }
-    }
-}
-
-/// The descriptor of a frame.
+/// What is known of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     pub mm: MmId,
@@ -43,57 +41,51 @@ pub struct Frame {
     pub place: Place,
     /// Where it lies in the owner's pool while cool.
     pub pool: u32,
-    used: bool,
-    slot: u32,
-    prev: u32,
-    next: u32,
+    slot: Option<SlotId>,
 }
 
-const _: () = assert!(size_of::<Frame>() <= 64);
-
 impl Frame {
-    const UNUSED: Self = Self {
-        mm: MmId(0),
-        vpn: Vpn(0),
-        place: Place::Isolated,
-        pool: NO_POOL,
-        used: false,
-        slot: NIL,
-        prev: NIL,
-        next: NIL,
-    };
-
     /// The stored copy that was true when the page was brought in.
     #[must_use]
     pub fn slot(&self) -> Option<SlotId> {
-        (self.slot != NIL).then_some(SlotId(self.slot))
+        self.slot
     }
 }
 
+/// What the engine's descriptor does not say.
 #[derive(Clone, Copy, Debug)]
-struct List {
-    head: u32,
-    tail: u32,
-    len: u64,
+struct Side {
+    pool: u32,
+    place: Place,
 }
 
-/// The table. Lists are linked through the descriptors; newest at the head.
+const _: () = assert!(size_of::<Side>() == 8);
+
+/// The table.
 #[derive(Debug)]
 pub struct Frames {
-    table: Vec<Frame>,
+    folios: Folios,
+    sides: Vec<Side>,
     used: usize,
+    isolated: u64,
     stock: Stock,
-    lists: [List; LISTS],
+    first: List,
+    cool: List,
+    parked: List,
 }
 
 impl Frames {
     /// Frames for a budget of `limit` pages.
     pub fn new(limit: u64) -> Self {
         Self {
-            table: Vec::new(),
+            folios: Folios::new(0),
+            sides: Vec::new(),
             used: 0,
+            isolated: 0,
             stock: Stock::new(limit),
-            lists: [List { head: NIL, tail: NIL, len: 0 }; LISTS],
+            first: List::default(),
+            cool: List::default(),
+            parked: List::default(),
         }
     }
 
@@ -102,150 +94,155 @@ impl Frames {
         self.stock.marks()
     }
 
-    pub fn get(&self, pfn: Pfn) -> &Frame {
-        let frame = &self.table[pfn.0 as usize];
-        assert!(frame.used, "frame {} looked at while free", pfn.0);
-        frame
+    /// The descriptors, for the LRU.
+    pub fn folios(&self) -> &Folios {
+        &self.folios
     }
 
-    pub fn is_used(&self, pfn: Pfn) -> bool {
-        self.table.get(pfn.0 as usize).is_some_and(|frame| frame.used)
+    pub fn get(&self, pfn: Pfn) -> Frame {
+        let Side { pool, place } = self.sides[pfn.0 as usize];
+        assert!(place != Place::Free, "frame {} looked at while free", pfn.0);
+        let (mm, vpn) = self.folios.owner(pfn);
+        Frame { mm, vpn, place, pool, slot: self.folios.store_slot(pfn).map(SlotId) }
+    }
+
+    pub fn place(&self, pfn: Pfn) -> Place {
+        self.sides.get(pfn.0 as usize).map_or(Place::Free, |side| side.place)
     }
 
     pub fn in_use(&self) -> usize {
         self.used
     }
 
+    /// Frames in a place that is not the LRU's.
     pub fn len(&self, place: Place) -> u64 {
-        self.lists[place.index()].len
+        match place {
+            Place::First => self.first.len().into(),
+            Place::Cool => self.cool.len().into(),
+            Place::Parked => self.parked.len().into(),
+            Place::Isolated => self.isolated,
+            Place::Lru | Place::Free => unreachable!("counted elsewhere"),
+        }
     }
 
-    pub fn allocate(&mut self, mm: MmId, vpn: Vpn, slot: Option<SlotId>, place: Place) -> Pfn {
-        let slot = slot.map_or(NIL, |slot| slot.0);
-        let frame = Frame { mm, vpn, place, pool: NO_POOL, used: true, slot, prev: NIL, next: NIL };
+    /// A frame for a page, isolated.
+    pub fn allocate(&mut self, mm: MmId, vpn: Vpn, slot: Option<SlotId>) -> Pfn {
         let pfn = self.stock.take();
-        if pfn.0 as usize >= self.table.len() {
-            self.table.resize(pfn.0 as usize + 1, Frame::UNUSED);
+        if pfn.0 as usize >= self.sides.len() {
+            self.folios.grow(pfn.0 + 1);
+            let unused = Side { pool: NO_POOL, place: Place::Free };
+            self.sides.resize(pfn.0 as usize + 1, unused);
         }
-        self.table[pfn.0 as usize] = frame;
+        self.folios.init(pfn, Word::new(LruType::Anon, 0, 0), MEMCG, mm, vpn);
+        self.set_slot(pfn, slot);
+        self.sides[pfn.0 as usize] = Side { pool: NO_POOL, place: Place::Isolated };
+        self.isolated += 1;
         self.used += 1;
-        self.link(pfn.0, place);
         pfn
     }
 
+    /// Gives an isolated frame back.
     pub fn free(&mut self, pfn: Pfn) {
-        assert!(self.table[pfn.0 as usize].used, "frame {} freed while free", pfn.0);
-        self.unlink(pfn.0);
-        self.table[pfn.0 as usize].used = false;
+        self.leave(pfn, Place::Isolated);
+        self.sides[pfn.0 as usize].place = Place::Free;
         self.used -= 1;
         self.stock.give(pfn);
     }
 
-    /// Moves the frame to the head of another list.
-    pub fn put(&mut self, pfn: Pfn, place: Place) {
-        self.unlink(pfn.0);
-        self.table[pfn.0 as usize].place = place;
-        self.link(pfn.0, place);
-    }
-
-    /// Moves the frame to the tail of another list.
-    pub fn put_last(&mut self, pfn: Pfn, place: Place) {
-        self.unlink(pfn.0);
-        let list = &mut self.lists[place.index()];
-        let old = list.tail;
-        list.tail = pfn.0;
-        list.len += 1;
-        if old == NIL {
-            list.head = pfn.0;
-        } else {
-            self.table[old as usize].next = pfn.0;
+    /// Moves a frame from one place to another, to the young end. Who moves one to or from the LRU's
+    /// lists has put it on them or taken it off.
+    pub fn put(&mut self, pfn: Pfn, from: Place, to: Place) {
+        self.leave(pfn, from);
+        self.sides[pfn.0 as usize].place = to;
+        match to {
+            Place::First => self.first.push_head(&self.folios, pfn),
+            Place::Cool => self.cool.push_head(&self.folios, pfn),
+            Place::Parked => self.parked.push_head(&self.folios, pfn),
+            Place::Isolated => self.isolated += 1,
+            Place::Lru => {}
+            Place::Free => unreachable!("frames are freed by name"),
         }
-        let frame = &mut self.table[pfn.0 as usize];
-        (frame.place, frame.prev, frame.next) = (place, old, NIL);
     }
 
-    /// The oldest of a list.
+    /// An isolated frame becomes the next to be taken.
+    pub fn put_first(&mut self, pfn: Pfn) {
+        self.leave(pfn, Place::Isolated);
+        self.sides[pfn.0 as usize].place = Place::First;
+        self.first.push_tail(&self.folios, pfn);
+    }
+
+    fn leave(&mut self, pfn: Pfn, from: Place) {
+        let place = self.place(pfn);
+        assert!(place == from, "frame {} is {place:?}, not {from:?}", pfn.0);
+        match from {
+            Place::First => self.first.remove(&self.folios, pfn),
+            Place::Cool => self.cool.remove(&self.folios, pfn),
+            Place::Parked => self.parked.remove(&self.folios, pfn),
+            Place::Isolated => self.isolated -= 1,
+            Place::Lru => {}
+            Place::Free => unreachable!("a free frame is on no list"),
+        }
+    }
+
+    /// The oldest frame of a place.
     pub fn last(&self, place: Place) -> Option<Pfn> {
-        let tail = self.lists[place.index()].tail;
-        (tail != NIL).then_some(Pfn(tail))
+        self.list(place).tail()
     }
 
-    /// The oldest of a list, up to `max`, oldest first.
+    /// The oldest frames of a place, up to `max`, oldest first.
     pub fn tail_of(&self, place: Place, max: usize, into: &mut Vec<Pfn>) {
-        let mut at = self.lists[place.index()].tail;
+        let mut at = self.list(place).tail();
         for _ in 0..max {
-            if at == NIL {
-                break;
-            }
-            into.push(Pfn(at));
-            at = self.table[at as usize].prev;
+            let Some(pfn) = at else { break };
+            into.push(pfn);
+            at = List::newer(&self.folios, pfn);
+        }
+    }
+
+    fn list(&self, place: Place) -> &List {
+        match place {
+            Place::First => &self.first,
+            Place::Cool => &self.cool,
+            Place::Parked => &self.parked,
+            Place::Lru | Place::Isolated | Place::Free => unreachable!("no list of its own"),
         }
     }
 
     pub fn set_pool(&mut self, pfn: Pfn, pool: u32) -> u32 {
-        std::mem::replace(&mut self.table[pfn.0 as usize].pool, pool)
+        std::mem::replace(&mut self.sides[pfn.0 as usize].pool, pool)
     }
 
     pub fn set_vpn(&mut self, pfn: Pfn, vpn: Vpn) {
-        self.table[pfn.0 as usize].vpn = vpn;
+        let (mm, _) = self.folios.owner(pfn);
+        self.folios.set_owner(pfn, mm, vpn);
     }
 
     pub fn set_slot(&mut self, pfn: Pfn, slot: Option<SlotId>) -> Option<SlotId> {
-        let frame = &mut self.table[pfn.0 as usize];
-        let old = frame.slot();
-        frame.slot = slot.map_or(NIL, |slot| slot.0);
+        let old = self.folios.store_slot(pfn).map(SlotId);
+        self.folios.set_store_slot(pfn, slot.map(|slot| slot.0));
+        match slot {
+            Some(_) => self.folios.set(pfn, Word::SWAPCACHE),
+            None => self.folios.clear(pfn, Word::SWAPCACHE),
+        };
         old
     }
 
-    fn link(&mut self, index: u32, place: Place) {
-        let list = &mut self.lists[place.index()];
-        let frame = &mut self.table[index as usize];
-        frame.prev = NIL;
-        frame.next = list.head;
-        let old = list.head;
-        list.head = index;
-        list.len += 1;
-        if old == NIL {
-            list.tail = index;
-        } else {
-            self.table[old as usize].prev = index;
-        }
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let Frame { prev, next, place, .. } = self.table[index as usize];
-        let list = &mut self.lists[place.index()];
-        list.len -= 1;
-        if prev == NIL {
-            list.head = next;
-        }
-        if next == NIL {
-            list.tail = prev;
-        }
-        if prev != NIL {
-            self.table[prev as usize].next = next;
-        }
-        if next != NIL {
-            self.table[next as usize].prev = prev;
-        }
-    }
-
-    /// I2 and I5.
-    pub fn check(&self) {
-        let mut total = 0;
-        for (number, list) in self.lists.iter().enumerate() {
-            let (mut at, mut before, mut len) = (list.head, NIL, 0);
-            while at != NIL {
-                let frame = &self.table[at as usize];
-                assert!(frame.used, "I2: free frame {at} on list {number}");
-                assert_eq!(frame.place.index(), number, "I2: frame {at} on a foreign list");
-                assert_eq!(frame.prev, before, "I2: back link of frame {at}");
-                (before, at, len) = (at, frame.next, len + 1);
+    /// I2 and I5, with so many frames on the LRU's lists.
+    pub fn check(&self, on_lru: u64) {
+        for place in [Place::First, Place::Cool, Place::Parked] {
+            let list = self.list(place);
+            list.check(&self.folios);
+            for pfn in list.order(&self.folios) {
+                assert_eq!(self.place(pfn), place, "I2: frame {} on a foreign list", pfn.0);
+                assert!(!self.folios.word(pfn).has(Word::LRU), "I2: frame {} on two lists", pfn.0);
             }
-            assert_eq!((list.tail, list.len), (before, len), "I2: end and length of list {number}");
-            total += len;
         }
-        assert_eq!(total as usize, self.in_use(), "I2: frames on no list");
+        let count = |wanted| self.sides.iter().filter(|side| side.place == wanted).count() as u64;
+        for place in [Place::First, Place::Cool, Place::Parked, Place::Isolated] {
+            assert_eq!(count(place), self.len(place), "I2: frames {place:?}");
+        }
+        assert_eq!(count(Place::Lru), on_lru, "I2: frames on the LRU's lists");
+        assert_eq!(self.sides.len() as u64 - count(Place::Free), self.used as u64, "I2: in use");
         let (zone, beyond) = self.stock.in_use();
         assert_eq!((zone + beyond) as usize, self.in_use(), "I5: frames given out");
         assert_eq!(self.stock.check(), Ok(()), "I5");

@@ -13,17 +13,19 @@
 //! Cool pages are still in memory but out of the program's sight: a touch rescues them and proves them
 //! young; those that nobody touches are written out. Cooling stands in for the accessed bit.
 //!
+//! The order in which pages leave is that of the engine's LRU ([`crate::lru`]), under its own switches.
+//!
 //! Invariants (checked by [`Resident::check_invariants`]):
 //! * I1: every Resident or Cool entry names a frame whose owner is that entry; every owned frame is
 //!   named by exactly one entry.
-//! * I2: a frame is on exactly one list, the one its `place` names; the list lengths add up.
+//! * I2: a frame is in exactly one place; the lists of the places add up.
 //! * I3: the share count of a slot is the number of entries, frames and loads in flight that hold it.
-//! * I4: `min_seq + 1 <= max_seq <= min_seq + 3`.
+//! * I4: a frame is cool exactly while its entry is; all others in use are visible.
 //! * I5: a frame is given out by the allocator exactly as long as its descriptor is in use.
 
 mod entry;
 mod frames;
-mod generations;
+mod order;
 mod space;
 mod stock;
 mod zone;
@@ -33,12 +35,15 @@ pub use frames::{Frame, NO_POOL, Place};
 pub use space::Space;
 pub use zone::Zone;
 
+use crate::observe::lru_gen::{Command, CommandError, Enabled};
+use crate::observe::vmstat::VmStat;
 use crate::swap::{NoSlot, SlotTable};
+use crate::tunables::Tunables;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 use frames::Frames;
-use generations::Generations;
+use order::Order;
 
-/// How a page came to be mapped: decides its generation.
+/// How a page came to be mapped: decides where it joins the others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
     /// Touched for the first time.
@@ -51,55 +56,33 @@ pub enum Arrival {
     Ahead,
 }
 
-/// Where each kind of page enters the generations, as a distance from the youngest (0 = youngest).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Placement {
-    pub fresh: u8,
-    pub loaded: u8,
-    pub ahead: u8,
-    pub rescued: u8,
-}
-
-impl Default for Placement {
-    fn default() -> Self {
-        Self { fresh: 1, loaded: 1, ahead: 2, rescued: 0 }
-    }
-}
-
 /// The resident set of one budget.
 #[derive(Debug)]
 pub struct Resident {
     frames: Frames,
-    generations: Generations,
-    placement: Placement,
+    order: Order,
     pub slots: SlotTable,
     pub zone: Zone,
 }
 
 impl Resident {
-    /// A set under a budget of `limit_pages`.
+    /// A set under a budget of `limit_pages`, with the default switches.
     #[must_use]
-    pub fn new(limit_pages: u64, slots_max: u32, placement: Placement) -> Self {
-        Self::with_high(limit_pages, limit_pages, slots_max, placement)
+    pub fn new(limit_pages: u64, slots_max: u32) -> Self {
+        Self::with(limit_pages, limit_pages, slots_max, Tunables::default())
     }
 
-    /// The same, with reclaim aiming at `high_pages`.
+    /// The same, with reclaim aiming at `high_pages`, under the given switches.
     #[must_use]
-    pub fn with_high(
-        limit_pages: u64,
-        high_pages: u64,
-        slots_max: u32,
-        placement: Placement,
-    ) -> Self {
+    pub fn with(limit_pages: u64, high_pages: u64, slots_max: u32, tunables: Tunables) -> Self {
         let frames = Frames::new(limit_pages);
         let zone = Zone::new(limit_pages, high_pages, frames.marks());
-        Self {
-            frames,
-            generations: Generations::new(),
-            placement,
-            slots: SlotTable::new(slots_max),
-            zone,
-        }
+        Self { frames, order: Order::new(tunables), slots: SlotTable::new(slots_max), zone }
+    }
+
+    /// Tells the time, in milliseconds from any beginning: the ages of generations are counted in it.
+    pub fn set_now_ms(&mut self, now_ms: u64) {
+        self.order.set_now_ms(now_ms);
     }
 
     /// Frames in use.
@@ -108,85 +91,155 @@ impl Resident {
         self.frames.in_use()
     }
 
-    /// The frame's descriptor.
+    /// What is known of a frame.
     #[must_use]
-    pub fn frame(&self, pfn: Pfn) -> &Frame {
+    pub fn frame(&self, pfn: Pfn) -> Frame {
         self.frames.get(pfn)
     }
 
-    /// Frames on the list of a place.
+    /// Frames in a place.
     #[must_use]
     pub fn count(&self, place: Place) -> u64 {
-        self.frames.len(place)
+        match place {
+            Place::Lru => self.order.pages(),
+            Place::Free => 0,
+            other => self.frames.len(other),
+        }
     }
 
     /// Frames that a pass of reclaim could take.
     #[must_use]
     pub fn evictable(&self) -> u64 {
-        (0..4).map(|index| self.frames.len(Place::Generation(index))).sum::<u64>()
-            + self.frames.len(Place::Cool)
+        self.count(Place::Lru) + self.count(Place::First) + self.count(Place::Cool)
     }
 
     /// A page is in memory now. `slot` is its stored copy, still true until it is written to; the
     /// frame takes over the entry's share of it.
     pub fn map(&mut self, space: &mut Space, vpn: Vpn, how: Arrival, slot: Option<SlotId>) -> Pfn {
-        let back = match how {
-            Arrival::Fresh | Arrival::Adopted => self.placement.fresh,
-            Arrival::Loaded => self.placement.loaded,
-            Arrival::Ahead => self.placement.ahead,
-        };
-        let place = Place::Generation(self.generations.index_back(back));
-        let pfn = self.frames.allocate(space.mm(), vpn, slot, place);
+        let pfn = self.frames.allocate(space.mm(), vpn, slot);
+        match (how, space.get(vpn)) {
+            (Arrival::Loaded, Entry::Stored { shadow, .. }) => {
+                self.order.add_touched(&self.frames, pfn, Some(shadow));
+            }
+            (Arrival::Fresh | Arrival::Loaded, _) => {
+                self.order.add_touched(&self.frames, pfn, None);
+            }
+            (Arrival::Adopted | Arrival::Ahead, _) => self.order.add(&self.frames, pfn),
+        }
+        self.frames.put(pfn, Place::Isolated, Place::Lru);
         space.set(vpn, Entry::Resident(pfn));
         pfn
     }
 
-    /// Takes up to `max` of the oldest frames off their generation for cooling.
+    /// Takes up to `max` frames for cooling, those that should leave first.
     pub fn isolate(&mut self, max: usize, victims: &mut Vec<Pfn>) {
         let wanted = victims.len() + max;
-        while victims.len() < wanted {
-            let oldest = self.generations.oldest();
-            if let Some(pfn) = self.frames.last(Place::Generation(oldest)) {
-                self.frames.put(pfn, Place::Isolated);
-                victims.push(pfn);
-            } else if !self.generations.advance(|index| self.frames.len(Place::Generation(index))) {
-                break;
+        while victims.len() < wanted
+            && let Some(pfn) = self.frames.last(Place::First)
+        {
+            self.frames.put(pfn, Place::First, Place::Isolated);
+            victims.push(pfn);
+        }
+        let before = victims.len();
+        if before < wanted {
+            self.order.take(&self.frames, wanted - before, victims);
+            for &pfn in &victims[before..] {
+                self.frames.put(pfn, Place::Lru, Place::Isolated);
+            }
+            // A pass takes a few more than it was asked for: they are first next time.
+            while victims.len() > wanted
+                && let Some(pfn) = victims.pop()
+            {
+                self.frames.put_first(pfn);
             }
         }
     }
 
-    /// An isolated frame was not taken after all: back to the young end of the oldest generation.
-    pub fn put_back(&mut self, pfn: Pfn) {
-        self.frames.put(pfn, Place::Generation(self.generations.oldest()));
+    /// The generations, as `lru_gen` (or `lru_gen_full`) shows them.
+    #[must_use]
+    pub fn lru_gen(&self, full: bool) -> String {
+        self.order.text(&self.frames, full)
     }
 
-    /// An isolated frame is to be tried again at once: to the old end of the oldest generation.
+    /// Which parts of the LRU are in use.
+    #[must_use]
+    pub fn enabled(&self) -> Enabled {
+        self.order.enabled()
+    }
+
+    /// Has other parts of the LRU in use from now on; the lists move over at once.
+    pub fn enable(&mut self, enabled: Enabled) {
+        self.order.enable(&self.frames, enabled);
+    }
+
+    /// Carries out one command of `lru_gen`. Pages to be evicted are isolated and go to `victims`, a
+    /// batch at a time: it is to be repeated for the next.
+    ///
+    /// # Errors
+    /// There is no such memcg, node or generation, or it is too young to be evicted.
+    pub fn command(
+        &mut self,
+        command: &Command,
+        victims: &mut Vec<Pfn>,
+    ) -> Result<(), CommandError> {
+        let before = victims.len();
+        let done = self.order.command(&self.frames, command, victims);
+        for &pfn in &victims[before..] {
+            self.frames.put(pfn, Place::Lru, Place::Isolated);
+        }
+        done
+    }
+
+    /// What the LRU has counted, under the kernel's names.
+    #[must_use]
+    pub fn stat(&self) -> &VmStat {
+        self.order.stat()
+    }
+
+    /// An isolated frame was not taken after all: back among the others.
+    pub fn put_back(&mut self, pfn: Pfn) {
+        self.frames.put(pfn, Place::Isolated, Place::Lru);
+        self.order.add(&self.frames, pfn);
+    }
+
+    /// An isolated frame is to be tried again at once.
     pub fn put_first(&mut self, pfn: Pfn) {
-        self.frames.put_last(pfn, Place::Generation(self.generations.oldest()));
+        self.frames.put_first(pfn);
+    }
+
+    /// A frame that is as good as stored is to be taken next.
+    pub fn prefer(&mut self, pfn: Pfn) {
+        if self.frames.place(pfn) == Place::Lru {
+            self.order.remove(&self.frames, pfn);
+            self.frames.put(pfn, Place::Lru, Place::Isolated);
+            self.frames.put_first(pfn);
+        }
     }
 
     /// Whether the frame holds a page.
     #[must_use]
     pub fn is_used(&self, pfn: Pfn) -> bool {
-        self.frames.is_used(pfn)
+        self.frames.place(pfn) != Place::Free
     }
 
-    /// The frame cannot leave memory for now (locked, pinned, shared): kept aside until `unpark`.
+    /// An isolated frame cannot leave memory for now (locked, pinned, shared): kept aside until
+    /// `unpark`.
     pub fn park(&mut self, pfn: Pfn) {
-        self.frames.put(pfn, Place::Parked);
+        self.frames.put(pfn, Place::Isolated, Place::Parked);
     }
 
     /// Gives up to `max` parked frames another chance.
     pub fn unpark(&mut self, max: usize) {
         for _ in 0..max {
             let Some(pfn) = self.frames.last(Place::Parked) else { break };
-            self.frames.put(pfn, Place::Generation(self.generations.oldest()));
+            self.frames.put(pfn, Place::Parked, Place::Lru);
+            self.order.add(&self.frames, pfn);
         }
     }
 
-    /// The frame's page is out of the program's sight, in place `pool`.
+    /// An isolated frame's page is out of the program's sight, in place `pool`.
     pub fn cool(&mut self, space: &mut Space, pfn: Pfn, pool: u32) {
-        self.frames.put(pfn, Place::Cool);
+        self.frames.put(pfn, Place::Isolated, Place::Cool);
         self.frames.set_pool(pfn, pool);
         space.set(self.frames.get(pfn).vpn, Entry::Cool(pfn));
     }
@@ -198,22 +251,23 @@ impl Resident {
 
     /// A cool frame cannot be stored now: behind the others.
     pub fn pass_over(&mut self, pfn: Pfn) {
-        self.frames.put(pfn, Place::Cool);
+        self.frames.put(pfn, Place::Cool, Place::Cool);
     }
 
     /// A cool page was touched and is visible again. Returns its place in the pool.
     pub fn rescue(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
-        let place = Place::Generation(self.generations.index_back(self.placement.rescued));
-        self.frames.put(pfn, place);
+        self.frames.put(pfn, Place::Cool, Place::Lru);
+        self.order.rescued(&self.frames, pfn);
         space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));
         self.frames.set_pool(pfn, NO_POOL)
     }
 
     /// The page's only copy is in the store now. Returns its place in the pool.
     pub fn evict(&mut self, space: &mut Space, pfn: Pfn, slot: SlotId) -> u32 {
-        let frame = *self.frames.get(pfn);
-        debug_assert_eq!(frame.place, Place::Cool);
-        space.set(frame.vpn, Entry::Stored { slot, loading: false });
+        let frame = self.frames.get(pfn);
+        let shadow = self.order.evicted(&self.frames, pfn);
+        space.set(frame.vpn, Entry::Stored { slot, shadow, loading: false });
+        self.frames.put(pfn, Place::Cool, Place::Isolated);
         self.frames.free(pfn);
         frame.pool
     }
@@ -233,7 +287,13 @@ impl Resident {
     /// A load from the store begins: the page's entry waits, and the load holds a share of its own.
     pub fn begin_load(&mut self, space: &mut Space, vpn: Vpn, slot: SlotId) {
         self.slots.share(slot);
-        space.set(vpn, Entry::Stored { slot, loading: true });
+        set_loading(space, vpn, true);
+    }
+
+    /// The load has come to nothing: whoever touches the page starts another. Its share stays to be
+    /// released.
+    pub fn end_load(&mut self, space: &mut Space, vpn: Vpn) {
+        set_loading(space, vpn, false);
     }
 
     /// Forgets what is at `vpn`. The stored copies and pool places that nobody holds any more go to
@@ -253,12 +313,20 @@ impl Resident {
         match entry {
             Entry::None => {}
             Entry::Resident(pfn) | Entry::Cool(pfn) => {
-                let frame = *self.frames.get(pfn);
+                let frame = self.frames.get(pfn);
                 if frame.pool != NO_POOL {
                     dropped.pool.push(frame.pool);
                 }
                 if let Some(slot) = frame.slot() {
                     self.release_slot(slot, dropped);
+                }
+                match frame.place {
+                    Place::Lru => {
+                        self.order.remove(&self.frames, pfn);
+                        self.frames.put(pfn, Place::Lru, Place::Isolated);
+                    }
+                    Place::Isolated => {}
+                    other => self.frames.put(pfn, other, Place::Isolated),
                 }
                 self.frames.free(pfn);
                 dropped.frames += 1;
@@ -295,7 +363,9 @@ impl Resident {
             // A load in flight for the old address finds the entry gone; whoever waits at the new
             // address starts another.
             let entry = match entry {
-                Entry::Stored { slot, .. } => Entry::Stored { slot, loading: false },
+                Entry::Stored { slot, shadow, .. } => {
+                    Entry::Stored { slot, shadow, loading: false }
+                }
                 other => other,
             };
             space.set(vpn, entry);
@@ -309,21 +379,24 @@ impl Resident {
         parent.for_each(|vpn, entry| {
             let entry = match entry {
                 Entry::Resident(pfn) | Entry::Cool(pfn) => {
-                    let frame = *self.frames.get(pfn);
+                    let frame = self.frames.get(pfn);
                     let slot = frame.slot();
                     if let Some(slot) = slot {
                         self.slots.share(slot);
                     }
-                    let cool = matches!(entry, Entry::Cool(_));
-                    let oldest = self.generations.oldest();
-                    let place = if cool { Place::Cool } else { Place::Generation(oldest) };
-                    let copy = self.frames.allocate(mm, vpn, slot, place);
+                    let copy = self.frames.allocate(mm, vpn, slot);
                     self.frames.set_pool(copy, frame.pool);
-                    if cool { Entry::Cool(copy) } else { Entry::Resident(copy) }
+                    if let Entry::Cool(_) = entry {
+                        self.frames.put(copy, Place::Isolated, Place::Cool);
+                        Entry::Cool(copy)
+                    } else {
+                        self.put_back(copy);
+                        Entry::Resident(copy)
+                    }
                 }
-                Entry::Stored { slot, .. } => {
+                Entry::Stored { slot, shadow, .. } => {
                     self.slots.share(slot);
-                    Entry::Stored { slot, loading: false }
+                    Entry::Stored { slot, shadow, loading: false }
                 }
                 Entry::None => return,
             };
@@ -342,7 +415,7 @@ impl Resident {
                     let frame = self.frames.get(pfn);
                     assert_eq!((frame.mm, frame.vpn), (space.mm(), vpn), "I1: owner of {pfn:?}");
                     let cool = matches!(entry, Entry::Cool(_));
-                    assert_eq!(cool, frame.place == Place::Cool, "I1: place of {pfn:?}");
+                    assert_eq!(cool, frame.place == Place::Cool, "I4: place of {pfn:?}");
                     owned += 1;
                     if let Some(slot) = frame.slot() {
                         *shares.entry(slot.0).or_default() += 1;
@@ -356,12 +429,18 @@ impl Resident {
             *shares.entry(slot.0).or_default() += 1;
         }
         assert_eq!(owned, self.frames.in_use(), "I1: frames without an entry");
-        self.frames.check();
+        self.frames.check(self.order.pages());
+        self.order.check(&self.frames);
         assert_eq!(shares.len() as u32, self.slots.used(), "I3: slots in use");
         for (slot, count) in shares {
             assert_eq!(self.slots.shares(SlotId(slot)), count, "I3: shares of slot {slot}");
         }
-        self.generations.check();
+    }
+}
+
+fn set_loading(space: &mut Space, vpn: Vpn, loading: bool) {
+    if let Entry::Stored { slot, shadow, .. } = space.get(vpn) {
+        space.set(vpn, Entry::Stored { slot, shadow, loading });
     }
 }
 

@@ -30,11 +30,16 @@ impl Reclaim<'_> {
     /// Moves up to `max` of the oldest pages out of sight.
     pub fn cool(&mut self, max: usize) -> usize {
         let mut victims = Vec::with_capacity(max);
+        self.pager.resident().isolate(max, &mut victims);
+        self.cool_isolated(&victims)
+    }
+
+    /// Moves isolated pages out of sight.
+    pub fn cool_isolated(&mut self, victims: &[Pfn]) -> usize {
+        self.scanned += victims.len() as u64;
         let groups = {
-            let mut resident = self.pager.resident();
-            resident.isolate(max, &mut victims);
-            self.scanned += victims.len() as u64;
-            group_by_mm(&victims, |pfn| resident.frame(pfn).mm)
+            let resident = self.pager.resident();
+            group_by_mm(victims, |pfn| resident.frame(pfn).mm)
         };
         groups.into_iter().map(|(id, frames)| self.cool_of(id, frames)).sum()
     }

@@ -184,9 +184,7 @@ impl Reclaim<'_> {
                 {
                     resident.slots.share(slot);
                     resident.set_copy(pfn, Some(slot));
-                    if matches!(resident.frame(pfn).place, Place::Generation(_)) {
-                        resident.put_first(pfn);
-                    }
+                    resident.prefer(pfn);
                 }
             }
         }

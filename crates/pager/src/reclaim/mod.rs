@@ -3,6 +3,7 @@
 //! It alone posts batches to agents and it alone stores pages, so nothing here races with itself. What
 //! it looked up may change while it waits; each commit looks again under the lock.
 
+mod command;
 mod cool;
 mod evict;
 mod oom;
@@ -87,6 +88,8 @@ pub fn run(pager: &Arc<Pager>) {
     loop {
         pager.kswapd.wait(Duration::from_millis(100));
         reclaim.finish_stalled();
+        reclaim.tell_time();
+        reclaim.serve_requests();
         reclaim.balance();
         reclaim.end_lending();
         reclaim.drop_retired(1);
@@ -101,6 +104,7 @@ impl Reclaim<'_> {
                 return;
             }
             let before = self.scanned;
+            self.tell_time();
             if self.pass() > 0 {
                 self.hopeless_since = None;
                 self.pager.wake_if_starving();
@@ -136,6 +140,11 @@ impl Reclaim<'_> {
         }
         self.hopeless_since = None;
         self.pager.wake_if_starving();
+    }
+
+    /// The ages of generations are counted from the start of the run.
+    fn tell_time(&self) {
+        self.pager.resident().set_now_ms(self.pager.started.elapsed().as_millis() as u64);
     }
 
     /// What was lent is asked back as soon as everybody answers.

@@ -131,6 +131,10 @@ impl Lru for Classic {
         Shadow::pack(v.classic.age.load(Relaxed), v.memcg().0, 0, workingset)
     }
 
+    fn clock(&self, v: &Lruvec, _: &Ctx, _: u64) -> u64 {
+        v.classic.age.load(Relaxed)
+    }
+
     fn note_evicted(&self, v: &Lruvec, _: &Ctx, w: Word) {
         v.classic.age.fetch_add(w.pages(), Relaxed);
     }

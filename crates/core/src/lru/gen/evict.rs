@@ -241,7 +241,7 @@ fn isolate(
     swappiness: u32,
     batch: &mut Isolated,
 ) -> u64 {
-    if let Some(ty) = probation::due(v, cx, swappiness, sc.zone) {
+    if let Some(ty) = probation::next(v, cx, sc, swappiness) {
         let scanned = scan(v, cx, sc, lists, ty, FRESH, 0, n, batch);
         if scanned > 0 {
             return scanned;
@@ -536,7 +536,11 @@ pub(crate) fn run_eviction(
     }
     sc.walk_ready = true;
     sc.reclaimed = 0;
-    while v.r#gen.evictable_min_seq(swappiness) <= seq && sc.reclaimed < quota {
+    let any = |sc: &Scan| {
+        v.r#gen.evictable_min_seq(swappiness) <= seq
+            || probation::next(v, cx, sc, swappiness).is_some()
+    };
+    while any(sc) && sc.reclaimed < quota {
         let n = (quota - sc.reclaimed).min(MAX_LRU_BATCH);
         if evict(v, cx, sc, out, n, swappiness) == 0 {
             break;

@@ -254,6 +254,10 @@ impl Lru for Gen {
         pid::shadow(v, cx, cx.folios.word(pfn))
     }
 
+    fn clock(&self, v: &Lruvec, cx: &Ctx, token: u64) -> u64 {
+        pid::clock(v, cx, token)
+    }
+
     fn note_evicted(&self, v: &Lruvec, cx: &Ctx, w: Word) {
         pid::note_evicted(v, cx, w);
     }

@@ -129,10 +129,20 @@ pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
     let token = if cx.tun.refault_distance == RefaultDistance::Off {
         v.r#gen.min_seq(w.ty()) << 2
     } else {
-        (v.r#gen.evictions[usize::from(fresh)].load(Relaxed) << 3) | (u64::from(fresh) << 2)
+        clock(v, cx, u64::from(fresh) << 2)
     };
     let token = token | w.refs().saturating_sub(1);
     Shadow::pack(token, v.memcg().0, 0, w.has(Word::WORKINGSET))
+}
+
+/// What the clock behind `token` shows now, in its place in a token: that of the youngest generation, or
+/// that of what left from where the folio did.
+pub(super) fn clock(v: &Lruvec, cx: &Ctx, token: u64) -> u64 {
+    if cx.tun.refault_distance == RefaultDistance::Off {
+        return (v.r#gen.max_seq() << 2) | 3;
+    }
+    let fresh = token & 4;
+    (v.r#gen.evictions[(fresh >> 2) as usize].load(Relaxed) << 3) | fresh
 }
 
 /// A folio with word `w` left memory.
@@ -158,7 +168,7 @@ pub(super) fn recent(v: &Lruvec, cx: &Ctx, token: u64) -> bool {
     let fresh = token & 4 != 0;
     let now = v.r#gen.evictions[usize::from(fresh)].load(Relaxed) & mask;
     let distance = now.wrapping_sub(token >> 3) & mask;
-    let near = distance <= LruType::ALL.iter().map(|&ty| v.total(ty)).sum();
+    let near = distance * 100 <= v.memory() * cx.tun.near;
     if near {
         probation::learn(v, cx, fresh);
     }

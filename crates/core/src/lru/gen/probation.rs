@@ -12,16 +12,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::super::{Ctx, Lists, Lruvec};
+use super::super::{Ctx, Lists, Lruvec, Scan, Who};
 use super::evictable;
 use super::window::{moved_up, relink};
 use crate::folio::{FRESH, LruType, Word};
 use crate::tunables::{Admission, TargetEnd, TypeSelect};
 use crate::types::Pfn;
-
-fn resident(v: &Lruvec) -> u64 {
-    LruType::ALL.iter().map(|&ty| v.total(ty)).sum()
-}
 
 /// Pages beyond the least share. Before anything was learned the share is the configured one.
 fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
@@ -33,7 +29,7 @@ fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
 
 /// Pages the probation lists should have.
 fn target(v: &Lruvec, cx: &Ctx) -> u64 {
-    share(v, cx, resident(v))
+    share(v, cx, v.memory())
 }
 
 /// The part of `all` pages that may be on probation.
@@ -79,12 +75,23 @@ pub(super) fn due(v: &Lruvec, cx: &Ctx, swappiness: u32, zone: usize) -> Option<
     evictable(swappiness).max_by_key(helps).filter(|ty| helps(ty) > 0)
 }
 
+/// The type whose probation list is to be scanned next. By command every folio on probation is due: it
+/// is older than any generation.
+pub(super) fn next(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> Option<LruType> {
+    due(v, cx, swappiness, sc.zone).or_else(|| {
+        let helps = |ty: &LruType| v.r#gen.fresh_pages_to(*ty, sc.zone);
+        let commanded = cx.tun.admission == Admission::Probation && sc.who == Who::Proactive;
+        let longest = evictable(swappiness).max_by_key(helps);
+        longest.filter(|ty| commanded && helps(ty) > 0)
+    })
+}
+
 /// A folio came back soon after it left probation (or a generation).
 pub(super) fn learn(v: &Lruvec, cx: &Ctx, failed_probation: bool) {
     if cx.tun.admission != Admission::Probation {
         return;
     }
-    let all = resident(v);
+    let all = v.memory();
     let now = extra(v, cx, all);
     let next = if failed_probation {
         (now + 1).min(all * cx.tun.probation_max / 100)

@@ -1,0 +1,86 @@
+//! `ebb lru-gen`: shows the generations of a run and passes commands to it, over its socket.
+
+use crate::stat::ask;
+use ebb_agent::protocol::GREET_LRU_GEN;
+use ebb_pager::{DONE, REFUSED};
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+The text and the commands are those of the kernel's /sys/kernel/debug/lru_gen: for each generation
+its number, its age in milliseconds and its anonymous and file pages (pages on probation are counted
+with the oldest). --full adds, for each access tier, what came back, left and was protected.
+
+Commands, several with commas between them:
+  + MEMCG NODE GENERATION [SWAPPINESS [FORCE]]   opens a new generation; GENERATION exists
+  - MEMCG NODE GENERATION [SWAPPINESS [PAGES]]   evicts generations up to this one, so many pages
+                                                 at most; not the two youngest
+There is one memcg, 1, and one node, 0. Ebb cannot read accessed bits of a running program: a page is
+found young when the program touches it after it was moved out of sight.
+
+Exit status: 0, or 1 if PID belongs to no run of yours or the command was refused.
+
+Examples:
+  ebb lru-gen 4711
+  ebb lru-gen 4711 --full
+  ebb lru-gen 4711 '+ 1 0 5'               age
+  ebb lru-gen 4711 '- 1 0 4 200 1000'      reclaim up to 1000 pages
+  ebb lru-gen 4711 --enabled n             use the classic lists instead")]
+pub struct Arguments {
+    /// Any process of the run, or the `ebb run` itself
+    #[arg(value_name = "PID")]
+    pid: u32,
+    /// A command, or several
+    #[arg(value_name = "COMMAND", allow_hyphen_values = true, conflicts_with_all = ["full", "enabled"])]
+    command: Option<String>,
+    /// Show tiers too
+    #[arg(long)]
+    full: bool,
+    /// Show which parts are in use (1: the multi-gen LRU, 2: walks, 4: non-leaf bits), or set them: y, n
+    /// or a sum of these numbers
+    #[arg(long, value_name = "VALUE", num_args = 0..=1, default_missing_value = "", conflicts_with = "full")]
+    enabled: Option<String>,
+}
+
+impl Arguments {
+    /// What to ask for.
+    fn request(&self) -> Result<String, String> {
+        if let Some(command) = &self.command {
+            let command = command.trim();
+            if !command.starts_with(['+', '-']) {
+                return Err(format!(
+                    "'{command}' is no command; it begins with + (age) or - (evict): ebb lru-gen --help"
+                ));
+            }
+            return Ok(command.to_owned());
+        }
+        if let Some(value) = &self.enabled {
+            return Ok(format!("enabled {value}").trim_end().to_owned());
+        }
+        Ok(if self.full { "full".into() } else { String::new() })
+    }
+}
+
+/// Shows them, or has a command carried out.
+pub fn lru_gen(arguments: &Arguments) -> ExitCode {
+    let answer = arguments
+        .request()
+        .and_then(|request| ask(arguments.pid, GREET_LRU_GEN, &request))
+        .and_then(|answer| match answer.strip_prefix(REFUSED) {
+            Some(reason) => Err(reason.to_owned()),
+            None => Ok(answer),
+        });
+    match answer {
+        Ok(text) => {
+            use std::io::Write;
+            let text = if text == DONE { "" } else { &text };
+            // A reader that has seen enough is no failure.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("ebb: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

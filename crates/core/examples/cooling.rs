@@ -1,0 +1,184 @@
+//! What the resident set of `ebb run` keeps, in virtual time: loads and rescues for each access, by load
+//! and by the share of pages that is kept cool.
+//!
+//! ```text
+//! cargo run --release -p ebb-core --example cooling -- [KEY=VALUE...]
+//! ```
+//! 262,144 pages in room for 128,000, as `ebb bench paging` has them.
+
+use ebb_core::resident::{Arrival, Dropped, Entry, Place, Resident, Space};
+use ebb_core::tunables::Tunables;
+use ebb_core::types::{MmId, Pfn, Vpn};
+
+const PAGES: u64 = 262_144;
+const ROOM: usize = 128_000;
+
+/// xorshift64: the sequence is the point, not its quality.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// Zipf ranks with exponent 0.99 (Gray et al., "Quickly generating billion-record synthetic databases").
+struct Zipf {
+    zeta: f64,
+    eta: f64,
+}
+
+const THETA: f64 = 0.99;
+
+impl Zipf {
+    fn new() -> Self {
+        let zeta: f64 = (1..=PAGES).map(|rank| (rank as f64).powf(-THETA)).sum();
+        let two = 1.0 + 0.5f64.powf(THETA);
+        let eta = (1.0 - (2.0 / PAGES as f64).powf(1.0 - THETA)) / (1.0 - two / zeta);
+        Self { zeta, eta }
+    }
+
+    fn next(&self, random: &mut Random) -> u64 {
+        let u = random.unit();
+        if u * self.zeta < 1.0 {
+            return 0;
+        }
+        if u * self.zeta < 1.0 + 0.5f64.powf(THETA) {
+            return 1;
+        }
+        let rank = PAGES as f64 * (self.eta * u - self.eta + 1.0).powf(1.0 / (1.0 - THETA));
+        (rank as u64).min(PAGES - 1)
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    loads: u64,
+    rescues: u64,
+}
+
+struct Machine {
+    set: Resident,
+    space: Space,
+    cool_share: f64,
+    counts: Counts,
+}
+
+impl Machine {
+    fn new(tunables: Tunables, cool_share: f64) -> Self {
+        let room = ROOM as u64;
+        let set = Resident::with(room, room, u32::MAX, tunables);
+        Self { set, space: Space::new(MmId(1)), cool_share, counts: Counts::default() }
+    }
+
+    fn touch(&mut self, page: u64) {
+        let vpn = Vpn(page);
+        match self.space.get(vpn) {
+            Entry::Resident(_) => {}
+            Entry::Cool(pfn) => {
+                self.counts.rescues += 1;
+                self.set.rescue(&mut self.space, pfn);
+            }
+            Entry::None => {
+                self.make_room();
+                self.set.map(&mut self.space, vpn, Arrival::Fresh, None);
+            }
+            Entry::Stored { slot, .. } => {
+                self.counts.loads += 1;
+                self.make_room();
+                self.set.begin_load(&mut self.space, vpn, slot);
+                self.set.map(&mut self.space, vpn, Arrival::Loaded, Some(slot));
+                let mut dropped = Dropped::default();
+                self.set.release_slot(slot, &mut dropped);
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.set.frames_in_use() < ROOM {
+            return;
+        }
+        let mut victims: Vec<Pfn> = Vec::new();
+        let cool = (self.set.evictable() as f64 * self.cool_share) as u64;
+        while self.set.count(Place::Cool) < cool.max(1) {
+            victims.clear();
+            self.set.isolate(64, &mut victims);
+            for &pfn in &victims {
+                self.set.cool(&mut self.space, pfn, 0);
+            }
+        }
+        victims.clear();
+        self.set.coolest(32, &mut victims);
+        for &pfn in &victims {
+            let slot = self.set.frame(pfn).slot().unwrap_or_else(|| self.set.take_slot().unwrap());
+            self.set.evict(&mut self.space, pfn, slot);
+        }
+    }
+}
+
+fn run(load: &str, tunables: &Tunables, cool_share: f64, zipf: &Zipf) -> Counts {
+    let mut machine = Machine::new(tunables.clone(), cool_share);
+    let mut random = Random(88_172_645_463_325_252);
+    let mut order: Vec<u64> = (0..PAGES).collect();
+    for at in (1..order.len()).rev() {
+        order.swap(at, (random.next() % (at as u64 + 1)) as usize);
+    }
+    (0..PAGES).for_each(|page| machine.touch(page));
+    let (mut scan, mut left) = (0, 0);
+    for round in 0..2 {
+        machine.counts = Counts::default();
+        for access in 0..2_000_000u64 {
+            let page = match load {
+                "uniform" => random.next() % PAGES,
+                "loop" => access * 7 % (PAGES * 5 / 8),
+                "shift" if round == 1 => {
+                    (order[zipf.next(&mut random) as usize] + PAGES / 2) % PAGES
+                }
+                "other-78%" | "other-97%" => {
+                    // A working set that fits, and after it another.
+                    let pages = if load == "other-78%" { 100_000 } else { 124_000 };
+                    random.next() % pages + round * 130_000
+                }
+                "scanmix" => {
+                    if left == 0 && access % 200_000 == 0 {
+                        (scan, left) = (random.next() % PAGES, 65_536);
+                    }
+                    if left > 0 && access % 2 == 0 {
+                        (scan, left) = ((scan + 1) % PAGES, left - 1);
+                        scan
+                    } else {
+                        order[zipf.next(&mut random) as usize]
+                    }
+                }
+                _ => order[zipf.next(&mut random) as usize],
+            };
+            machine.touch(page);
+        }
+    }
+    machine.counts
+}
+
+fn main() -> Result<(), String> {
+    let pairs: Vec<String> = std::env::args().skip(1).collect();
+    let mut tunables = Tunables::default();
+    for pair in &pairs {
+        tunables.set(pair).map_err(|error| error.to_string())?;
+    }
+    let zipf = Zipf::new();
+    println!("load      cool share   loads/access   rescues/access");
+    for load in ["zipf", "shift", "other-78%", "other-97%", "scanmix", "uniform", "loop"] {
+        for cool_share in [0.1, 0.2, 0.3] {
+            let Counts { loads, rescues } = run(load, &tunables, cool_share, &zipf);
+            let each = |count: u64| count as f64 / 2e6;
+            println!("{load:10} {cool_share:10} {:14.4} {:16.4}", each(loads), each(rescues));
+        }
+    }
+    Ok(())
+}

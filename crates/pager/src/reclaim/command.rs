@@ -1,0 +1,87 @@
+//! The commands of `ebb lru-gen`: ageing, and reclaim on command.
+//!
+//! Part of the kswapd thread. A command that evicts has its pages moved out of sight, and then as many of
+//! the coolest stored: those that were cool before go first.
+
+use super::Reclaim;
+use crate::lru_gen::{DONE, REFUSED};
+use ebb_agent::protocol::BATCH_MAX;
+use ebb_core::observe::lru_gen::{Action, Command, CommandError, run_all};
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// How long bringing areas under management may take that were left alone so far.
+const ADOPTION: Duration = Duration::from_secs(2);
+
+impl Reclaim<'_> {
+    /// Carries out what was asked for since the last time.
+    pub fn serve_requests(&mut self) {
+        for (text, line) in self.pager.requests.take() {
+            let mut last = None;
+            let done = run_all(&text, |command| {
+                last = Some(command);
+                self.carry_out(&command)
+            });
+            let answer = match done {
+                Ok(()) => DONE.to_owned(),
+                Err(error) => format!("{REFUSED}{}", explain(&text, error, last)),
+            };
+            // Who asked may have left.
+            let _ = line.send(answer.as_bytes(), &[]);
+        }
+    }
+
+    fn carry_out(&mut self, command: &Command) -> Result<(), CommandError> {
+        self.have_managed();
+        self.tell_time();
+        let Action::Evict { pages } = command.action else {
+            return self.pager.resident().command(command, &mut Vec::new());
+        };
+        let mut left = pages;
+        while left > 0 {
+            let mut victims = Vec::with_capacity(BATCH_MAX);
+            let batch = Command { action: Action::Evict { pages: left }, ..*command };
+            self.pager.resident().command(&batch, &mut victims)?;
+            let taken = victims.len();
+            let cooled = self.cool_isolated(&victims);
+            let evicted = self.evict(cooled);
+            self.drop_retired(1);
+            if taken == 0 || evicted == 0 {
+                break;
+            }
+            left = left.saturating_sub(evicted as u64);
+        }
+        Ok(())
+    }
+
+    /// Far below the limit nothing is managed yet, and there is nothing to age or to evict.
+    fn have_managed(&self) {
+        if self.pager.managing.swap(true, SeqCst) {
+            return;
+        }
+        self.pager.monitor.raise();
+        let since = Instant::now();
+        while self.pager.resident().evictable() == 0 && since.elapsed() < ADOPTION {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// What was wrong with the last command that was looked at.
+fn explain(text: &str, error: CommandError, ran: Option<Command>) -> String {
+    match (error, ran) {
+        (CommandError::Invalid, Some(Command { memcg, node, seq, action, .. })) => {
+            let old = matches!(action, Action::Evict { .. });
+            let rule = if old { "not among the two youngest" } else { "one there is" };
+            format!(
+                "memcg {memcg}, node {node}, generation {seq}: memcg and node must be those that \
+                 `ebb lru-gen PID` shows, and the generation {rule}"
+            )
+        }
+        (CommandError::Invalid, None) => format!(
+            "'{text}' is no command; write '+ MEMCG NODE GENERATION [SWAPPINESS [FORCE]]' or '- MEMCG \
+             NODE GENERATION [SWAPPINESS [PAGES]]'"
+        ),
+        (error, _) => error.to_string(),
+    }
+}
