@@ -40,6 +40,8 @@ pub struct Config {
     pub readahead_pages: u32,
     /// Switches of the engine, KEY=VALUE each.
     pub switches: Vec<String>,
+    /// Cool pages ahead of a pass come back with the one that was touched.
+    pub look_around: bool,
     /// Manage every area from the start, however far the limit is.
     pub eager: bool,
     /// The command line, for the report.

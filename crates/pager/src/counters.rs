@@ -13,6 +13,8 @@ pub struct Counters {
     pub faults_copied: AtomicU64,
     pub faults_stale: AtomicU64,
     pub pages_ahead: AtomicU64,
+    /// Cool pages brought back beside one that was touched.
+    pub rescued_ahead: AtomicU64,
     pub cooled: AtomicU64,
     pub evicted: AtomicU64,
     pub written: AtomicU64,

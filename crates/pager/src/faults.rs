@@ -7,6 +7,7 @@ use crate::counters;
 use crate::fork;
 use crate::guard;
 use crate::loads::Load;
+use crate::look_around::{BESIDE_MAX, Beside};
 use crate::mm::{Mm, State};
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use ebb_core::readahead::Window;
@@ -64,6 +65,7 @@ pub struct Server<'a> {
     pub loads: HashMap<u64, Load>,
     pub next_token: u64,
     pub buffer: Box<Page>,
+    pub beside: Beside,
     events: Vec<Event>,
 }
 
@@ -77,6 +79,7 @@ pub fn run(pager: &Arc<Pager>) {
         loads: HashMap::new(),
         next_token: 0,
         buffer: Box::new([0; PAGE_SIZE]),
+        beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
         events: Vec::new(),
     };
     let mut ready = Vec::with_capacity(64);
@@ -174,7 +177,7 @@ impl Server<'_> {
                 fork::learn_process(self.pager, mm, state, thread);
                 let vpn = Vpn::of_address(address);
                 let window = match state.space.get(vpn) {
-                    Entry::None | Entry::Stored { loading: false, .. }
+                    Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
                         if self.pager.config.readahead_pages > 0 =>
                     {
                         state.streams.miss(vpn)
@@ -262,7 +265,10 @@ impl Server<'_> {
             Entry::Resident(_) => self.stale(mm, touch),
             Entry::Cool(pfn) => {
                 let pool = self.pager.resident().frame(pfn).pool;
-                self.rescue(mm, state, touch, pool)
+                let answer = self.rescue(mm, state, touch, pool);
+                self.look_around(mm, state, touch);
+                self.load_beside(mm, state, touch);
+                answer
             }
             Entry::Stored { loading: true, .. } => self.join_load(touch),
             Entry::Stored { slot, loading: false, .. } => self.load(mm, state, touch, vpn, slot),

@@ -27,6 +27,7 @@ mod fork;
 mod guard;
 mod link;
 mod loads;
+mod look_around;
 mod lru_gen;
 mod mm;
 mod monitor;

@@ -36,9 +36,11 @@ impl Server<'_> {
         }
         let beside = self.stored_beside(state, touch);
         if !beside.is_empty() {
-            self.load_all(mm, state, touch, slot, &beside);
+            self.load_all(mm, state, touch, Some((vpn, slot)), &beside);
+            self.look_around(mm, state, touch);
             return Answer::Given;
         }
+        self.look_around(mm, state, touch);
         let token = self.next_token;
         self.next_token += 1;
         match self.pager.store.get_or_start(slot, &mut self.buffer, token) {
@@ -91,23 +93,32 @@ impl Server<'_> {
         beside
     }
 
-    /// Starts to load the page of a touch together with those beside it; all are charged.
+    /// Starts to load what lies ahead of a touch whose own page was in memory.
+    pub fn load_beside(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
+        let beside = self.stored_beside(state, touch);
+        if !beside.is_empty() {
+            self.load_all(mm, state, touch, None, &beside);
+        }
+    }
+
+    /// Starts to load the page that was asked for, if any, and those beside it; all are charged.
     fn load_all(
         &mut self,
         mm: &Arc<Mm>,
         state: &mut State,
         touch: &Touch,
-        slot: SlotId,
+        wanted: Option<(Vpn, SlotId)>,
         beside: &[(Vpn, SlotId)],
     ) {
-        let wanted = (Vpn::of_address(touch.address), slot);
         let mut reads = Vec::with_capacity(1 + beside.len());
-        for (index, &(vpn, slot)) in std::iter::once(&wanted).chain(beside).enumerate() {
+        let all =
+            wanted.iter().map(|page| (page, false)).chain(beside.iter().map(|page| (page, true)));
+        for (&(vpn, slot), ahead) in all {
             let token = self.next_token;
             self.next_token += 1;
             self.pager.resident().begin_load(&mut state.space, vpn, slot);
             let touch = Touch { mm: mm.clone(), address: vpn.address(), ..*touch };
-            self.loads.insert(token, Load { touch, slot, ahead: index > 0 });
+            self.loads.insert(token, Load { touch, slot, ahead });
             reads.push((slot, token));
         }
         self.pager.loading.fetch_add(reads.len() as u64, Relaxed);

@@ -70,6 +70,7 @@ struct Faults {
     copied: u64,
     loaded: u64,
     loaded_ahead: u64,
+    rescued_ahead: u64,
     stale: u64,
 }
 
@@ -139,6 +140,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
             copied: get(&counters.faults_copied),
             loaded: get(&counters.faults_loaded),
             loaded_ahead: get(&counters.pages_ahead),
+            rescued_ahead: get(&counters.rescued_ahead),
             stale: get(&counters.faults_stale),
         },
         pages_cooled: get(&counters.cooled),

@@ -262,6 +262,14 @@ impl Resident {
         self.frames.set_pool(pfn, NO_POOL)
     }
 
+    /// A cool page is visible again although nobody has touched it. Returns its place in the pool.
+    pub fn uncool(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
+        self.frames.put(pfn, Place::Cool, Place::Lru);
+        self.order.add(&self.frames, pfn);
+        space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));
+        self.frames.set_pool(pfn, NO_POOL)
+    }
+
     /// The page's only copy is in the store now. Returns its place in the pool.
     pub fn evict(&mut self, space: &mut Space, pfn: Pfn, slot: SlotId) -> u32 {
         let frame = self.frames.get(pfn);
