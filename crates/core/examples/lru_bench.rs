@@ -45,7 +45,7 @@ fn aging(tun: &Tunables, order: &[u32], promoted: u64) -> f64 {
     for &p in order {
         if random.below(100) < promoted {
             folios.set(Pfn(p), Word::WORKINGSET);
-            ebb_core::lru::r#gen::update_gen(&cx, Pfn(p), 3);
+            ebb_core::lru::r#gen::update_gen(&cx, Pfn(p), 3, 0);
         }
     }
     let start = Instant::now();

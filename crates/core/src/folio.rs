@@ -29,6 +29,10 @@ pub const MIN_NR_GENS: u64 = 2;
 pub const MAX_NR_TIERS: usize = 4;
 /// The slot of the probation list, which is no generation.
 pub const FRESH: usize = 4;
+/// The slot of the second half of probation, where touches begin to count.
+pub const TRIED: usize = 5;
+/// Slots there are.
+pub const SLOTS: usize = 6;
 /// Link value of a list end.
 pub const NO_FRAME: u32 = u32::MAX;
 
@@ -39,6 +43,9 @@ const REFS_MASK: u64 = 3 << REFS_SHIFT;
 const ORDER_SHIFT: u32 = 24;
 const ZONE_SHIFT: u32 = 28;
 const HOME_SHIFT: u32 = 32;
+const STAMP_SHIFT: u32 = 38;
+/// Bits of a word's stamp.
+pub const STAMP_BITS: u32 = 64 - STAMP_SHIFT;
 
 /// The two kinds of memory reclaim treats apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -192,6 +199,24 @@ impl Word {
         Self((w.0 & !(7 << HOME_SHIFT)) | ((slot as u64 & 7) << HOME_SHIFT))
     }
 
+    /// Whether it is linked on a probation list.
+    #[must_use]
+    pub const fn on_probation(self) -> bool {
+        self.home() >= FRESH
+    }
+
+    /// When it was last put among the new or the young, in the lruvec's own time, truncated.
+    #[must_use]
+    pub const fn stamp(self) -> u64 {
+        self.0 >> STAMP_SHIFT
+    }
+
+    /// With the stamp set to the low bits of `at`.
+    #[must_use]
+    pub const fn stamped(self, at: u64) -> Self {
+        Self((self.0 & ((1 << STAMP_SHIFT) - 1)) | (at << STAMP_SHIFT))
+    }
+
     /// The raw access count field (0..=3), meaningful together with `REFERENCED`.
     #[must_use]
     pub const fn refs_field(self) -> u64 {
@@ -221,6 +246,15 @@ impl Word {
     #[must_use]
     pub const fn lazily_promoted(self) -> bool {
         self.refs() + self.has(Self::WORKINGSET) as u64 == 5
+    }
+
+    /// With `n` recorded accesses (0..=4).
+    #[must_use]
+    pub const fn with_refs(self, n: u64) -> Self {
+        match n {
+            0 => self.without_refs(),
+            n => self.with(Self::REFERENCED).with_refs_field(n - 1),
+        }
     }
 
     /// Without any recorded access (`WORKINGSET` stays).

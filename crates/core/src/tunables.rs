@@ -245,6 +245,9 @@ choices! {
         Off = "off",
         /// A short distance places the folio among the young; a long one among the old.
         Place = "place",
+        /// A folio is placed among the young if it was put away and used again within a shorter
+        /// time than the oldest folio of the generations has been there.
+        Reuse = "reuse",
     }
 }
 
@@ -330,11 +333,20 @@ tunables! {
     /// Whether a new folio is trusted.
     "gen.admission" admission: Admission = Admission::Probation;
     /// Share of memory for folios on probation, in percent.
-    "gen.probation" probation: u64 = 10;
+    "gen.probation" probation: u64 = 5;
     /// The share refaults may lower it to, in percent.
-    "gen.probation_min" probation_min: u64 = 2;
-    /// Pages the share loses for each page that came back to its generation soon.
-    "gen.probation_down" probation_down: u64 = 8;
+    "gen.probation_min" probation_min: u64 = 5;
+    /// Pages the share gains for a page that came back right after it failed probation.
+    "gen.probation_up" probation_up: u64 = 12;
+    /// Pages the share loses for a page that came back right after it left the generations.
+    "gen.probation_down" probation_down: u64 = 14;
+    /// The part of probation, in percent, during which touches do not count yet.
+    "gen.probation_quiet" probation_quiet: u64 = 30;
+    /// With `gen.refault_distance=reuse`: how soon a folio has to be used again, in percent of the
+    /// age of the oldest folio of the generations.
+    "gen.reuse_age" reuse_age: u64 = 70;
+    /// A mapped folio found accessed in several rounds stays for half as many without.
+    "gen.history" history: bool = true;
     /// The share refaults may raise it to, in percent.
     "gen.probation_max" probation_max: u64 = 80;
     /// A folio accessed since it was last looked at goes round again, its count lowered.
@@ -380,7 +392,7 @@ tunables! {
     /// The longest distance at which a page came back soon, in percent of memory.
     "gen.near" near: u64 = 100;
     /// What a refault's distance decides.
-    "gen.refault_distance" refault_distance: RefaultDistance = RefaultDistance::Place;
+    "gen.refault_distance" refault_distance: RefaultDistance = RefaultDistance::Reuse;
     /// File pages below this count are spared while anonymous memory can be reclaimed.
     "gen.clean_floor" clean_floor: u64 = 0;
     /// A batch never isolates more than the target still lacks.
@@ -410,6 +422,7 @@ impl Tunables {
     pub fn preset(name: &str) -> Result<Self, SetError> {
         let kernel = Self {
             admission: Admission::Open,
+            history: false,
             look_around: true,
             second_chance: false,
             reclaim_parts: 0,

@@ -37,7 +37,7 @@ pub use scan::{Evicted, Met, Pageout, Protection, Scan, Shadow, ShortShadow, Who
 use self::classic::ClassicState;
 use self::r#gen::GenState;
 use self::list::List;
-use crate::folio::{Folios, LruType, MemcgId, Word};
+use crate::folio::{Folios, LruType, MemcgId, SLOTS, Word};
 use crate::observe::vmstat::VmStat;
 use crate::space::Spaces;
 use crate::tunables::{LruKind, Tunables};
@@ -64,8 +64,8 @@ pub struct Ctx<'a> {
 /// Every list of a lruvec; under the lru lock.
 #[derive(Debug, Default)]
 pub struct Lists {
-    /// By slot; the last is the probation list.
-    pub(crate) r#gen: [[[List; ZONES]; 2]; 5],
+    /// By slot; the last two are the probation list's halves.
+    pub(crate) r#gen: [[[List; ZONES]; 2]; SLOTS],
     /// Inactive anonymous, active anonymous, inactive file, active file.
     pub(crate) classic: [List; 4],
     pub(crate) unevictable: List,

@@ -5,7 +5,6 @@
 
 use super::{Add, Ctx, Lruvec};
 use crate::folio::Word;
-use crate::tunables::Admission;
 use crate::types::Pfn;
 
 /// Folios a batch holds at most.
@@ -61,13 +60,7 @@ impl Pagevec {
         if self.adds == 0 {
             return;
         }
-        if cx.tun.admission == Admission::Probation {
-            // The touch that brought a folio in says nothing; touches from here on do.
-            let spaces = cx.spaces.read();
-            for &pfn in &self.add[..self.adds] {
-                cx.spaces.forget_touches(cx.folios, pfn, &spaces);
-            }
-        }
+        super::r#gen::forget_arrival(cx, &self.add[..self.adds]);
         let mut lists = v.lock();
         for &pfn in &self.add[..self.adds] {
             v.add_locked(cx, &mut lists, pfn, Add::Normal);

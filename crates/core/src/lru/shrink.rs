@@ -11,7 +11,7 @@ use super::r#gen::Deltas;
 use super::r#gen::look_around::look_around;
 use super::scan::{Evicted, MIN_LRU_BATCH};
 use super::{Ctx, Lruvec, Pageout, Pagevec, Scan, Who};
-use crate::folio::{FRESH, LruType, Word};
+use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::space::{Area, Pte, References, Space};
 use crate::tunables::LruKind;
@@ -203,13 +203,17 @@ fn being_written(cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word) -> Fate {
 /// What a touch means: the multi-gen rule or the classic two-touch rule.
 fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: bool) -> Fate {
     if v.kind() == LruKind::Gen {
-        if refs.young == 0 {
-            return Fate::Evict;
-        }
-        if cx.folios.word(pfn).home() == FRESH {
+        let w = cx.folios.word(pfn);
+        if w.on_probation() && refs.young > 0 {
             // Used again while on probation.
             cx.folios.update(pfn, Word::without_refs);
             return Fate::Activate;
+        }
+        if cx.tun.history && w.has(Word::MAPPED) {
+            return by_history(cx, pfn, w, refs.young > 0);
+        }
+        if refs.young == 0 {
+            return Fate::Evict;
         }
         let promote = super::r#gen::set_refs(cx, pfn, refs.young, refs.exec);
         return if promote { Fate::Activate } else { Fate::Keep };
@@ -225,6 +229,19 @@ fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: boo
         };
     }
     if old && file && dirty { Fate::Keep } else { Fate::Evict }
+}
+
+/// A round with an access counts one up, a round without two down; at the bottom the folio goes.
+fn by_history(cx: &Ctx, pfn: Pfn, w: Word, young: bool) -> Fate {
+    if young {
+        cx.folios.update(pfn, super::r#gen::seen_again);
+        return Fate::Activate;
+    }
+    if w.refs() < 2 || w.on_probation() {
+        return Fate::Evict;
+    }
+    cx.folios.update(pfn, |w| w.with_refs(w.refs().saturating_sub(2)));
+    Fate::Activate
 }
 
 /// Hands a folio out. True if it stays.

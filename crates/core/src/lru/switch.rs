@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::scan::MAX_LRU_BATCH;
 use super::{Add, Ctx, KIND_CLASSIC, KIND_GEN, Lists, Lruvec};
-use crate::folio::{FRESH, Word};
+use crate::folio::{FRESH, TRIED, Word};
 use crate::tunables::LruKind;
 
 impl Lruvec {
@@ -74,7 +74,7 @@ impl Lruvec {
         let mut left = MAX_LRU_BATCH;
         let max = self.r#gen.max_seq();
         // Oldest first, so that the order among inactive folios survives.
-        let slots = std::iter::once(FRESH).chain((max - 3..=max).map(|seq| (seq % 4) as usize));
+        let slots = [TRIED, FRESH].into_iter().chain((max - 3..=max).map(|seq| (seq % 4) as usize));
         for slot in slots {
             for ty in 0..2 {
                 for zone in 0..super::ZONES {

@@ -51,8 +51,11 @@ pub fn set_refs(cx: &Ctx, pfn: Pfn, young: u32, exec: bool) -> bool {
 }
 
 /// An accessed entry met by a page-table walk: promotes to `slot`, by the word alone. Returns the
-/// slot the folio had if it was promoted.
-pub fn update_gen(cx: &Ctx, pfn: Pfn, slot: usize) -> Option<usize> {
+/// slot the folio had if it was promoted. `now` is the stamp it gets.
+pub fn update_gen(cx: &Ctx, pfn: Pfn, slot: usize, now: u64) -> Option<usize> {
+    if cx.tun.history {
+        return update_history(cx, pfn, slot, now);
+    }
     let first = |w: Word| {
         cx.tun.promote == Promote::Second && !w.has(Word::REFERENCED.or(Word::WORKINGSET))
     };
@@ -69,6 +72,20 @@ pub fn update_gen(cx: &Ctx, pfn: Pfn, slot: usize) -> Option<usize> {
         }
     });
     if first(old) { None } else { old.slot() }
+}
+
+/// The same where accesses are remembered over several rounds: one more, and young again.
+fn update_history(cx: &Ctx, pfn: Pfn, slot: usize, now: u64) -> Option<usize> {
+    let (old, _) = cx.folios.update(pfn, |w| match w.slot() {
+        None => w,
+        Some(_) => seen_again(w).with_slot(Some(slot)).stamped(now),
+    });
+    old.slot()
+}
+
+/// With one more round in which it was accessed, four at most.
+pub(crate) fn seen_again(w: Word) -> Word {
+    w.with_refs((w.refs() + 1).min(4))
 }
 
 /// Moves a folio of the oldest generation (`old`) one up, by its word. Returns the slot it has now,

@@ -17,7 +17,7 @@ use super::super::list::List;
 use super::super::{Ctx, Lists, Lruvec, ZONES};
 use super::window::{count_protected, moved_up, relink};
 use super::{inc_gen, insert};
-use crate::folio::{LruType, Word};
+use crate::folio::{LruType, SLOTS, Word};
 use crate::tunables::TargetEnd;
 use crate::types::Pfn;
 
@@ -142,7 +142,7 @@ pub(super) fn age_list(
 /// Counter changes gathered by a walk, settled under one lock hold.
 #[derive(Debug, Default)]
 pub(crate) struct Deltas {
-    pages: [[[i64; ZONES]; 2]; 5],
+    pages: [[[i64; ZONES]; 2]; SLOTS],
     /// Promotions gathered.
     pub batched: u64,
 }

@@ -3,6 +3,8 @@
 //! Two loops drive it. K618 asks for its budget again before each batch and stops to age. K72 fixes
 //! its budget once, takes batches of 64 and goes on after aging.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::super::list::List;
 use super::super::scan::{DEF_PRIORITY, MAX_LRU_BATCH, MIN_LRU_BATCH};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
@@ -52,7 +54,7 @@ fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u
         return None;
     }
     let seq = v.r#gen.max_seq();
-    if probation::due(v, cx, swappiness, sc.zone).is_some() {
+    if probation::due(v, cx, swappiness, sc.zone) {
         let size = v.r#gen.evictable_pages(swappiness);
         return Some(sc.share_of(sc.protection.apply(size)));
     }
@@ -95,7 +97,7 @@ fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool
 fn should_age(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
     let g = &v.r#gen;
     let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
-    if probation::due(v, cx, swappiness, sc.zone).is_some() {
+    if probation::due(v, cx, swappiness, sc.zone) {
         return false;
     }
     min + MIN_NR_GENS > max || (sc.priority < DEF_PRIORITY && min + MIN_NR_GENS == max)
@@ -136,6 +138,9 @@ fn evict(
     let mut batch = Isolated::new();
     let k72 = cx.tun.gen_loop == Loop::K72;
     let mut scanned;
+    if probation::due(v, cx, swappiness, sc.zone) {
+        probation::pass_on(v, cx);
+    }
     {
         let mut lists = v.lock();
         if k72 {
@@ -151,7 +156,7 @@ fn evict(
         if !k72 {
             // A window that moved is progress too; one with nothing to evict is none.
             scanned += u64::from(moved);
-            let fresh = probation::due(v, cx, swappiness, sc.zone).is_some();
+            let fresh = probation::due(v, cx, swappiness, sc.zone);
             let stuck = v.r#gen.evictable_min_seq(swappiness) + MIN_NR_GENS > v.r#gen.max_seq();
             if stuck && !fresh {
                 scanned = 0;
@@ -226,6 +231,9 @@ fn keep_off_oldest(v: &Lruvec, cx: &Ctx, pfn: Pfn) {
     let w = cx.folios.word(pfn);
     let back_to_oldest = || insert::target_seq(v, cx, w, Add::Normal) == v.r#gen.min_seq(w.ty());
     let k612 = cx.tun.placement == Placement::K612;
+    if cx.tun.history && w.has(Word::ACTIVE) {
+        return;
+    }
     if !w.has(Word::UNEVICTABLE) && (k612 || back_to_oldest()) {
         cx.folios.update(pfn, |w| w.without_refs().with(Word::ACTIVE));
     }
@@ -241,8 +249,10 @@ fn isolate(
     swappiness: u32,
     batch: &mut Isolated,
 ) -> u64 {
-    if let Some(ty) = probation::next(v, cx, sc, swappiness) {
-        let scanned = scan(v, cx, sc, lists, ty, FRESH, 0, n, batch);
+    if probation::takes(v, cx, sc, swappiness)
+        && let Some((ty, half)) = probation::next_list(v, cx, lists, swappiness, sc.zone)
+    {
+        let scanned = scan(v, cx, sc, lists, ty, half, 0, n, batch);
         if scanned > 0 {
             return scanned;
         }
@@ -280,14 +290,13 @@ fn first_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
 }
 
 /// Anonymous memory while files are at their floor.
-fn floor_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
+pub(super) fn floor_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
     let spare = swappiness > 0 && v.total(LruType::File) <= cx.tun.clean_floor;
     (spare && cx.tun.clean_floor > 0).then_some(LruType::Anon)
 }
 
 /// The type that is behind the share swappiness gives it.
 pub(super) fn ratio_type(v: &Lruvec, swappiness: u32) -> LruType {
-    use std::sync::atomic::Ordering::Relaxed;
     let [a, f] = [0, 1].map(|i| v.r#gen.taken[i].load(Relaxed));
     if a + f > 1 << 16 {
         // Old debts fade.
@@ -325,7 +334,7 @@ fn scan(
     let mut t = Tally::default();
     for i in (1..=ZONES).rev() {
         let zone = (sc.zone + i) % ZONES;
-        if slot == FRESH && zone > sc.zone {
+        if slot >= FRESH && zone > sc.zone {
             // They would not help, and there is no generation above for them to wait in.
             continue;
         }
@@ -335,6 +344,10 @@ fn scan(
         let at = At { ty, zone, old: slot, new: (slot + 1) % 4, end: TargetEnd::Head };
         let mut up = Batch::default();
         let mut next = lists.r#gen[slot][ty.index()][zone].tail();
+        if let Some(oldest) = next.filter(|_| slot < FRESH) {
+            let since = v.r#gen.stamped_at(cx.folios.word(oldest));
+            v.r#gen.oldest[ty.index()].store(since, Relaxed);
+        }
         while let Some(pfn) = next {
             // Taken before the folio is handled: handling may unlink it.
             next = newer(cx, pfn);
@@ -417,7 +430,7 @@ fn sort(
         (_, true) => batch.take(v, cx, lists, pfn, w, at),
         (slot, false) => relink(cx, lists, pfn, old, slot, at.end),
     };
-    if old == FRESH {
+    if old >= FRESH {
         return probation::sort(v, cx, lists, pfn, w);
     }
     if cx.tun.second_chance && !w.has(Word::MAPPED) && w.refs() > 0 {
@@ -425,7 +438,8 @@ fn sort(
         t.protected += w.pages();
         return true;
     }
-    if w.tier() > limit || w.lazily_promoted() {
+    let by_history = cx.tun.history && w.has(Word::MAPPED);
+    if !by_history && (w.tier() > limit || w.lazily_promoted()) {
         up(Word::default(), lists, batch);
         t.protected += w.pages();
         count_protected(v, cx, w, v.r#gen.min_seq(w.ty()));
@@ -457,10 +471,10 @@ fn go_round(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, w: Word, old: usi
     if new == old {
         return;
     }
+    let now = v.r#gen.clock();
     let (_, after) = cx.folios.update(pfn, |w| match w.slot() {
-        Some(now) if now != old => w,
-        _ if w.refs() > 1 => w.with_refs_field(w.refs_field() - 1).with_slot(Some(new)),
-        _ => w.without_refs().with_slot(Some(new)),
+        Some(at) if at != old => w,
+        _ => w.with_refs(w.refs().saturating_sub(1)).with_slot(Some(new)).stamped(now),
     });
     let slot = after.slot().unwrap_or(new);
     if slot == new {
@@ -537,8 +551,7 @@ pub(crate) fn run_eviction(
     sc.walk_ready = true;
     sc.reclaimed = 0;
     let any = |sc: &Scan| {
-        v.r#gen.evictable_min_seq(swappiness) <= seq
-            || probation::next(v, cx, sc, swappiness).is_some()
+        v.r#gen.evictable_min_seq(swappiness) <= seq || probation::takes(v, cx, sc, swappiness)
     };
     while any(sc) && sc.reclaimed < quota {
         let n = (quota - sc.reclaimed).min(MAX_LRU_BATCH);

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::{Add, Ctx, Lists, Lruvec};
 use super::{access, probation};
-use crate::folio::{FRESH, Word};
+use crate::folio::{FRESH, TRIED, Word};
 use crate::tunables::{Admission, Placement};
 use crate::types::Pfn;
 
@@ -58,10 +58,17 @@ pub(super) fn target_seq(v: &Lruvec, cx: &Ctx, w: Word, how: Add) -> u64 {
 pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
     let seq = target_seq(v, cx, cx.folios.word(pfn), how);
     let fresh = how == Add::Normal && probation::admits(v, cx, cx.folios.word(pfn));
-    let slot = if fresh { FRESH } else { (seq % 4) as usize };
-    let off = Word::ACTIVE.or(Word::RETURNED);
-    let (_, w) =
-        cx.folios.update(pfn, |w| w.at_home(slot).with(Word::LRU.or(Word::SEEN)).without(off));
+    let slot = match fresh {
+        true if cx.folios.word(pfn).home() == TRIED => TRIED,
+        true => FRESH,
+        false => (seq % 4) as usize,
+    };
+    let (off, now) = (Word::ACTIVE.or(Word::RETURNED), v.r#gen.clock());
+    let (_, w) = cx.folios.update(pfn, |w| {
+        // Who is put back on probation keeps the time it came.
+        let w = if fresh && w.has(Word::SEEN) { w } else { w.stamped(now) };
+        w.at_home(slot).with(Word::LRU.or(Word::SEEN)).without(off)
+    });
     resize(v, slot, w, w.pages() as i64);
     let list = &mut lists.r#gen[slot][w.ty().index()][w.zone()];
     match how {

@@ -88,7 +88,7 @@ fn promote(
         mark_dirty(cx, pfn);
     }
     if around.with_walk {
-        if let Some(old) = update_gen(cx, pfn, slot).filter(|&old| old != slot) {
+        if let Some(old) = update_gen(cx, pfn, slot, v.r#gen.clock()).filter(|&old| old != slot) {
             around.deltas.moved(cx.folios.word(pfn), old, slot);
         }
     } else if set_refs(cx, pfn, 1, exec) && cx.folios.word(pfn).slot().is_some_and(|s| s != slot) {

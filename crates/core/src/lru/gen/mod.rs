@@ -31,6 +31,7 @@ mod window;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+pub(crate) use access::seen_again;
 pub use access::{inc_gen, set_refs, update_gen};
 pub use aging::MmList;
 pub(crate) use batch::Deltas;
@@ -38,10 +39,15 @@ pub use bloom::Bloom;
 pub use evict::RunError;
 pub(crate) use evict::{run_aging, run_eviction};
 pub use pid::Tiers;
+pub(crate) use probation::forget_arrival;
 
 use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
-use crate::folio::{FRESH, LruType, MIN_NR_GENS, Word};
+use crate::folio::{FRESH, LruType, MIN_NR_GENS, SLOTS, STAMP_BITS, TRIED, Word};
 use crate::types::Pfn;
+
+/// Stamps count evictions in units of 8: 26 bits last for 2 TiB of pages, and small memories do
+/// not need more.
+const STAMP_UNIT_BITS: u32 = 3;
 
 /// The state beside the lists.
 #[derive(Debug)]
@@ -49,7 +55,7 @@ pub struct GenState {
     max_seq: AtomicU64,
     min_seq: [AtomicU64; 2],
     timestamps: [AtomicU64; 4],
-    nr_pages: [[[AtomicI64; ZONES]; 2]; 5],
+    nr_pages: [[[AtomicI64; ZONES]; 2]; SLOTS],
     /// Refault rates.
     pub(crate) tiers: Tiers,
     /// The address spaces to walk, and how far the current aging has come.
@@ -60,8 +66,11 @@ pub struct GenState {
     pub(crate) taken: [AtomicU64; 2],
     /// Pages evicted so far, all and from probation: the clocks of refault distance.
     pub(crate) evictions: [AtomicU64; 2],
-    /// Pages that probation should have: what refaults say, beyond the least.
+    /// Sixteenths of pages that probation should have: what refaults say, beyond the least.
     pub(crate) fresh_extra: AtomicU64,
+    /// When the folio of each type that was last met at the old end of the generations had been put
+    /// there, by the clock of evictions.
+    pub(crate) oldest: [AtomicU64; 2],
     /// Folios of a type that could not be reclaimed were passed by: see the window. From then on the
     /// slot of a folio may be that of an older generation than its list's.
     pub(crate) passed_by: [AtomicBool; 2],
@@ -80,6 +89,7 @@ impl GenState {
             taken: Default::default(),
             evictions: Default::default(),
             fresh_extra: AtomicU64::new(0),
+            oldest: Default::default(),
             passed_by: Default::default(),
         }
     }
@@ -111,8 +121,7 @@ impl GenState {
     /// Pages in a generation.
     #[must_use]
     pub fn pages(&self, seq: u64, ty: LruType) -> u64 {
-        let zones = &self.nr_pages[(seq % 4) as usize][ty.index()];
-        zones.iter().map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
+        self.slot_pages((seq % 4) as usize, ty)
     }
 
     /// The oldest generation among the types that may be reclaimed.
@@ -152,15 +161,37 @@ impl GenState {
     /// Pages of a type on probation in zones up to `zone`.
     #[must_use]
     pub fn fresh_pages_to(&self, ty: LruType, zone: usize) -> u64 {
-        let zones = self.nr_pages[FRESH][ty.index()].iter().take(zone + 1);
+        let halves = [FRESH, TRIED].map(|slot| self.nr_pages[slot][ty.index()].iter());
+        let zones = halves.into_iter().flat_map(|half| half.take(zone + 1));
         zones.map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
     }
 
     /// Pages of a type on probation.
     #[must_use]
     pub fn fresh_pages(&self, ty: LruType) -> u64 {
-        let zones = &self.nr_pages[FRESH][ty.index()];
+        [FRESH, TRIED].into_iter().map(|slot| self.slot_pages(slot, ty)).sum()
+    }
+
+    /// Pages of a type in a slot.
+    pub(crate) fn slot_pages(&self, slot: usize, ty: LruType) -> u64 {
+        let zones = &self.nr_pages[slot][ty.index()];
         zones.iter().map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
+    }
+
+    /// The stamp of a folio put somewhere now: pages evicted so far, in eighths.
+    pub(crate) fn clock(&self) -> u64 {
+        self.evictions[0].load(Ordering::Relaxed) >> STAMP_UNIT_BITS
+    }
+
+    /// Pages evicted since a folio with word `w` got its stamp.
+    pub(crate) fn age_of(&self, w: Word) -> u64 {
+        let ago = self.clock().wrapping_sub(w.stamp()) & ((1 << STAMP_BITS) - 1);
+        ago << STAMP_UNIT_BITS
+    }
+
+    /// When a folio with word `w` got its stamp, by the clock of evictions.
+    pub(crate) fn stamped_at(&self, w: Word) -> u64 {
+        self.evictions[0].load(Ordering::Relaxed).saturating_sub(self.age_of(w))
     }
 
     /// Whether a slot is one of the two youngest generations.
@@ -171,10 +202,10 @@ impl GenState {
 
     pub(crate) fn check(&self, v: &Lruvec, cx: &Ctx, lists: &Lists) {
         let max = self.max_seq();
-        let mut sum = [[[0i64; ZONES]; 2]; 5];
+        let mut sum = [[[0i64; ZONES]; 2]; SLOTS];
         let mut sizes = [0i64; 4];
         let age = |slot: usize| match slot {
-            FRESH => 4,
+            FRESH | TRIED => 4,
             _ => (max % 4 + 4 - slot as u64) % 4,
         };
         for ty in LruType::ALL {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::super::scan::MIN_LRU_BATCH;
 use super::super::{Ctx, Lruvec, Shadow};
 use super::probation;
-use crate::folio::{FRESH, LruType, MAX_NR_GENS, MAX_NR_TIERS, Word, tier_of};
+use crate::folio::{LruType, MAX_NR_GENS, MAX_NR_TIERS, Word, tier_of};
 use crate::observe::vmstat::Event;
 use crate::tunables::{Admission, Placement, RefaultDistance};
 use crate::types::Pfn;
@@ -125,24 +125,26 @@ pub(super) fn type_to_scan(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
 
 /// What to remember of a folio with word `w`.
 pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
-    let fresh = w.home() == FRESH;
-    let token = if cx.tun.refault_distance == RefaultDistance::Off {
-        v.r#gen.min_seq(w.ty()) << 2
-    } else {
-        clock(v, cx, u64::from(fresh) << 2)
+    let fresh = w.on_probation();
+    let token = match cx.tun.refault_distance {
+        RefaultDistance::Off => v.r#gen.min_seq(w.ty()) << 2,
+        RefaultDistance::Place => clock(v, cx, u64::from(fresh) << 2) & !3,
+        RefaultDistance::Reuse => (v.r#gen.stamped_at(w) << 3) | (u64::from(fresh) << 2),
     };
     let token = token | w.refs().saturating_sub(1);
     Shadow::pack(token, v.memcg().0, 0, w.has(Word::WORKINGSET))
 }
 
-/// What the clock behind `token` shows now, in its place in a token: that of the youngest generation, or
-/// that of what left from where the folio did.
+/// What the clock behind `token` shows now, in its place in a token and no less than any token made by
+/// it: that of the youngest generation, or that of what left (from where the folio did).
 pub(super) fn clock(v: &Lruvec, cx: &Ctx, token: u64) -> u64 {
-    if cx.tun.refault_distance == RefaultDistance::Off {
-        return (v.r#gen.max_seq() << 2) | 3;
-    }
     let fresh = token & 4;
-    (v.r#gen.evictions[(fresh >> 2) as usize].load(Relaxed) << 3) | fresh
+    let evictions = |i: usize| (v.r#gen.evictions[i].load(Relaxed) << 3) | fresh | 3;
+    match cx.tun.refault_distance {
+        RefaultDistance::Off => (v.r#gen.max_seq() << 2) | 3,
+        RefaultDistance::Place => evictions((fresh >> 2) as usize),
+        RefaultDistance::Reuse => evictions(0),
+    }
 }
 
 /// A folio with word `w` left memory.
@@ -151,14 +153,14 @@ pub(super) fn note_evicted(v: &Lruvec, cx: &Ctx, w: Word) {
     let h = hist(cx, v.r#gen.min_seq(ty));
     v.r#gen.tiers.evicted[h][ty.index()][w.tier()].fetch_add(w.pages(), Relaxed);
     v.r#gen.evictions[0].fetch_add(w.pages(), Relaxed);
-    if w.home() == FRESH {
+    if w.on_probation() {
         v.r#gen.evictions[1].fetch_add(w.pages(), Relaxed);
     }
     v.r#gen.taken[ty.index()].fetch_add(w.pages(), Relaxed);
 }
 
 /// Whether a page that left at `token` left recently.
-pub(super) fn recent(v: &Lruvec, cx: &Ctx, token: u64) -> bool {
+pub(super) fn recent(v: &Lruvec, cx: &Ctx, ty: LruType, token: u64) -> bool {
     if cx.tun.refault_distance == RefaultDistance::Off {
         let mask = (1 << (Shadow::TOKEN_BITS - 2)) - 1;
         let now = v.r#gen.max_seq() & mask;
@@ -166,11 +168,15 @@ pub(super) fn recent(v: &Lruvec, cx: &Ctx, token: u64) -> bool {
     }
     let mask = (1 << (Shadow::TOKEN_BITS - 3)) - 1;
     let fresh = token & 4 != 0;
+    if cx.tun.refault_distance == RefaultDistance::Reuse {
+        let age = v.r#gen.evictions[0].load(Relaxed).wrapping_sub(token >> 3) & mask;
+        return probation::reused(v, cx, ty, age, fresh);
+    }
     let now = v.r#gen.evictions[usize::from(fresh)].load(Relaxed) & mask;
     let distance = now.wrapping_sub(token >> 3) & mask;
     let near = distance * 100 <= v.memory() * cx.tun.near;
     if near {
-        probation::learn(v, cx, fresh);
+        probation::learn(v, cx, fresh, 16);
     }
     near
 }
@@ -184,7 +190,7 @@ pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: 
     }
     let by = |anon, file| if ty == LruType::Anon { anon } else { file };
     cx.stat.add(by(Event::WorkingsetRefaultAnon, Event::WorkingsetRefaultFile), n);
-    if !recent(v, cx, shadow.token()) {
+    if !recent(v, cx, ty, shadow.token()) {
         return false;
     }
     if cx.tun.admission == Admission::Probation {

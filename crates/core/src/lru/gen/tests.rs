@@ -196,11 +196,11 @@ fn refaults_are_recent_for_three_window_moves_and_not_for_four() {
     let rig = Rig::new(4, Tunables::preset("k618").unwrap());
     let token = pid::shadow(&rig.v, &rig.cx(), Word::new(LruType::File, 0, 0)).token();
     // Evicted in generation 0 while 3 was the youngest: 3 - 0 < 4.
-    assert!(pid::recent(&rig.v, &rig.cx(), token));
+    assert!(pid::recent(&rig.v, &rig.cx(), LruType::Anon, token));
     assert!(window::inc_max_seq(&rig.v, &rig.cx(), 3, 60));
-    assert!(!pid::recent(&rig.v, &rig.cx(), token), "the distance is four");
+    assert!(!pid::recent(&rig.v, &rig.cx(), LruType::Anon, token), "the distance is four");
     let later = pid::shadow(&rig.v, &rig.cx(), Word::new(LruType::File, 0, 0)).token();
-    assert!(pid::recent(&rig.v, &rig.cx(), later));
+    assert!(pid::recent(&rig.v, &rig.cx(), LruType::Anon, later));
 }
 
 #[test]
@@ -249,8 +249,8 @@ fn anonymous_pages_on_probation_are_not_due_when_only_files_can_go() {
     // Fifty pages of probation and two percent: more than the files have, fewer than all.
     rig.v.r#gen.fresh_extra.store(51, Relaxed);
     assert!((1..50).contains(&files), "{files}");
-    assert_eq!(super::probation::due(&rig.v, &rig.cx(), 0, 3), None);
-    assert_eq!(super::probation::due(&rig.v, &rig.cx(), 60, 3), Some(LruType::Anon));
+    assert!(!super::probation::due(&rig.v, &rig.cx(), 0, 3));
+    assert!(super::probation::due(&rig.v, &rig.cx(), 60, 3));
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -457,7 +457,7 @@ fn a_promoted_folio_that_the_window_passed_by_is_not_older_than_its_list() {
             let w = rig.folios.word(pfn);
             let to = (rig.v.r#gen.max_seq() % 4) as usize;
             for _ in 0..2 {
-                if let Some(from) = update_gen(&cx, pfn, to)
+                if let Some(from) = update_gen(&cx, pfn, to, 0)
                     && from != to
                 {
                     window::moved_up(&rig.v, w, from, to);

@@ -11,7 +11,7 @@ use super::super::scan::MAX_LRU_BATCH;
 use super::super::{Ctx, Lruvec};
 use super::Deltas;
 use super::access::update_gen;
-use crate::folio::Word;
+use crate::folio::{FRESH, Word};
 use crate::observe::vmstat::Event;
 use crate::space::{Area, Backing, Directory, Pte, Space, TABLE_ENTRIES, Table};
 use crate::types::{Pfn, Vpn};
@@ -167,23 +167,23 @@ fn walk_entries(v: &Lruvec, cx: &Ctx, walk: &mut Walk, table: &Table, at: u64, e
         run = match run {
             Some((last, d)) if last == head => Some((last, d | dirty)),
             other => {
-                finish_run(cx, walk, other, slot);
+                finish_run(v, cx, walk, other, slot);
                 Some((head, dirty))
             }
         };
     }
-    finish_run(cx, walk, run, slot);
+    finish_run(v, cx, walk, run, slot);
     walk.stats[0] += end - at;
     walk.stats[1] += young;
     young
 }
 
-fn finish_run(cx: &Ctx, walk: &mut Walk, run: Option<(Pfn, bool)>, slot: usize) {
+fn finish_run(v: &Lruvec, cx: &Ctx, walk: &mut Walk, run: Option<(Pfn, bool)>, slot: usize) {
     let Some((pfn, dirty)) = run else { return };
     if dirty {
         mark_dirty(cx, pfn);
     }
-    if let Some(old) = update_gen(cx, pfn, slot) {
+    if let Some(old) = update_gen(cx, pfn, slot, v.r#gen.clock()) {
         walk.promoted += 1;
         if old != slot {
             walk.deltas.moved(cx.folios.word(pfn), old, slot);
@@ -203,6 +203,8 @@ pub(super) fn mark_dirty(cx: &Ctx, pfn: Pfn) {
 /// The folio of a frame, if it is on a generation list of this memcg.
 pub(super) fn folio_of(v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
     let pfn = cx.folios.head(pfn);
-    cx.folios.word(pfn).slot()?;
-    (cx.folios.memcg(pfn) == v.memcg()).then_some(pfn)
+    let slot = cx.folios.word(pfn).slot()?;
+    // Probation is judged where it ends; until then its touches are left alone.
+    let judged_later = cx.tun.history && slot >= FRESH;
+    (cx.folios.memcg(pfn) == v.memcg() && !judged_later).then_some(pfn)
 }
