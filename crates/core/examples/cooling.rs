@@ -167,7 +167,7 @@ fn run(load: &str, tunables: &Tunables, cool_share: f64, zipf: &Zipf) -> Counts 
 
 fn main() -> Result<(), String> {
     let pairs: Vec<String> = std::env::args().skip(1).collect();
-    let mut tunables = Tunables::default();
+    let mut tunables = Tunables::cooling();
     for pair in &pairs {
         tunables.set(pair).map_err(|error| error.to_string())?;
     }

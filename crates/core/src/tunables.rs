@@ -412,9 +412,25 @@ tunables! {
 }
 
 /// Names [`Tunables::preset`] knows.
-pub const PRESETS: [&str; 5] = ["ebb", "k612", "k618", "k72", "classic"];
+pub const PRESETS: [&str; 6] = ["ebb", "cooling", "k612", "k618", "k72", "classic"];
 
 impl Tunables {
+    /// The default where cooling stands in for accessed bits. Touches are not seen in the generations
+    /// there, so their oldest folio says little about how soon others should be back.
+    #[must_use]
+    pub fn cooling() -> Self {
+        Self {
+            refault_distance: RefaultDistance::Place,
+            probation: 10,
+            probation_min: 2,
+            probation_up: 1,
+            probation_down: 8,
+            probation_quiet: 0,
+            history: false,
+            ..Self::default()
+        }
+    }
+
     /// A named set of switches.
     ///
     /// # Errors
@@ -450,6 +466,7 @@ impl Tunables {
         };
         Ok(match name {
             "ebb" => Self::default(),
+            "cooling" => Self::cooling(),
             "k618" => kernel,
             "k612" => Self { placement: Placement::K612, promote: Promote::First, ..kernel },
             "k72" => Self {

@@ -58,7 +58,7 @@ impl Config {
     /// # Errors
     /// An unknown switch, or a value it cannot have.
     pub fn tunables(&self) -> Result<Tunables, SetError> {
-        let mut tunables = Tunables::default();
+        let mut tunables = Tunables::cooling();
         tunables.near = 80;
         self.switches.iter().try_for_each(|pair| tunables.set(pair))?;
         Ok(tunables)

@@ -69,7 +69,7 @@ impl Resident {
     /// A set under a budget of `limit_pages`, with the default switches.
     #[must_use]
     pub fn new(limit_pages: u64, slots_max: u32) -> Self {
-        Self::with(limit_pages, limit_pages, slots_max, Tunables::default())
+        Self::with(limit_pages, limit_pages, slots_max, Tunables::cooling())
     }
 
     /// The same, with reclaim aiming at `high_pages`, under the given switches.

@@ -26,7 +26,7 @@ use super::evictable;
 use super::window::{moved_up, relink};
 use crate::folio::{FRESH, LruType, TRIED, Word};
 use crate::observe::vmstat::Event;
-use crate::tunables::{Admission, TargetEnd, TypeSelect};
+use crate::tunables::{Admission, RefaultDistance, TargetEnd, TypeSelect};
 use crate::types::Pfn;
 
 /// A refault teaches something while it is this close to having been a hit: a quarter of memory
@@ -260,7 +260,9 @@ pub(super) fn learn(v: &Lruvec, cx: &Ctx, failed_probation: bool, weight: u64) {
     }
     let all = v.memory();
     let now = extra(v, cx, all);
-    let step = |pages: u64| weight * pages * all.max(STEP_UNIT) / STEP_UNIT;
+    let scaled = cx.tun.refault_distance == RefaultDistance::Reuse;
+    let unit = if scaled { all.max(STEP_UNIT) } else { STEP_UNIT };
+    let step = |pages: u64| weight * pages * unit / STEP_UNIT;
     let next = if failed_probation {
         (now + step(cx.tun.probation_up)).min(16 * all * cx.tun.probation_max / 100)
     } else {

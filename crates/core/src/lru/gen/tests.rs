@@ -353,7 +353,7 @@ proptest! {
 
     #[test]
     fn any_interleaving_keeps_the_lists_and_their_counters(
-        preset in prop::sample::select(vec!["ebb", "k612", "k618", "k72"]),
+        preset in prop::sample::select(vec!["ebb", "cooling", "k612", "k618", "k72"]),
         bulk in any::<bool>(),
         ops in prop::collection::vec(op(), 1..OPS),
     ) {
