@@ -231,6 +231,13 @@ fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: boo
     if old && file && dirty { Fate::Keep } else { Fate::Evict }
 }
 
+/// For tests: whether what is known of its use keeps the folio in memory.
+#[cfg(test)]
+pub(crate) fn stays_for_use(v: &Lruvec, cx: &Ctx, pfn: Pfn, around: &mut Around) -> bool {
+    let refs = references(v, cx, pfn, around);
+    !matches!(check_references(v, cx, pfn, refs, false), Fate::Evict)
+}
+
 /// A round with an access counts one up, a round without two down; at the bottom the folio goes.
 fn by_history(cx: &Ctx, pfn: Pfn, w: Word, young: bool) -> Fate {
     if young {

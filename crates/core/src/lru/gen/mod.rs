@@ -25,6 +25,8 @@ pub mod memcg_lru;
 mod pid;
 mod probation;
 #[cfg(test)]
+mod probation_tests;
+#[cfg(test)]
 mod tests;
 mod walk;
 mod window;

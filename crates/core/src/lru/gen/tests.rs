@@ -43,12 +43,12 @@ impl Rig {
         }
     }
 
-    fn mm(&self) -> crate::types::MmId {
+    pub(super) fn mm(&self) -> crate::types::MmId {
         crate::types::MmId(0)
     }
 
     /// Maps a new anonymous or file folio of one page at its own number.
-    fn fill(&mut self, ty: LruType) -> Option<Pfn> {
+    pub(super) fn fill(&mut self, ty: LruType) -> Option<Pfn> {
         let pfn = Pfn(self.free.pop()?);
         let word = Word::new(ty, 0, 0).with(Word::MAPPED);
         self.folios.init(pfn, word, MemcgId(1), self.mm(), Vpn(u64::from(pfn.0)));
@@ -59,7 +59,7 @@ impl Rig {
     }
 
     /// Puts folios on the list of a slot, newest first.
-    fn list(&self, slot: usize, ids: &[u32]) {
+    pub(super) fn list(&self, slot: usize, ids: &[u32]) {
         let mut lists = self.v.lock();
         for &id in ids {
             let word = Word::new(LruType::Anon, 0, 0).at_home(slot).with(Word::LRU);
@@ -69,14 +69,14 @@ impl Rig {
         }
     }
 
-    fn order(&self, slot: usize) -> Vec<u32> {
+    pub(super) fn order(&self, slot: usize) -> Vec<u32> {
         let lists = self.v.lock();
         lists.r#gen[slot][0][0].check(&self.folios);
         lists.r#gen[slot][0][0].order(&self.folios).iter().map(|p| p.0).collect()
     }
 }
 
-struct Free<'a>(&'a mut Vec<u32>);
+pub(super) struct Free<'a>(pub &'a mut Vec<u32>);
 
 impl Pageout for Free<'_> {
     fn evict(&mut self, cx: &Ctx, pfn: Pfn, _: LruType, shadow: Shadow) -> Evicted {

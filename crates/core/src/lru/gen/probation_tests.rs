@@ -1,0 +1,119 @@
+//! Probation's halves, reuse ages, the history of mapped folios, and what refaults teach.
+
+use super::tests::{Free, Rig};
+use super::*;
+use crate::lru::Who;
+use crate::space::Pte;
+use crate::tunables::Tunables;
+use crate::types::Vpn;
+
+/// Pages evicted so far, as if so many had been.
+fn set_clock(rig: &Rig, evictions: u64) {
+    rig.v.r#gen.evictions[0].store(evictions, std::sync::atomic::Ordering::Relaxed);
+}
+
+#[test]
+fn touches_count_from_the_second_half_of_probation_on() {
+    let mut rig = Rig::new(64, Tunables::default());
+    set_clock(&rig, 8);
+    for _ in 0..16 {
+        rig.fill(LruType::Anon);
+    }
+    let order = rig.order(FRESH);
+    assert_eq!(order.len(), 16, "all are accessed, and on probation");
+    probation::pass_on(&rig.v, &rig.cx());
+    // The share is one page of sixteen; a third of it is none.
+    assert_eq!((rig.order(FRESH).len(), rig.order(TRIED)), (0, order.clone()));
+    let space = rig.spaces.get(rig.mm()).unwrap();
+    let young = |pfn: u32| {
+        let place = space.tree().find(Vpn(u64::from(pfn))).unwrap();
+        place.get().all(Pte::ACCESSED)
+    };
+    assert!(!order.iter().any(|&pfn| young(pfn)), "what was touched before is forgotten");
+    // One is touched now: it joins the generations, the other oldest ones leave.
+    let (oldest, second) = (order[15], order[14]);
+    let place = space.tree().find(Vpn(u64::from(oldest))).unwrap();
+    place.touch(place.get(), Pte::ACCESSED);
+    let mut free = Vec::new();
+    let mut sc = Scan::new(Who::Direct, false, 1, 60);
+    sc.priority = 0;
+    rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
+    assert_eq!(free.first(), Some(&second));
+    assert!(!free.contains(&oldest));
+    assert!(!rig.folios.word(Pfn(oldest)).on_probation());
+    rig.v.check_invariants(&rig.cx());
+}
+
+#[test]
+fn a_page_joins_the_generations_if_it_was_used_again_sooner_than_their_oldest() {
+    let rig = Rig::new(64, Tunables::default());
+    rig.list(0, &[0, 1, 2, 3]);
+    rig.v.r#gen.oldest[0].store(1_000, std::sync::atomic::Ordering::Relaxed);
+    set_clock(&rig, 2_000);
+    let word = |at: u64| Word::new(LruType::Anon, 0, 0).at_home(FRESH).stamped(at >> 3);
+    let recent = |at: u64| {
+        let shadow = pid::shadow(&rig.v, &rig.cx(), word(at));
+        pid::recent(&rig.v, &rig.cx(), LruType::Anon, shadow.token())
+    };
+    // The oldest has been there for 1,000 evictions; 70 % of that is the bound.
+    assert!(recent(2_000) && recent(1_304));
+    assert!(!recent(1_288) && !recent(0));
+}
+
+#[test]
+fn the_time_of_a_stamp_is_found_across_the_end_of_its_bits() {
+    let rig = Rig::new(4, Tunables::default());
+    let end = 8u64 << crate::folio::STAMP_BITS;
+    for then in [0, 800, end - 8, end, 3 * end - 80] {
+        set_clock(&rig, then);
+        let word = Word::default().stamped(rig.v.r#gen.clock());
+        set_clock(&rig, then + 160);
+        assert_eq!(rig.v.r#gen.stamped_at(word), then, "{then}");
+    }
+}
+
+#[test]
+fn a_mapped_folio_stays_half_as_many_rounds_as_it_was_found_accessed() {
+    let mut rig = Rig::new(8, Tunables::default());
+    let pfn = rig.fill(LruType::Anon).unwrap();
+    let mut around = crate::lru::shrink::Around::new(false);
+    let mut round = |touched: bool| {
+        let space = rig.spaces.get(rig.mm()).unwrap();
+        let place = space.tree().find(Vpn(u64::from(pfn.0))).unwrap();
+        place.table.clear(place.index, Pte::ACCESSED);
+        if touched {
+            place.touch(place.get(), Pte::ACCESSED);
+        }
+        // As the generations have it.
+        rig.folios.update(pfn, |w| w.at_home(0));
+        let cx = rig.cx();
+        crate::lru::shrink::stays_for_use(&rig.v, &cx, pfn, &mut around)
+    };
+    assert!(!round(false), "never accessed");
+    assert!((0..6).all(|_| round(true)));
+    // Four rounds are remembered, each round without an access takes two.
+    assert_eq!([round(false), round(false), round(false)], [true, true, false]);
+    assert!(round(true) && !round(false), "one round is not enough to stay for");
+}
+
+#[test]
+fn refaults_move_the_share_of_probation_by_how_near_they_were() {
+    let rig = Rig::new(2_048, Tunables::default());
+    let ids: Vec<u32> = (0..1_000).collect();
+    rig.list(0, &ids);
+    set_clock(&rig, 10_000);
+    rig.v.r#gen.oldest[0].store(9_000, std::sync::atomic::Ordering::Relaxed);
+    let share = || rig.v.r#gen.fresh_extra.load(std::sync::atomic::Ordering::Relaxed).max(1) - 1;
+    let reused = |age: u64, failed: bool| {
+        probation::reused(&rig.v, &rig.cx(), LruType::Anon, age, failed);
+        share()
+    };
+    let tun = Tunables::default();
+    let after = reused(0, true);
+    assert_eq!(after, 16 * tun.probation_up, "missed by nothing: a whole step");
+    assert_eq!(reused(125, true), after + 8 * tun.probation_up, "half way to the reach: half");
+    assert_eq!(reused(250, true), after + 8 * tun.probation_up, "beyond the reach: nothing");
+    let before = share();
+    assert_eq!(before - reused(1_500, false), 8 * tun.probation_down, "half way, the other side");
+    assert_eq!(reused(1_000, false), 0, "never below the least");
+}
