@@ -161,7 +161,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         report_file: arguments.report_file.clone(),
         inject: arguments.inject.clone(),
         io_uring: true,
-        cool_permille: 400,
+        cool_permille: 500,
         solo: true,
         readahead_pages: 64,
         look_around: true,

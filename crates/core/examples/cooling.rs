@@ -132,9 +132,10 @@ fn run(load: &str, tunables: &Tunables, cool_share: f64, zipf: &Zipf) -> Counts 
     }
     (0..PAGES).for_each(|page| machine.touch(page));
     let (mut scan, mut left) = (0, 0);
-    for round in 0..2 {
+    let rounds: &[u64] = if load == "zipf-start" { &[600_000, 400_000] } else { &[2_000_000; 2] };
+    for (round, &accesses) in (0u64..).zip(rounds) {
         machine.counts = Counts::default();
-        for access in 0..2_000_000u64 {
+        for access in 0..accesses {
             let page = match load {
                 "uniform" => random.next() % PAGES,
                 "loop" => access * 7 % (PAGES * 5 / 8),
@@ -173,10 +174,13 @@ fn main() -> Result<(), String> {
     }
     let zipf = Zipf::new();
     println!("load      cool share   loads/access   rescues/access");
-    for load in ["zipf", "shift", "other-78%", "other-97%", "scanmix", "uniform", "loop"] {
+    for load in
+        ["zipf-start", "zipf", "shift", "other-78%", "other-97%", "scanmix", "uniform", "loop"]
+    {
         for cool_share in [0.1, 0.2, 0.3] {
             let Counts { loads, rescues } = run(load, &tunables, cool_share, &zipf);
-            let each = |count: u64| count as f64 / 2e6;
+            let accesses = if load == "zipf-start" { 4e5 } else { 2e6 };
+            let each = |count: u64| count as f64 / accesses;
             println!("{load:10} {cool_share:10} {:14.4} {:16.4}", each(loads), each(rescues));
         }
     }

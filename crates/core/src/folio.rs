@@ -356,6 +356,12 @@ impl Folios {
         folios
     }
 
+    /// An empty table with room for `frames` frames: it will not move before it has more.
+    #[must_use]
+    pub fn with_capacity(frames: usize) -> Self {
+        Self { table: Vec::with_capacity(frames) }
+    }
+
     /// Makes the table at least `frames` long.
     pub fn grow(&mut self, frames: u32) {
         if frames as usize > self.table.len() {

@@ -391,6 +391,9 @@ tunables! {
     "gen.per_type_aging" per_type_aging: bool = false;
     /// The longest distance at which a page came back soon, in percent of memory.
     "gen.near" near: u64 = 100;
+    /// A page that came back soon, but not within this distance, joins the generations only if it came
+    /// back soon the last time too; in percent of memory.
+    "gen.near_once" near_once: u64 = 100;
     /// What a refault's distance decides.
     "gen.refault_distance" refault_distance: RefaultDistance = RefaultDistance::Reuse;
     /// File pages below this count are spared while anonymous memory can be reclaimed.
@@ -426,6 +429,7 @@ impl Tunables {
             probation_up: 1,
             probation_down: 8,
             probation_quiet: 0,
+            near_once: 25,
             history: false,
             ..Self::default()
         }

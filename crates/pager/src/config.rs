@@ -49,17 +49,12 @@ pub struct Config {
 }
 
 impl Config {
-    /// The engine's switches: its defaults, but for what is said here, and what the user has set.
-    ///
-    /// A page that came back from a distance of a whole memory would have stayed if nothing else had been
-    /// there. Here some of memory is always on its way out, so a shorter distance is as good as that
-    /// (measured: `cargo run --release -p ebb-core --example cooling`).
+    /// The engine's switches: what measured best with cooling, and what the user has set.
     ///
     /// # Errors
     /// An unknown switch, or a value it cannot have.
     pub fn tunables(&self) -> Result<Tunables, SetError> {
         let mut tunables = Tunables::cooling();
-        tunables.near = 80;
         self.switches.iter().try_for_each(|pair| tunables.set(pair))?;
         Ok(tunables)
     }

@@ -133,8 +133,10 @@ fn run(args: &Args) -> Result<Outcome, String> {
     outcome.swapped_in = swapped_in() - swapped;
     if args.siblings {
         for pid in keepers() {
-            outcome.ebb_bytes += resident(pid, "RssAnon:") + resident(pid, "RssFile:");
-            outcome.ebb_shared_bytes += resident(pid, "RssShmem:");
+            // What both processes map of the program file is there once.
+            let of = |kind| in_file(&format!("/proc/{pid}/smaps_rollup"), kind);
+            outcome.ebb_bytes += of("Pss_Anon:") + of("Pss_File:");
+            outcome.ebb_shared_bytes += in_file(&format!("/proc/{pid}/status"), "RssShmem:");
         }
     }
     Ok(outcome)
@@ -239,8 +241,9 @@ fn swapped_in() -> u64 {
     value.and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-fn resident(pid: u32, field: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+/// A size in KiB as bytes, from a file of /proc.
+fn in_file(path: &str, field: &str) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
     let value = text.lines().find_map(|line| line.strip_prefix(field));
     let kib = value.and_then(|value| value.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024

@@ -4,7 +4,7 @@
 //! Descriptor and links are the engine's ([`Folios`]). What the LRU knows nothing of is here: the place
 //! in the owner's pool, and where a frame is that was taken off its lists.
 
-use super::stock::Stock;
+use super::stock::{Stock, ZONE_MAX};
 use crate::folio::{Folios, LruType, MemcgId, Word};
 use crate::frame::watermark::Marks;
 use crate::lru::list::List;
@@ -52,20 +52,14 @@ impl Frame {
     }
 }
 
-/// What the engine's descriptor does not say.
-#[derive(Clone, Copy, Debug)]
-struct Side {
-    pool: u32,
-    place: Place,
-}
-
-const _: () = assert!(size_of::<Side>() == 8);
-
-/// The table.
+/// The table. What the engine's descriptor does not say is beside it.
+///
+/// 37 bytes a page: Ebb may use 40 in all.
 #[derive(Debug)]
 pub struct Frames {
     folios: Folios,
-    sides: Vec<Side>,
+    pools: Vec<u32>,
+    places: Vec<Place>,
     used: usize,
     isolated: u64,
     stock: Stock,
@@ -77,9 +71,12 @@ pub struct Frames {
 impl Frames {
     /// Frames for a budget of `limit` pages.
     pub fn new(limit: u64) -> Self {
+        // Memory that is never used costs nothing, and tables that move leave holes behind.
+        let frames = limit.min(ZONE_MAX) as usize;
         Self {
-            folios: Folios::new(0),
-            sides: Vec::new(),
+            folios: Folios::with_capacity(frames),
+            pools: Vec::with_capacity(frames),
+            places: Vec::with_capacity(frames),
             used: 0,
             isolated: 0,
             stock: Stock::new(limit),
@@ -100,14 +97,14 @@ impl Frames {
     }
 
     pub fn get(&self, pfn: Pfn) -> Frame {
-        let Side { pool, place } = self.sides[pfn.0 as usize];
+        let (place, pool) = (self.places[pfn.0 as usize], self.pools[pfn.0 as usize]);
         assert!(place != Place::Free, "frame {} looked at while free", pfn.0);
         let (mm, vpn) = self.folios.owner(pfn);
         Frame { mm, vpn, place, pool, slot: self.folios.store_slot(pfn).map(SlotId) }
     }
 
     pub fn place(&self, pfn: Pfn) -> Place {
-        self.sides.get(pfn.0 as usize).map_or(Place::Free, |side| side.place)
+        self.places.get(pfn.0 as usize).map_or(Place::Free, |&place| place)
     }
 
     pub fn in_use(&self) -> usize {
@@ -128,14 +125,15 @@ impl Frames {
     /// A frame for a page, isolated.
     pub fn allocate(&mut self, mm: MmId, vpn: Vpn, slot: Option<SlotId>) -> Pfn {
         let pfn = self.stock.take();
-        if pfn.0 as usize >= self.sides.len() {
+        let at = pfn.0 as usize;
+        if at >= self.places.len() {
             self.folios.grow(pfn.0 + 1);
-            let unused = Side { pool: NO_POOL, place: Place::Free };
-            self.sides.resize(pfn.0 as usize + 1, unused);
+            self.pools.resize(at + 1, NO_POOL);
+            self.places.resize(at + 1, Place::Free);
         }
         self.folios.init(pfn, Word::new(LruType::Anon, 0, 0), MEMCG, mm, vpn);
         self.set_slot(pfn, slot);
-        self.sides[pfn.0 as usize] = Side { pool: NO_POOL, place: Place::Isolated };
+        (self.pools[at], self.places[at]) = (NO_POOL, Place::Isolated);
         self.isolated += 1;
         self.used += 1;
         pfn
@@ -144,7 +142,7 @@ impl Frames {
     /// Gives an isolated frame back.
     pub fn free(&mut self, pfn: Pfn) {
         self.leave(pfn, Place::Isolated);
-        self.sides[pfn.0 as usize].place = Place::Free;
+        self.places[pfn.0 as usize] = Place::Free;
         self.used -= 1;
         self.stock.give(pfn);
     }
@@ -153,7 +151,7 @@ impl Frames {
     /// lists has put it on them or taken it off.
     pub fn put(&mut self, pfn: Pfn, from: Place, to: Place) {
         self.leave(pfn, from);
-        self.sides[pfn.0 as usize].place = to;
+        self.places[pfn.0 as usize] = to;
         match to {
             Place::First => self.first.push_head(&self.folios, pfn),
             Place::Cool => self.cool.push_head(&self.folios, pfn),
@@ -167,7 +165,7 @@ impl Frames {
     /// An isolated frame becomes the next to be taken.
     pub fn put_first(&mut self, pfn: Pfn) {
         self.leave(pfn, Place::Isolated);
-        self.sides[pfn.0 as usize].place = Place::First;
+        self.places[pfn.0 as usize] = Place::First;
         self.first.push_tail(&self.folios, pfn);
     }
 
@@ -209,7 +207,7 @@ impl Frames {
     }
 
     pub fn set_pool(&mut self, pfn: Pfn, pool: u32) -> u32 {
-        std::mem::replace(&mut self.sides[pfn.0 as usize].pool, pool)
+        std::mem::replace(&mut self.pools[pfn.0 as usize], pool)
     }
 
     pub fn set_vpn(&mut self, pfn: Pfn, vpn: Vpn) {
@@ -237,12 +235,12 @@ impl Frames {
                 assert!(!self.folios.word(pfn).has(Word::LRU), "I2: frame {} on two lists", pfn.0);
             }
         }
-        let count = |wanted| self.sides.iter().filter(|side| side.place == wanted).count() as u64;
+        let count = |wanted| self.places.iter().filter(|&&place| place == wanted).count() as u64;
         for place in [Place::First, Place::Cool, Place::Parked, Place::Isolated] {
             assert_eq!(count(place), self.len(place), "I2: frames {place:?}");
         }
         assert_eq!(count(Place::Lru), on_lru, "I2: frames on the LRU's lists");
-        assert_eq!(self.sides.len() as u64 - count(Place::Free), self.used as u64, "I2: in use");
+        assert_eq!(self.places.len() as u64 - count(Place::Free), self.used as u64, "I2: in use");
         let (zone, beyond) = self.stock.in_use();
         assert_eq!((zone + beyond) as usize, self.in_use(), "I5: frames given out");
         assert_eq!(self.stock.check(), Ok(()), "I5");

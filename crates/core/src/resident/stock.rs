@@ -19,7 +19,7 @@ const SECTION: u32 = if cfg!(miri) { 1 << 11 } else { 1 << 18 };
 const ALIGN: u32 = 1024;
 /// The largest zone: 4 GiB, from where on watermarks grow no more. The other frames of a larger budget
 /// come section by section, so that a budget that is never used costs nothing.
-const ZONE_MAX: u64 = 1 << 20;
+pub const ZONE_MAX: u64 = 1 << 20;
 
 /// See the head of the file.
 #[derive(Debug)]

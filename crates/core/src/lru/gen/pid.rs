@@ -159,26 +159,42 @@ pub(super) fn note_evicted(v: &Lruvec, cx: &Ctx, w: Word) {
     v.r#gen.taken[ty.index()].fetch_add(w.pages(), Relaxed);
 }
 
+/// How recently a page left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Recency {
+    Long,
+    /// Recently, but not so recently that once says enough.
+    Soon,
+    VerySoon,
+}
+
+impl Recency {
+    fn when(recent: bool) -> Self {
+        if recent { Self::VerySoon } else { Self::Long }
+    }
+}
+
 /// Whether a page that left at `token` left recently.
-pub(super) fn recent(v: &Lruvec, cx: &Ctx, ty: LruType, token: u64) -> bool {
+pub(super) fn recent(v: &Lruvec, cx: &Ctx, ty: LruType, token: u64) -> Recency {
     if cx.tun.refault_distance == RefaultDistance::Off {
         let mask = (1 << (Shadow::TOKEN_BITS - 2)) - 1;
         let now = v.r#gen.max_seq() & mask;
-        return now.abs_diff(token >> 2) < MAX_NR_GENS;
+        return Recency::when(now.abs_diff(token >> 2) < MAX_NR_GENS);
     }
     let mask = (1 << (Shadow::TOKEN_BITS - 3)) - 1;
     let fresh = token & 4 != 0;
     if cx.tun.refault_distance == RefaultDistance::Reuse {
         let age = v.r#gen.evictions[0].load(Relaxed).wrapping_sub(token >> 3) & mask;
-        return probation::reused(v, cx, ty, age, fresh);
+        return Recency::when(probation::reused(v, cx, ty, age, fresh));
     }
     let now = v.r#gen.evictions[usize::from(fresh)].load(Relaxed) & mask;
     let distance = now.wrapping_sub(token >> 3) & mask;
-    let near = distance * 100 <= v.memory() * cx.tun.near;
-    if near {
-        probation::learn(v, cx, fresh, 16);
+    let within = |percent: u64| distance * 100 <= v.memory() * percent;
+    if !within(cx.tun.near) {
+        return Recency::Long;
     }
-    near
+    probation::learn(v, cx, fresh, 16);
+    if within(cx.tun.near_once) { Recency::VerySoon } else { Recency::Soon }
 }
 
 /// A folio came back: counts it, and restores what its shadow remembers. True if it is recent.
@@ -190,11 +206,14 @@ pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: 
     }
     let by = |anon, file| if ty == LruType::Anon { anon } else { file };
     cx.stat.add(by(Event::WorkingsetRefaultAnon, Event::WorkingsetRefaultFile), n);
-    if !recent(v, cx, ty, shadow.token()) {
+    let recency = recent(v, cx, ty, shadow.token());
+    if recency == Recency::Long {
         return false;
     }
     if cx.tun.admission == Admission::Probation {
-        cx.folios.set(pfn, Word::RETURNED);
+        let again = recency == Recency::VerySoon || shadow.workingset();
+        // The first time it is only remembered.
+        cx.folios.set(pfn, if again { Word::RETURNED } else { Word::WORKINGSET });
     }
     let refs = (shadow.token() & 3) + 1;
     let h = hist(cx, v.r#gen.min_seq(ty));

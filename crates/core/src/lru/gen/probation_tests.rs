@@ -53,7 +53,7 @@ fn a_page_joins_the_generations_if_it_was_used_again_sooner_than_their_oldest() 
     let word = |at: u64| Word::new(LruType::Anon, 0, 0).at_home(FRESH).stamped(at >> 3);
     let recent = |at: u64| {
         let shadow = pid::shadow(&rig.v, &rig.cx(), word(at));
-        pid::recent(&rig.v, &rig.cx(), LruType::Anon, shadow.token())
+        pid::recent(&rig.v, &rig.cx(), LruType::Anon, shadow.token()) != pid::Recency::Long
     };
     // The oldest has been there for 1,000 evictions; 70 % of that is the bound.
     assert!(recent(2_000) && recent(1_304));

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::access::race;
+use super::pid::Recency;
 use super::window;
 use super::*;
 use crate::folio::{Folios, MemcgId};
@@ -196,11 +197,34 @@ fn refaults_are_recent_for_three_window_moves_and_not_for_four() {
     let rig = Rig::new(4, Tunables::preset("k618").unwrap());
     let token = pid::shadow(&rig.v, &rig.cx(), Word::new(LruType::File, 0, 0)).token();
     // Evicted in generation 0 while 3 was the youngest: 3 - 0 < 4.
-    assert!(pid::recent(&rig.v, &rig.cx(), LruType::Anon, token));
+    assert_eq!(pid::recent(&rig.v, &rig.cx(), LruType::Anon, token), Recency::VerySoon);
     assert!(window::inc_max_seq(&rig.v, &rig.cx(), 3, 60));
-    assert!(!pid::recent(&rig.v, &rig.cx(), LruType::Anon, token), "the distance is four");
+    assert_eq!(pid::recent(&rig.v, &rig.cx(), LruType::Anon, token), Recency::Long, "it is four");
     let later = pid::shadow(&rig.v, &rig.cx(), Word::new(LruType::File, 0, 0)).token();
-    assert!(pid::recent(&rig.v, &rig.cx(), LruType::Anon, later));
+    assert_eq!(pid::recent(&rig.v, &rig.cx(), LruType::Anon, later), Recency::VerySoon);
+}
+
+#[test]
+fn a_page_that_comes_back_late_joins_the_generations_the_second_time() {
+    let tun = Tunables { near: 100, near_once: 25, ..Tunables::cooling() };
+    let mut rig = Rig::new(100, tun);
+    for _ in 0..100 {
+        rig.fill(LruType::Anon);
+    }
+    let word = Word::new(LruType::Anon, 0, 0);
+    // What a folio is told that left as `left` did and comes back when `later` others have left.
+    let back = |left: Word, later: u64| {
+        let shadow = pid::shadow(&rig.v, &rig.cx(), left);
+        (0..later).for_each(|_| rig.v.note_evicted(&rig.cx(), word));
+        rig.folios.store(Pfn(0), word);
+        rig.v.refault(&rig.cx(), Pfn(0), shadow, true);
+        rig.folios.word(Pfn(0))
+    };
+    assert!(back(word, 25).has(Word::RETURNED), "a quarter of memory is soon enough");
+    let late = back(word, 60);
+    assert!(!late.has(Word::RETURNED) && late.has(Word::WORKINGSET), "remembered");
+    assert!(back(late, 60).has(Word::RETURNED), "the second time");
+    assert!(!back(late, 101).has(Word::RETURNED.or(Word::WORKINGSET)), "not soon at all");
 }
 
 #[test]
