@@ -1,7 +1,7 @@
 //! The command: rounds over the configurations, medians, ratios to the kernel.
 //!
-//! How many pages Ebb loaded is known for whole runs only. A short run, which ends where measuring
-//! would start, is subtracted from each long one: misses per access are the slope between the two.
+//! Misses are pages swapped in while measuring: the kernel counts them in /proc/vmstat, a run of Ebb tells
+//! them to the load over its socket.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -181,14 +181,6 @@ fn measure(
     load: &Load,
     rounds: usize,
 ) -> Result<Vec<Cell>, String> {
-    let mut short = Vec::new();
-    for (_, place) in places {
-        let (outcome, loaded) = match place {
-            Place::Ebb { .. } => runner.run(place, &Load { seconds: 0.0, ..*load })?,
-            _ => Default::default(),
-        };
-        short.push((outcome.warm_accesses, loaded));
-    }
     let mut samples: Vec<Vec<[f64; 5]>> = places.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for (n, (_, place)) in places.iter().enumerate() {
@@ -197,11 +189,8 @@ fn measure(
                 Place::Plain => Load { warm: 1.0, seconds: 1.0_f64.min(load.seconds), ..*load },
                 _ => *load,
             };
-            let (outcome, loaded) = runner.run(place, &load)?;
-            let misses = match place {
-                Place::Ebb { .. } => slope(short[n], &outcome, loaded),
-                _ => outcome.swapped_in as f64 / outcome.accesses as f64,
-            };
+            let outcome = runner.run(place, &load)?;
+            let misses = outcome.swapped_in as f64 / outcome.accesses as f64;
             samples[n].push([
                 outcome.accesses as f64 * 1e6 / outcome.wall_us as f64,
                 outcome.cpu_us as f64 / outcome.accesses as f64,
@@ -212,11 +201,6 @@ fn measure(
         }
     }
     Ok(samples.iter().map(|rounds| cell(rounds)).collect())
-}
-
-fn slope(short: (u64, u64), outcome: &Outcome, loaded: u64) -> f64 {
-    let accesses = (outcome.warm_accesses + outcome.accesses) as f64 - short.0 as f64;
-    (loaded as f64 - short.1 as f64) / accesses
 }
 
 fn cell(rounds: &[[f64; 5]]) -> Cell {
@@ -244,13 +228,13 @@ fn fit(runner: &Runner, rounds: usize) -> Result<(), String> {
     let mut speed = Vec::new();
     let mut first = Vec::new();
     for _ in 0..rounds {
-        let with = runner.run(&ebb(2048 * MIB, &[]), &zipf)?.0;
-        let without = runner.run(&Place::Plain, &zipf)?.0;
+        let with = runner.run(&ebb(2048 * MIB, &[]), &zipf)?;
+        let without = runner.run(&Place::Plain, &zipf)?;
         speed.push(rate(&with) / rate(&without));
     }
     for _ in 0..3 * rounds {
-        let with = runner.run(&ebb(4096 * MIB, &[]), &touch)?.0;
-        let without = runner.run(&Place::Plain, &touch)?.0;
+        let with = runner.run(&ebb(4096 * MIB, &[]), &touch)?;
+        let without = runner.run(&Place::Plain, &touch)?;
         first.push(with.fill_us as f64 / without.fill_us as f64);
     }
     println!("| what fits | under ebb / plain |");
@@ -270,13 +254,6 @@ mod tests {
         assert_eq!(parse("uniform"), Ok(("uniform", 1)));
         assert!(parse("zipf:0").is_err());
         assert!(parse("pareto:1").is_err());
-    }
-
-    #[test]
-    fn misses_are_those_after_the_short_run() {
-        let outcome = Outcome { warm_accesses: 1100, accesses: 900, ..Outcome::default() };
-        let misses = slope((1000, 300), &outcome, 400);
-        assert!((misses - 0.1).abs() < 1e-9, "{misses}");
     }
 
     #[test]

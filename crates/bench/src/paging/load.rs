@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
+use ebb_agent::protocol::{ENV_SOCKET, GREET_STAT, Greeting, MAGIC, VERSION};
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::proc;
+use ebb_sys::socket::Socket;
 use serde::{Deserialize, Serialize};
 
 const WORDS: usize = 512;
@@ -67,7 +69,7 @@ pub struct Outcome {
     pub wall_us: u64,
     /// Processor time meanwhile, of the load and of Ebb.
     pub cpu_us: u64,
-    /// Pages the kernel swapped in meanwhile.
+    /// Pages that were swapped in meanwhile, by the kernel or by Ebb.
     pub swapped_in: u64,
     /// Resident memory of Ebb's own processes, what it shares with the program left out.
     pub ebb_bytes: u64,
@@ -127,10 +129,10 @@ fn run(args: &Args) -> Result<Outcome, String> {
         .collect();
     (outcome.warm_accesses, _) = phase(&mut workers, args.warm)?;
     let cpu = cpu_us(args.siblings);
-    let swapped = swapped_in();
+    let swapped = swapped_in(args.siblings)?;
     (outcome.accesses, outcome.wall_us) = phase(&mut workers, args.seconds)?;
     outcome.cpu_us = cpu_us(args.siblings) - cpu;
-    outcome.swapped_in = swapped_in() - swapped;
+    outcome.swapped_in = swapped_in(args.siblings)? - swapped;
     if args.siblings {
         for pid in keepers() {
             // What both processes map of the program file is there once.
@@ -235,10 +237,27 @@ fn cpu_us(siblings: bool) -> u64 {
     pids.iter().map(ticks).sum::<u64>() * TICK_US
 }
 
-fn swapped_in() -> u64 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+/// Pages swapped in so far: by the Ebb that this program runs under, or by the kernel.
+fn swapped_in(under_ebb: bool) -> Result<u64, String> {
+    let text = if under_ebb {
+        figures().map_err(|error| format!("the run does not tell its figures: {error}"))?
+    } else {
+        std::fs::read_to_string("/proc/vmstat").unwrap_or_default()
+    };
     let value = text.lines().find_map(|line| line.strip_prefix("pswpin "));
-    value.and_then(|value| value.parse().ok()).unwrap_or(0)
+    value.and_then(|value| value.parse().ok()).ok_or_else(|| "pswpin is not counted".into())
+}
+
+/// What `ebb stat` shows of the run around.
+fn figures() -> std::io::Result<String> {
+    let socket = std::env::var_os(ENV_SOCKET).ok_or(std::io::ErrorKind::NotFound)?;
+    let line = Socket::connect(socket.as_ref())?;
+    let greeting =
+        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
+    line.send(&greeting.to_bytes(), &[])?;
+    let mut bytes = vec![0; 64 << 10];
+    let got = line.receive(&mut bytes, &mut Vec::new())?;
+    Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
 }
 
 /// A size in KiB as bytes, from a file of /proc.
