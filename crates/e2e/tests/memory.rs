@@ -1,8 +1,8 @@
 //! Kinds of memory, and the kernel or another process reaching into it, while most of it is
 //! elsewhere.
 
-use ebb_e2e::SMALL;
 use ebb_e2e::launch::Launch;
+use ebb_e2e::{MIB, SMALL};
 
 /// A case with 48 MiB of its own, in a third of that. Files lie beside the compiled programs,
 /// because not every /tmp has direct I/O.
@@ -13,6 +13,29 @@ fn case(arguments: &str) {
     let outcome = launch.run();
     outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
     assert_eq!(outcome.stderr, "");
+}
+
+/// Reads a little more than fits, in order, again and again, and checks every page.
+const PASSES: &str = "
+memory = bytearray(40 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 251
+for _ in range(6):
+    for at in range(0, len(memory), 4096):
+        assert memory[at] == at // 4096 % 251, at
+print('same')
+";
+
+#[test]
+fn a_pass_over_memory_brings_back_what_lies_ahead() {
+    let pass = |options: &str| {
+        let launch = Launch::new("/usr/bin/python3").args(["-c", PASSES]).limit(40 * MIB);
+        let outcome = launch.options("--report json").options(options).run();
+        outcome.expect_line("same").expect_within_limit();
+        outcome.figure("rescued_ahead")
+    };
+    assert!(pass("") > 0, "nothing came back beside what was touched");
+    assert_eq!(pass("--set look_around=0"), 0);
 }
 
 #[test]
