@@ -28,6 +28,17 @@ fn taking_memory_above_high_is_slowed_down() {
     assert!(outcome.figure("throttled_us") > 0, "nobody was slowed down: {}", outcome.stderr);
 }
 
+/// Who would rather have a run end than thrash says so.
+#[test]
+fn a_working_set_that_does_not_fit_ends_the_run_where_that_is_wanted() {
+    let killed =
+        Launch::program("hog", "96 3").limit(48 * MIB).options("--set gen.min_ttl_ms=60000").run();
+    killed.expect_code(137);
+    assert!(killed.stderr.starts_with("ebb: thrashing: "), "{}", killed.stderr);
+    let slow = Launch::program("hog", "96 3").limit(48 * MIB).run();
+    slow.expect_line("hog: ok");
+}
+
 /// Ebb's tables grow with what is used, not with what may be.
 #[test]
 fn a_limit_far_beyond_the_machine_costs_nothing() {

@@ -190,6 +190,13 @@ impl Resident {
         done
     }
 
+    /// Whether nothing can be evicted but the working set of the last `gen.min_ttl_ms` (mm/vmscan.c,
+    /// `lru_gen_age_node`). Never while that is 0.
+    #[must_use]
+    pub fn is_thrashing(&self) -> bool {
+        self.order.is_working_set()
+    }
+
     /// What the LRU has counted, under the kernel's names.
     #[must_use]
     pub fn stat(&self) -> &VmStat {

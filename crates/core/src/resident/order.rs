@@ -169,6 +169,14 @@ impl Order {
         Ok(())
     }
 
+    /// Whether the oldest generation began within the last `gen.min_ttl_ms`: what would be evicted is the
+    /// working set of that time.
+    pub fn is_working_set(&self) -> bool {
+        let g = self.lruvec.generations();
+        let born = g.born_ms(g.evictable_min_seq(SWAPPINESS));
+        self.tun.min_ttl_ms > 0 && self.now_ms <= born.saturating_add(self.tun.min_ttl_ms)
+    }
+
     /// What it has counted.
     pub fn stat(&self) -> &VmStat {
         &self.stat

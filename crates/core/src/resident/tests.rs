@@ -108,6 +108,20 @@ fn commands_age_and_isolate_and_say_what_is_wrong() {
 }
 
 #[test]
+fn thrashing_is_when_the_oldest_generation_is_younger_than_asked_for() {
+    let tunables = Tunables { min_ttl_ms: 1000, ..Tunables::cooling() };
+    let mut set = Resident::with(1000, 1000, 1000, tunables);
+    touch_fresh(&mut set, &mut Space::new(MmId(1)), 500);
+    set.set_now_ms(900);
+    assert!(set.is_thrashing());
+    set.set_now_ms(1001);
+    assert!(!set.is_thrashing());
+    let mut quiet = Resident::new(1000, 1000);
+    touch_fresh(&mut quiet, &mut Space::new(MmId(1)), 500);
+    assert!(!quiet.is_thrashing(), "nobody asked");
+}
+
+#[test]
 fn the_lists_can_be_changed_while_they_are_in_use() {
     let mut set = Resident::new(10_000, 10_000);
     let mut space = Space::new(MmId(1));

@@ -105,6 +105,9 @@ impl Reclaim<'_> {
             }
             let before = self.scanned;
             self.tell_time();
+            if self.pager.resident().is_thrashing() {
+                return self.prevent_thrashing();
+            }
             if self.pass() > 0 {
                 self.hopeless_since = None;
                 self.pager.wake_if_starving();

@@ -38,6 +38,19 @@ impl Reclaim<'_> {
         self.pager.kill_tree();
     }
 
+    /// Pages in use would have to go for others in use, and the user said (`gen.min_ttl_ms`) that the run
+    /// is better ended than slowed down by that.
+    pub fn prevent_thrashing(&self) {
+        let (limit, ttl) = (self.pager.config.memory_max_bytes, self.pager.config.tunables());
+        let ttl = ttl.map_or(0, |tunables| tunables.min_ttl_ms);
+        self.pager.say(&format!(
+            "thrashing: what the program used in the last {ttl} ms does not fit in {:.1} MiB. Raise \
+             --memory-max, or leave gen.min_ttl_ms out to have it run slowly. The program is killed.",
+            limit as f64 / 1048576.0
+        ));
+        self.pager.kill_tree();
+    }
+
     /// Who holds the memory, a line each, as the kernel's OOM killer lists it.
     fn processes(&self) -> Vec<String> {
         let mib = |pages: u64| pages as f64 / 256.0;
