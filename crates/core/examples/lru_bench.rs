@@ -1,7 +1,7 @@
 //! What the parts of the multi-gen LRU cost: aging a list by batching switch, the page-table walk
 //! with and without its filters, hits and misses of a replay.
 //!
-//! `cargo run --release -p ebb-core --example lru_bench`. Variants run in turn, several rounds; the
+//! `cargo run --release -p ebb-core --example lru_bench [replay|walk|aging]`. Variants run in turn, several rounds; the
 //! least time of each is printed, because everything else is noise from the machine.
 
 use std::hint::black_box;
@@ -29,9 +29,17 @@ impl Random {
     }
 }
 
-/// Every folio in the oldest generation, in random memory order. `promoted` percent of them were
-/// promoted by a walk since, so aging has to link them elsewhere one by one.
-fn aging(tun: &Tunables, order: &[u32], promoted: u64) -> f64 {
+/// What became of some of the folios since they were put on the list.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// Read several times: their tier protects them, and aging counts that.
+    Protected,
+    /// Promoted by a walk: aging has to link them elsewhere one by one.
+    Promoted,
+}
+
+/// Every folio in the oldest generation, in random memory order; `share` percent of them met `fate`.
+fn aging(tun: &Tunables, order: &[u32], fate: Fate, share: u64) -> f64 {
     let n = order.len() as u32;
     let (folios, spaces, stat) = (Folios::new(n), Spaces::new(), VmStat::default());
     let cx = Ctx { folios: &folios, spaces: &spaces, tun, stat: &stat, now_ms: 0 };
@@ -43,9 +51,15 @@ fn aging(tun: &Tunables, order: &[u32], promoted: u64) -> f64 {
     }
     let mut random = Random(9);
     for &p in order {
-        if random.below(100) < promoted {
-            folios.set(Pfn(p), Word::WORKINGSET);
-            ebb_core::lru::r#gen::update_gen(&cx, Pfn(p), 3, 0);
+        if random.below(100) >= share {
+            continue;
+        }
+        match fate {
+            Fate::Protected => (0..3).for_each(|_| v.mark_accessed(&cx, Pfn(p))),
+            Fate::Promoted => {
+                folios.set(Pfn(p), Word::WORKINGSET);
+                ebb_core::lru::r#gen::update_gen(&cx, Pfn(p), 3, 0);
+            }
         }
     }
     let start = Instant::now();
@@ -74,15 +88,22 @@ fn bench_aging(folios: u32, rounds: usize) {
         ("+ bulk, no prefetch", with(true, true, false)),
         ("+ bulk + prefetch", with(true, true, true)),
     ];
-    for promoted in [0, 50, 100] {
+    let cases = [
+        (Fate::Protected, 0),
+        (Fate::Protected, 50),
+        (Fate::Protected, 100),
+        (Fate::Promoted, 50),
+        (Fate::Promoted, 100),
+    ];
+    for (fate, share) in cases {
         let mut least = [f64::MAX; 5];
         for _ in 0..rounds {
             for (best, (_, tun)) in least.iter_mut().zip(&variants) {
-                *best = best.min(aging(tun, &order, promoted));
+                *best = best.min(aging(tun, &order, fate, share));
             }
         }
         for (ns, (name, _)) in least.iter().zip(&variants) {
-            println!("inc_min {folios:7} promoted {promoted:3} %  {name:20} {ns:7.1} ns a folio");
+            println!("inc_min {folios:7} {fate:?} {share:3} %  {name:20} {ns:7.1} ns a folio");
         }
     }
 }
@@ -185,8 +206,16 @@ fn bench_replay() {
 }
 
 fn main() {
-    bench_replay();
-    bench_walk();
-    bench_aging(1 << 12, 200);
-    bench_aging(FOLIOS, ROUNDS);
+    let only = std::env::args().nth(1).unwrap_or_default();
+    let asked = |name: &str| only.is_empty() || only == name;
+    if asked("replay") {
+        bench_replay();
+    }
+    if asked("walk") {
+        bench_walk();
+    }
+    if asked("aging") {
+        bench_aging(1 << 12, 200);
+        bench_aging(FOLIOS, ROUNDS);
+    }
 }

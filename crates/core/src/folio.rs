@@ -345,13 +345,16 @@ impl Folio {
 #[derive(Debug)]
 pub struct Folios {
     table: Vec<Folio>,
+    /// For each frame one that was put on its list some places after it: a hint and no more, kept
+    /// apart so that a record stays half a cache line.
+    ahead: Vec<AtomicU32>,
 }
 
 impl Folios {
     /// A table for `frames` frames, none in use.
     #[must_use]
     pub fn new(frames: u32) -> Self {
-        let mut folios = Self { table: Vec::new() };
+        let mut folios = Self { table: Vec::new(), ahead: Vec::new() };
         folios.grow(frames);
         folios
     }
@@ -366,6 +369,7 @@ impl Folios {
     pub fn grow(&mut self, frames: u32) {
         if frames as usize > self.table.len() {
             self.table.resize_with(frames as usize, Folio::unused);
+            self.ahead.resize_with(frames as usize, || AtomicU32::new(NO_FRAME));
         }
     }
 
@@ -378,6 +382,19 @@ impl Folios {
     #[inline]
     pub(crate) fn at(&self, pfn: u32) -> &Folio {
         &self.table[pfn as usize]
+    }
+
+    /// A folio that may be met soon by a walk of the list that `pfn` is on. It may have left.
+    #[inline]
+    pub(crate) fn ahead(&self, pfn: Pfn) -> Option<Pfn> {
+        let hint = self.ahead[pfn.0 as usize].load(Relaxed);
+        (hint != NO_FRAME).then_some(Pfn(hint))
+    }
+
+    /// Sets that hint.
+    #[inline]
+    pub(crate) fn set_ahead(&self, pfn: u32, ahead: u32) {
+        self.ahead[pfn as usize].store(ahead, Relaxed);
     }
 
     /// The folio's word. Relaxed: the word orders nothing but itself.

@@ -12,17 +12,23 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::folio::{Folios, NO_FRAME};
 use crate::types::Pfn;
 
+/// How far ahead a walk is told what it will meet.
+pub const AHEAD: usize = 16;
+
 /// A list's ends and length.
 #[derive(Clone, Debug)]
 pub struct List {
     head: u32,
     tail: u32,
     len: u32,
+    /// The last that became its newest, in turn: each is told who came [`AHEAD`] places later.
+    recent: [u32; AHEAD],
+    turn: u32,
 }
 
 impl Default for List {
     fn default() -> Self {
-        Self { head: NO_FRAME, tail: NO_FRAME, len: 0 }
+        Self { head: NO_FRAME, tail: NO_FRAME, len: 0, recent: [NO_FRAME; AHEAD], turn: 0 }
     }
 }
 
@@ -65,6 +71,29 @@ impl List {
         }
         self.head = p.0;
         self.len += 1;
+        let earlier = &mut self.recent[self.turn as usize % AHEAD];
+        if *earlier != NO_FRAME {
+            folios.set_ahead(*earlier, p.0);
+        }
+        *earlier = p.0;
+        self.turn = self.turn.wrapping_add(1);
+    }
+
+    /// Reads early the records of those that come after the next [`AHEAD`] folios from `from` on,
+    /// all at once: a list in random memory order is a chain of cache misses otherwise. A load is
+    /// the prefetch that safe code has; a locked operation waits for every load before it, so
+    /// they have to be issued together.
+    pub fn look_ahead(folios: &Folios, from: Pfn) {
+        let mut at = Some(from);
+        let mut seen = 0;
+        for _ in 0..AHEAD {
+            let Some(p) = at else { break };
+            if let Some(later) = folios.ahead(p) {
+                seen ^= folios.word(later).0;
+            }
+            at = Self::newer(folios, p);
+        }
+        std::hint::black_box(seen);
     }
 
     /// Adds as the oldest.
@@ -119,7 +148,7 @@ impl List {
         self.len -= n;
         folios.at(head.0).prev.store(NO_FRAME, Relaxed);
         folios.at(tail.0).next.store(NO_FRAME, Relaxed);
-        Self { head: head.0, tail: tail.0, len: n }
+        Self { head: head.0, tail: tail.0, len: n, ..Self::default() }
     }
 
     /// Joins all of `other` behind the oldest.
@@ -219,6 +248,21 @@ mod tests {
             expect.extend(head..=tail);
             assert_eq!(order(&other, &f), expect);
         }
+    }
+
+    #[test]
+    fn each_folio_is_told_who_came_sixteen_places_later() {
+        let f = Folios::new(64);
+        let mut l = List::default();
+        (0..40).for_each(|i| l.push_head(&f, Pfn(i * 7 % 64)));
+        let told: Vec<Option<u32>> =
+            (0..40).map(|i| f.ahead(Pfn(i * 7 % 64)).map(|p| p.0)).collect();
+        let later = |i: u32| (i + 16 < 40).then_some((i + 16) * 7 % 64);
+        assert_eq!(told, (0..40).map(later).collect::<Vec<_>>());
+        // Who has left since is a hint like any other.
+        (0..40).for_each(|i| l.remove(&f, Pfn(i * 7 % 64)));
+        List::look_ahead(&f, Pfn(0));
+        assert!(l.is_empty());
     }
 
     #[test]

@@ -92,8 +92,9 @@ impl EngineSettings {
     }
 }
 
-/// What the machine holds per frame: the record and a place on the list of free frames.
-const FRAME_BYTES: usize = size_of::<Folio>() + size_of::<u32>();
+/// What the machine holds per frame: the record, the hint at what is met after it, and a place on the
+/// list of free frames.
+const FRAME_BYTES: usize = size_of::<Folio>() + 2 * size_of::<u32>();
 /// What it holds per page of the address space: a page-table entry.
 const ENTRY_BYTES: usize = size_of::<u64>();
 

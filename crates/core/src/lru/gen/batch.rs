@@ -13,7 +13,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::super::list::List;
+use super::super::list::{AHEAD, List};
 use super::super::{Ctx, Lists, Lruvec, ZONES};
 use super::window::{count_protected, moved_up, relink};
 use super::{inc_gen, insert};
@@ -92,15 +92,25 @@ pub(super) struct At {
     pub end: TargetEnd,
 }
 
-/// The next newer folio, its record read early if the switch says so.
-#[inline]
-pub(super) fn newer(cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
-    let next = List::newer(cx.folios, pfn);
-    if let (true, Some(p)) = (cx.tun.prefetch, next) {
-        // A load whose value is not needed soon is the prefetch safe code has.
-        std::hint::black_box(cx.folios.word(p));
+/// Goes from the oldest folio of a list to newer ones; with the switch on, what comes later is read
+/// early.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    known: usize,
+}
+
+impl Steps {
+    #[inline]
+    pub fn newer(&mut self, cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
+        if cx.tun.prefetch {
+            if self.known == 0 {
+                List::look_ahead(cx.folios, pfn);
+                self.known = AHEAD;
+            }
+            self.known -= 1;
+        }
+        List::newer(cx.folios, pfn)
     }
-    next
 }
 
 /// Moves up to `budget` folios of the oldest generation's list up. Returns how many.
@@ -117,13 +127,14 @@ pub(super) fn age_list(
     let at = At { ty, zone, old, new: (old + 1) % 4, end: cx.tun.target_end };
     let mut batch = Batch::default();
     let mut moved = 0;
+    let mut steps = Steps::default();
     let mut next = lists.r#gen[old][ty.index()][zone].tail();
     while let Some(pfn) = next {
         if *budget == 0 {
             break;
         }
         // Taken before the folio is handled: handling may unlink it.
-        next = newer(cx, pfn);
+        next = steps.newer(cx, pfn);
         let before = cx.folios.word(pfn);
         let (slot, ours) = inc_gen(cx, pfn, old, Word::default());
         if ours {

@@ -10,7 +10,7 @@ use super::super::scan::{DEF_PRIORITY, MAX_LRU_BATCH, MIN_LRU_BATCH};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
 use super::aging::try_inc_max_seq;
-use super::batch::{At, Batch, newer};
+use super::batch::{At, Batch, Steps};
 use super::window::{count_protected, moved_up, relink, try_inc_min};
 use super::{evictable, inc_gen, insert, pid, probation};
 use crate::folio::{FRESH, LruType, MIN_NR_GENS, Word};
@@ -342,7 +342,7 @@ fn scan(
         let mut skipped_zone = 0;
         // Protected folios stay linked in a row and move together; every other one met leaves the list.
         let at = At { ty, zone, old: slot, new: (slot + 1) % 4, end: TargetEnd::Head };
-        let mut up = Batch::default();
+        let (mut up, mut steps) = (Batch::default(), Steps::default());
         let mut next = lists.r#gen[slot][ty.index()][zone].tail();
         if let Some(oldest) = next.filter(|_| slot < FRESH) {
             let since = v.r#gen.stamped_at(cx.folios.word(oldest));
@@ -350,7 +350,7 @@ fn scan(
         }
         while let Some(pfn) = next {
             // Taken before the folio is handled: handling may unlink it.
-            next = newer(cx, pfn);
+            next = steps.newer(cx, pfn);
             let w = cx.folios.word(pfn);
             t.scanned += w.pages();
             if sort(v, cx, sc, lists, pfn, w, at, limit, &mut t, &mut up) {
