@@ -86,11 +86,12 @@ mod tests {
     fn no_false_negative_and_the_documented_rate_of_false_positives() {
         let f = Bloom::default();
         f.reset();
-        for i in 0..10_000u64 {
+        let items = if cfg!(miri) { 100 } else { 10_000u64 };
+        for i in 0..items {
             f.insert(i * 64);
         }
-        assert!((0..10_000u64).all(|i| f.may_hold(i * 64)));
-        let wrong = (10_000..30_000u64).filter(|i| f.may_hold(i * 64)).count();
-        assert!((2_000..6_000).contains(&wrong), "about a fifth of 20,000: {wrong}");
+        assert!((0..items).all(|i| f.may_hold(i * 64)));
+        let wrong = (items..3 * items).filter(|i| f.may_hold(i * 64)).count();
+        assert!(cfg!(miri) || (2_000..6_000).contains(&wrong), "a fifth of 20,000: {wrong}");
     }
 }

@@ -54,7 +54,7 @@ fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u
         return None;
     }
     let seq = v.r#gen.max_seq();
-    if probation::due(v, cx, swappiness, sc.zone) {
+    if probation::due(v, cx, sc, swappiness) {
         let size = v.r#gen.evictable_pages(swappiness);
         return Some(sc.share_of(sc.protection.apply(size)));
     }
@@ -97,7 +97,7 @@ fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool
 fn should_age(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
     let g = &v.r#gen;
     let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
-    if probation::due(v, cx, swappiness, sc.zone) {
+    if probation::due(v, cx, sc, swappiness) {
         return false;
     }
     min + MIN_NR_GENS > max || (sc.priority < DEF_PRIORITY && min + MIN_NR_GENS == max)
@@ -138,7 +138,7 @@ fn evict(
     let mut batch = Isolated::new();
     let k72 = cx.tun.gen_loop == Loop::K72;
     let mut scanned;
-    if probation::due(v, cx, swappiness, sc.zone) {
+    if probation::due(v, cx, sc, swappiness) {
         probation::pass_on(v, cx);
     }
     {
@@ -156,7 +156,7 @@ fn evict(
         if !k72 {
             // A window that moved is progress too; one with nothing to evict is none.
             scanned += u64::from(moved);
-            let fresh = probation::due(v, cx, swappiness, sc.zone);
+            let fresh = probation::due(v, cx, sc, swappiness);
             let stuck = v.r#gen.evictable_min_seq(swappiness) + MIN_NR_GENS > v.r#gen.max_seq();
             if stuck && !fresh {
                 scanned = 0;
@@ -250,7 +250,7 @@ fn isolate(
     batch: &mut Isolated,
 ) -> u64 {
     if probation::takes(v, cx, sc, swappiness)
-        && let Some((ty, half)) = probation::next_list(v, cx, lists, swappiness, sc.zone)
+        && let Some((ty, half)) = probation::next_list(v, cx, sc, lists, swappiness)
     {
         let scanned = scan(v, cx, sc, lists, ty, half, 0, n, batch);
         if scanned > 0 {

@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    const EACH: u32 = 4096;
+    const EACH: u32 = if cfg!(miri) { 512 } else { 4096 };
 
     fn node(memcgs: u16, tun: &Tunables) -> (MemcgLru, Folios) {
         let folios = Folios::new(u32::from(memcgs) * EACH);

@@ -94,9 +94,12 @@ pub(super) fn admits(v: &Lruvec, cx: &Ctx, w: Word) -> bool {
     !filling || fresh(v) < target(v, cx)
 }
 
+/// The priority from which on reclaim is too hard pressed to spare one type for the other's sake.
+const DESPERATE: u8 = 2;
+
 /// The types that may be taken: not the files while they are at their floor.
-fn choices(v: &Lruvec, cx: &Ctx, swappiness: u32) -> impl Iterator<Item = LruType> {
-    let floor = super::evict::floor_type(v, cx, swappiness);
+fn choices(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> impl Iterator<Item = LruType> {
+    let floor = super::evict::floor_type(v, cx, swappiness).filter(|_| sc.priority > DESPERATE);
     evictable(swappiness).filter(move |&ty| floor.is_none_or(|only| only == ty))
 }
 
@@ -105,25 +108,28 @@ fn choices(v: &Lruvec, cx: &Ctx, swappiness: u32) -> impl Iterator<Item = LruTyp
 pub(super) fn takes(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
     let commanded = cx.tun.admission == Admission::Probation && sc.who == Who::Proactive;
     let helps = |ty: LruType| v.r#gen.fresh_pages_to(ty, sc.zone) > 0;
-    due(v, cx, swappiness, sc.zone) || (commanded && evictable(swappiness).any(helps))
+    due(v, cx, sc, swappiness) || (commanded && evictable(swappiness).any(helps))
 }
 
 /// Whether probation lists are to be scanned next: together they have more than their share, and
-/// pages in zones up to `zone`.
-pub(super) fn due(v: &Lruvec, cx: &Ctx, swappiness: u32, zone: usize) -> bool {
+/// pages in zones that help.
+pub(super) fn due(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
     if cx.tun.admission != Admission::Probation {
         return false;
     }
     // A type that cannot be evicted would keep the lists of the other due for good.
-    let sum = |pages: &dyn Fn(LruType) -> u64| choices(v, cx, swappiness).map(pages).sum::<u64>();
+    let sum =
+        |pages: &dyn Fn(LruType) -> u64| choices(v, cx, sc, swappiness).map(pages).sum::<u64>();
     sum(&|ty| v.r#gen.fresh_pages(ty)) >= share(v, cx, sum(&|ty| v.total(ty)))
-        && sum(&|ty| v.r#gen.fresh_pages_to(ty, zone)) > 0
-        && owed_type(v, cx, swappiness).is_none_or(|ty| v.r#gen.fresh_pages_to(ty, zone) > 0)
+        && sum(&|ty| v.r#gen.fresh_pages_to(ty, sc.zone)) > 0
+        && owed_type(v, cx, sc, swappiness).is_none_or(|ty| v.r#gen.fresh_pages_to(ty, sc.zone) > 0)
 }
 
 /// The type that has to be taken next for the ratio that swappiness asks for.
-fn owed_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
-    let held = cx.tun.type_select == TypeSelect::Ratio && (2..200).contains(&swappiness);
+fn owed_type(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> Option<LruType> {
+    let held = sc.priority > DESPERATE
+        && cx.tun.type_select == TypeSelect::Ratio
+        && (2..200).contains(&swappiness);
     held.then(|| super::evict::ratio_type(v, swappiness))
 }
 
@@ -132,17 +138,18 @@ fn owed_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
 pub(super) fn next_list(
     v: &Lruvec,
     cx: &Ctx,
+    sc: &Scan,
     lists: &Lists,
     swappiness: u32,
-    zone: usize,
 ) -> Option<(LruType, usize)> {
+    let zone = sc.zone;
     let half = |ty: LruType| {
         let helps = |slot: usize| {
             lists.r#gen[slot][ty.index()][..=zone].iter().any(|list| !list.is_empty())
         };
         [TRIED, FRESH].into_iter().find(|&slot| helps(slot)).map(|slot| (ty, slot))
     };
-    if let Some(owed) = owed_type(v, cx, swappiness) {
+    if let Some(owed) = owed_type(v, cx, sc, swappiness) {
         return half(owed);
     }
     let first = match swappiness {
@@ -154,7 +161,7 @@ pub(super) fn next_list(
         return Some(list);
     }
     let waits = |&(ty, slot): &(LruType, usize)| waiting(v, cx, lists, ty, slot, zone);
-    choices(v, cx, swappiness).filter_map(half).max_by_key(waits)
+    choices(v, cx, sc, swappiness).filter_map(half).max_by_key(waits)
 }
 
 /// How long the oldest folio of a list in zones up to `zone` waits.

@@ -117,3 +117,28 @@ fn refaults_move_the_share_of_probation_by_how_near_they_were() {
     assert_eq!(before - reused(1_500, false), 8 * tun.probation_down, "half way, the other side");
     assert_eq!(reused(1_000, false), 0, "never below the least");
 }
+
+/// The type that was owed by the ratio had nothing on probation and hardly anything in the
+/// generations, and everything else was on probation: nothing could be reclaimed.
+#[test]
+fn a_type_that_has_nothing_left_does_not_stop_reclaim() {
+    for switch in ["gen.type_select=ratio", "gen.clean_floor=64"] {
+        let mut tun = Tunables::default();
+        tun.set(switch).unwrap();
+        let mut rig = Rig::new(32, tun);
+        set_clock(&rig, 8);
+        for _ in 0..32 {
+            rig.fill(LruType::File);
+        }
+        // Anonymous memory is owed: none was taken yet, and of files a lot.
+        rig.v.r#gen.taken[1].store(1_000, std::sync::atomic::Ordering::Relaxed);
+        let mut free = Vec::new();
+        let mut sc = Scan::new(Who::Direct, false, 4, 60);
+        for priority in (0..=12).rev() {
+            sc.priority = priority;
+            rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
+        }
+        assert!(free.len() >= 4, "{switch}: {free:?}");
+        rig.v.check_invariants(&rig.cx());
+    }
+}

@@ -273,8 +273,9 @@ fn anonymous_pages_on_probation_are_not_due_when_only_files_can_go() {
     // Fifty pages of probation and two percent: more than the files have, fewer than all.
     rig.v.r#gen.fresh_extra.store(51, Relaxed);
     assert!((1..50).contains(&files), "{files}");
-    assert!(!super::probation::due(&rig.v, &rig.cx(), 0, 3));
-    assert!(super::probation::due(&rig.v, &rig.cx(), 60, 3));
+    let sc = Scan::new(Who::Direct, true, 1, 60);
+    assert!(!super::probation::due(&rig.v, &rig.cx(), &sc, 0));
+    assert!(super::probation::due(&rig.v, &rig.cx(), &sc, 60));
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -379,11 +380,16 @@ proptest! {
     fn any_interleaving_keeps_the_lists_and_their_counters(
         preset in prop::sample::select(vec!["ebb", "cooling", "k612", "k618", "k72"]),
         bulk in any::<bool>(),
+        held in any::<bool>(),
         ops in prop::collection::vec(op(), 1..OPS),
     ) {
         let mut tun = Tunables::preset(preset).unwrap();
         tun.bulk_move = bulk;
         tun.counter_batch = bulk;
+        if held {
+            tun.type_select = crate::tunables::TypeSelect::Ratio;
+            (tun.clean_floor, tun.per_type_aging) = (8, true);
+        }
         let mut rig = Rig::new(48, tun);
         for op in ops {
             apply(&mut rig, op);
