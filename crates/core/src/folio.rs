@@ -362,7 +362,7 @@ impl Folios {
     /// An empty table with room for `frames` frames: it will not move before it has more.
     #[must_use]
     pub fn with_capacity(frames: usize) -> Self {
-        Self { table: Vec::with_capacity(frames) }
+        Self { table: Vec::with_capacity(frames), ahead: Vec::with_capacity(frames) }
     }
 
     /// Makes the table at least `frames` long.

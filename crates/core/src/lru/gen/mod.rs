@@ -28,6 +28,8 @@ mod probation;
 mod probation_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vector_tests;
 mod walk;
 mod window;
 
