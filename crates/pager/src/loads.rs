@@ -44,12 +44,7 @@ impl Server<'_> {
         let token = self.next_token;
         self.next_token += 1;
         match self.pager.store.get_or_start(slot, &mut self.buffer, token) {
-            Ok(true) => {
-                let page = std::mem::replace(&mut self.buffer, Box::new([0; PAGE_SIZE]));
-                let answer = self.place_loaded(mm, state, touch, Arrival::Loaded, slot, &page);
-                self.buffer = page;
-                answer
-            }
+            Ok(true) => self.place_loaded(mm, state, touch, Arrival::Loaded, slot, &self.buffer),
             Ok(false) => {
                 self.pager.resident().begin_load(&mut state.space, vpn, slot);
                 let touch = Touch { mm: mm.clone(), ..*touch };
@@ -145,7 +140,7 @@ impl Server<'_> {
 
     /// Puts a loaded page in place; the entry still names its slot.
     fn place_loaded(
-        &mut self,
+        &self,
         mm: &Arc<Mm>,
         state: &mut State,
         touch: &Touch,
