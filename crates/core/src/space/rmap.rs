@@ -110,7 +110,8 @@ impl Spaces {
         let pages = folios.word(pfn).pages();
         self.each_mapping(folios, pfn, list, |space, vpn| {
             for i in 0..pages {
-                if let Some(place) = space.tree().find(Vpn(vpn.0 + i)) {
+                let place = space.tree().find(Vpn(vpn.0 + i));
+                if let Some(place) = place.filter(|place| place.get().all(Pte::ACCESSED)) {
                     place.table.clear(place.index, Pte::ACCESSED);
                 }
             }
