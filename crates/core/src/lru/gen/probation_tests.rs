@@ -97,6 +97,7 @@ fn a_mapped_folio_stays_half_as_many_rounds_as_it_was_found_accessed() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "many pages, and only sums")]
 fn refaults_move_the_share_of_probation_by_how_near_they_were() {
     let rig = Rig::new(2_048, Tunables::default());
     let ids: Vec<u32> = (0..1_000).collect();
