@@ -412,6 +412,8 @@ tunables! {
     "reclaim.oom" oom: OomRule = OomRule::Progress;
     /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).
     "classic.fold" classic_fold: u64 = 0;
+    /// Pages each frame stands for where the classic LRU goes by gigabytes (a machine scaled down).
+    "classic.scale" classic_scale: u64 = 1;
 }
 
 /// Names [`Tunables::preset`] knows.

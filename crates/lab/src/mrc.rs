@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::policy::{PolicyInfo, Settings};
 use crate::replay::{self, Job, ReplayError};
-use crate::trace::{Samples, Spool};
+use crate::trace::{Kind, Op, Sampler, Samples, Spool};
 
 /// Scaled memory below which a sampled point is marked as rough, in pages.
 pub const ROUGH_PAGES: f64 = 64.0;
@@ -137,6 +137,37 @@ impl Plan {
         };
         self.policies.iter().enumerate().map(curve).collect()
     }
+}
+
+/// Policies whose curves go with a scenario.
+const BESIDE: [&str; 4] = ["lru", "arc", "s3-fifo", "belady"];
+/// Pages that a sample is to have.
+const SAMPLE_PAGES: f64 = 4096.0;
+/// Independent samples, from which the interval comes.
+const SAMPLES: u32 = 3;
+/// Sizes on a curve.
+const SIZES: u32 = 20;
+
+/// The curves of a row of touched pages, sampled so that a sample has some thousand pages.
+///
+/// # Errors
+/// A temporary file cannot be written, or too few pages.
+pub fn of_touches(touches: &[u64]) -> Result<Vec<Curve>, ReplayError> {
+    let pages = touches.iter().collect::<std::collections::HashSet<_>>().len();
+    let rate = (SAMPLE_PAGES / pages.max(1) as f64).min(1.0);
+    let mut sampler = Sampler::new(rate, if rate < 1.0 { SAMPLES } else { 1 });
+    for &page in touches {
+        sampler.push(page, Op::default(), Kind::default())?;
+    }
+    let samples = sampler.finish()?;
+    let find = |name: &str| PolicyInfo::find(name).ok();
+    let policies: Vec<&'static PolicyInfo> = BESIDE.iter().filter_map(|n| find(n)).collect();
+    let least = policies.iter().map(|info| info.capacity_min).max().unwrap_or(1);
+    let mut sizes = spread(samples.pages().min(u64::from(u32::MAX)) as u32, SIZES);
+    sizes.iter_mut().for_each(|size| *size = (*size).max(least));
+    sizes.dedup();
+    let plan = Plan { policies, sizes, settings: Arc::default(), threads: 1 };
+    plan.sampled(&samples, &|_| {})
 }
 
 /// The mean and half of its 95 % interval (Student's t); an infinite one from a single value.

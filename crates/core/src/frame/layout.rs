@@ -113,6 +113,9 @@ pub struct Config {
     pub min_free_kbytes: Option<u64>,
     /// Distance between watermarks in ten-thousandths of a zone.
     pub watermark_scale_factor: u64,
+    /// Frames by which one CPU's count may stray from its zone's at most; `None`: by the number of CPUs
+    /// and the size of the zone.
+    pub counter_slack: Option<u32>,
     /// Limit of a boost in ten-thousandths of the high mark; 0: no boost.
     pub watermark_boost_factor: u64,
     /// Divisors of the memory kept from higher classes, by kind; `None`: the kernel's.
@@ -161,6 +164,7 @@ impl Config {
             distances: Vec::new(),
             min_free_kbytes: None,
             watermark_scale_factor: SCALE_FACTOR_DEFAULT,
+            counter_slack: None,
             watermark_boost_factor: BOOST_FACTOR_DEFAULT,
             reserve_ratio: None,
             pcp_high_fraction: 0,
@@ -304,7 +308,8 @@ fn build_zone(
         spec.kind.is_high(),
     );
     let cpus = config.cpus.len() as u32;
-    let normal = watermark::threshold_normal(cpus, managed);
+    let slack = config.counter_slack.unwrap_or(u32::MAX);
+    let normal = watermark::threshold_normal(cpus, managed).min(slack);
     let class = config.kinds.iter().position(|&k| k == spec.kind).unwrap_or(0);
     let reserve = reserves(config, node, class);
     let state = ZoneState {
@@ -324,7 +329,7 @@ fn build_zone(
         flags: AtomicU32::new(0),
         drift_mark: watermark::drift_mark(cpus, normal, &marks),
         threshold_normal: normal,
-        threshold_pressure: watermark::threshold_pressure(cpus, &marks),
+        threshold_pressure: watermark::threshold_pressure(cpus, &marks).min(slack),
         counters: Counters::new(config.cpus.len(), normal),
         free_highatomic: AtomicI64::new(0),
         reserved_highatomic: AtomicU64::new(0),

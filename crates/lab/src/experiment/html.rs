@@ -9,15 +9,18 @@ use super::stats::Estimate;
 use super::verdict::reason;
 use crate::machine::Sample;
 use crate::machine::heat::COLUMNS;
-use crate::plot::{escape, page};
+use crate::mrc::Curve;
+use crate::plot::{Chart, Series, escape, page};
 
 const WIDTH: f64 = 960.0;
+const NARROW: f64 = 400.0;
 const HEIGHT: f64 = 200.0;
 const LEFT: f64 = 70.0;
 const BOTTOM: f64 = 28.0;
 
 const STYLE: &str = "<style>figure{margin:1rem 0}figcaption{color:var(--soft)}\
-.chart{width:100%;height:auto}.heat{stroke:none}h2{font-size:1.1rem;margin-top:2rem}\
+.chart{width:100%;height:auto}.heat{stroke:none}\
+.map{width:100%;height:12rem}h2{font-size:1.1rem;margin-top:2rem}\
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(18rem,1fr));gap:0 1rem}\
 td:first-child,th:first-child{text-align:left}</style>\n";
 
@@ -36,6 +39,7 @@ pub fn document(results: &[Results]) -> String {
             );
             table(&mut body, r, case);
             pictures(&mut body, case);
+            curves(&mut body, case);
         }
     }
     let title = match results {
@@ -132,6 +136,33 @@ fn pictures(body: &mut String, case: &Case) {
     }
 }
 
+/// Miss ratios of textbook policies over what the first run of the baseline touched.
+fn curves(body: &mut String, case: &Case) {
+    if case.curves.is_empty() {
+        return;
+    }
+    let series = |curve: &Curve| Series {
+        name: curve.policy.to_owned(),
+        points: curve
+            .points
+            .iter()
+            .map(|p| (f64::from(p.memory_pages), p.miss_ratio, p.error))
+            .collect(),
+        is_bound: curve.policy == "belady",
+    };
+    let chart = Chart {
+        x_label: "memory in pages, logarithmic".to_owned(),
+        y_label: "miss ratio".to_owned(),
+        series: case.curves.iter().map(series).collect(),
+    };
+    let _ = writeln!(
+        body,
+        "<figure><figcaption>miss ratio by memory, of what the first run touched: textbook policies \
+         on samples of its pages</figcaption>\n{}</figure>",
+        chart.svg()
+    );
+}
+
 fn generations(body: &mut String, arm: &Arm) {
     let total = |s: &Sample| s.generations.iter().map(|g| g.2 + g.3).sum::<u64>();
     if arm.samples.iter().all(|s| total(s) == 0) {
@@ -147,6 +178,21 @@ fn generations(body: &mut String, arm: &Arm) {
     };
     let lines: Lines = names.iter().enumerate().map(line).collect();
     chart(body, &format!("{}: pages by generation", arm.name), &lines);
+    let line = |(i, name): (usize, &&str)| {
+        let point = |s: &Sample| {
+            let age = s.generations.iter().rev().nth(i).map_or(0, |g| g.1);
+            (s.time_ns as f64 / 1e9, age as f64)
+        };
+        ((*name).to_owned(), arm.samples.iter().map(point).collect())
+    };
+    let ages: Lines = names.iter().enumerate().map(line).collect();
+    chart(body, &format!("{}: age of each generation, ms", arm.name), &ages);
+    let line = |tier: usize| {
+        let point = |s: &Sample| (s.time_ns as f64 / 1e9, s.tiers[tier] as f64);
+        (format!("tier {tier}"), arm.samples.iter().map(point).collect())
+    };
+    let tiers: Lines = (0..4).map(line).collect();
+    chart(body, &format!("{}: file pages that came back, by tier", arm.name), &tiers);
 }
 
 fn short(v: f64) -> String {
@@ -159,31 +205,50 @@ fn short(v: f64) -> String {
 }
 
 fn chart(body: &mut String, caption: &str, lines: &Lines) {
+    let _ = writeln!(body, "<figure><figcaption>{}</figcaption>", escape(caption));
+    // Drawn for a wide and for a narrow screen, so that the letters are of one size on both.
+    for (class, width) in [("wide", WIDTH), ("narrow", NARROW)] {
+        drawing(body, caption, lines, class, width);
+    }
+    body.push_str("<ul class=\"legend\">");
+    for (i, (name, _)) in lines.iter().enumerate() {
+        let _ = write!(
+            body,
+            "<li><svg width=\"28\" height=\"10\" aria-hidden=\"true\"><path class=\"line c{}\" \
+             d=\"M1 5H27\"/></svg> {}</li>",
+            i % 10,
+            escape(name)
+        );
+    }
+    body.push_str("</ul></figure>\n");
+}
+
+fn drawing(body: &mut String, caption: &str, lines: &Lines, class: &str, width: f64) {
     let points = || lines.iter().flat_map(|(_, p)| p);
     let right = points().map(|p| p.0).fold(0.0, f64::max).max(1e-9);
     let top = points().map(|p| p.1).fold(0.0, f64::max).max(1e-9);
-    let x = |v: f64| LEFT + v / right * (WIDTH - LEFT - 10.0);
+    let x = |v: f64| LEFT + v / right * (width - LEFT - 10.0);
     let y = |v: f64| 8.0 + (1.0 - v / top) * (HEIGHT - BOTTOM - 8.0);
     let _ = writeln!(
         body,
-        "<figure><figcaption>{}</figcaption>\n<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-         role=\"img\" aria-label=\"{0}\">",
+        "<svg class=\"chart {class}\" viewBox=\"0 0 {width} {HEIGHT}\" role=\"img\" \
+         aria-label=\"{}\">",
         escape(caption)
     );
     for share in [0.0, 0.5, 1.0] {
         let (v, at) = (top * share, y(top * share));
+        let label = if top < 1e-6 && share > 0.0 { String::new() } else { short(v) };
         let _ = write!(
             body,
-            "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{WIDTH}\"/><text x=\"{}\" y=\"{:.1}\" \
-             text-anchor=\"end\">{}</text>",
+            "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{width}\"/><text x=\"{}\" y=\"{:.1}\" \
+             text-anchor=\"end\">{label}</text>",
             LEFT - 6.0,
             at + 4.0,
-            short(v)
         );
     }
     let _ = writeln!(
         body,
-        "<text x=\"{WIDTH}\" y=\"{}\" text-anchor=\"end\">{right:.3} s</text>",
+        "<text x=\"{width}\" y=\"{}\" text-anchor=\"end\">{right:.3} s</text>",
         HEIGHT - 6.0
     );
     for (i, (name, points)) in lines.iter().enumerate() {
@@ -197,17 +262,7 @@ fn chart(body: &mut String, caption: &str, lines: &Lines) {
             d.join("L")
         );
     }
-    body.push_str("</svg><ul class=\"legend\">");
-    for (i, (name, _)) in lines.iter().enumerate() {
-        let _ = write!(
-            body,
-            "<li><svg width=\"28\" height=\"10\" aria-hidden=\"true\"><path class=\"line c{}\" \
-             d=\"M1 5H27\"/></svg> {}</li>",
-            i % 10,
-            escape(name)
-        );
-    }
-    body.push_str("</ul></figure>\n");
+    body.push_str("</svg>\n");
 }
 
 /// Addresses from top to bottom, time from left to right: what came in and what went out.
@@ -223,8 +278,8 @@ fn heat(body: &mut String, arm: &Arm) {
         let _ = writeln!(
             body,
             "<figure><figcaption>{}: pages {what}, by address (down) and time (right); darkest: \
-             {top} pages</figcaption>\n<svg class=\"chart c{way}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             role=\"img\">",
+             {top} pages</figcaption>\n<svg class=\"map c{way}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             preserveAspectRatio=\"none\" role=\"img\">",
             escape(&arm.name)
         );
         for (t, row) in rows.iter().enumerate() {

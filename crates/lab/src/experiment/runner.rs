@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::stats::Estimate;
 use super::verdict::{Verdict, judge};
 use crate::machine::Sample;
+use crate::mrc::Curve;
 use crate::scenario::{ArmSpec, Published, Scenario, ScenarioError, run_once};
 
 /// A scenario with everything decided but the seed.
@@ -59,6 +60,8 @@ pub struct Case {
     pub arms: Vec<Arm>,
     /// The change from the first arm to the second, in percent.
     pub effect: Estimate,
+    /// Miss ratios of textbook policies over what the first run of the baseline touched.
+    pub curves: Vec<Curve>,
     /// The judgement.
     pub verdict: Option<Verdict>,
 }
@@ -79,6 +82,8 @@ struct Run {
     seed: u64,
     samples: u64,
     label: String,
+    /// Whether the curves of what it touches are wanted.
+    curves: bool,
 }
 
 /// A case of a job, and each arm's scenario.
@@ -149,14 +154,15 @@ pub fn run(
     let mut places = Vec::new();
     for (number, (job, cases)) in jobs.iter().zip(&plans).enumerate() {
         for case in cases {
-            for side in &case.sides {
+            for (place, side) in case.sides.iter().enumerate() {
                 let first = *known.entry((number, &side.pairs)).or_insert_with(|| {
                     for seed in 0..u64::from(job.seeds) {
                         let samples = if seed == 0 { job.samples } else { 0 };
                         let label = format!("{}, {}, seed {seed}", case.name, side.name);
                         let scenario = side.scenario.clone();
                         let seed = job.first_seed + seed + 1;
-                        runs.push(Run { scenario, seed, samples, label });
+                        let curves = samples > 0 && place == 0;
+                        runs.push(Run { scenario, seed, samples, label, curves });
                     }
                     runs.len() - job.seeds as usize
                 });
@@ -173,11 +179,15 @@ pub fn run(
             let (name, metric) = (case.name.clone(), case.metric.clone());
             let published = case.published.clone();
             let mut arms = Vec::new();
+            let mut curves = Vec::new();
             for side in &case.sides {
                 let first = places.next().unwrap_or(0);
                 let mut values = std::collections::BTreeMap::<String, Vec<f64>>::new();
                 let mut samples = Vec::new();
-                for (metrics, looked) in &outcomes[first..first + job.seeds as usize] {
+                for (metrics, looked, drawn) in &outcomes[first..first + job.seeds as usize] {
+                    if curves.is_empty() {
+                        curves.clone_from(drawn);
+                    }
                     for (metric, value) in metrics {
                         values.entry(metric.clone()).or_default().push(*value);
                     }
@@ -197,7 +207,7 @@ pub fn run(
                 _ => Estimate::default(),
             };
             let verdict = published.as_ref().map(|p| judge(&effect, p));
-            done.push(Case { name, metric, published, arms, effect, verdict });
+            done.push(Case { name, metric, published, arms, effect, curves, verdict });
         }
         let scenario = job.scenario.clone();
         results.push(Results { scenario, seeds: job.seeds, cases: done });
@@ -205,7 +215,18 @@ pub fn run(
     Ok(results)
 }
 
-type Done = (crate::scenario::Metrics, Vec<Sample>);
+type Done = (crate::scenario::Metrics, Vec<Sample>, Vec<Curve>);
+
+fn run_one(run: &Run) -> Result<Done, String> {
+    let (metrics, outcome) = run_once(&run.scenario, run.seed, run.samples)?;
+    let touches = outcome.trace.touches();
+    let curves = if run.curves && !touches.is_empty() {
+        crate::mrc::of_touches(touches).map_err(|e| e.to_string())?
+    } else {
+        Vec::new()
+    };
+    Ok((metrics, outcome.samples, curves))
+}
 
 fn spread(
     runs: &[Run],
@@ -223,9 +244,7 @@ fn spread(
                     // Relaxed: the number itself is all that is shared.
                     let i = next.fetch_add(1, Relaxed);
                     let Some(run) = runs.get(i) else { break };
-                    let done = run_once(&run.scenario, run.seed, run.samples)
-                        .map(|(metrics, outcome)| (metrics, outcome.samples))
-                        .map_err(|e| format!("{}: {e}", run.label));
+                    let done = run_one(run).map_err(|e| format!("{}: {e}", run.label));
                     *results[i].lock().unwrap_or_else(std::sync::PoisonError::into_inner) =
                         Some(done);
                     progress(ended.fetch_add(1, Relaxed) + 1, runs.len());

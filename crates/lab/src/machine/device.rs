@@ -5,6 +5,9 @@
 //! are submitted. A request that continues where the last one ended takes the sequential latency:
 //! on a disk the head is there already.
 //!
+//! PCIe carries reads and writes at the same time, and a flash drive behind it has more units than any
+//! queue here is deep: there the two have places and a bus of their own. Otherwise they share.
+//!
 //! A synchronous device (compressed memory, persistent memory) works on the processor of who asks:
 //! nothing waits, the time is that thread's own.
 
@@ -83,9 +86,10 @@ pub struct Device {
     pub pages_max: u64,
     /// Pages of data in a page of memory; 0 for a device that takes none.
     pub ratio: f64,
-    /// When each place is free.
-    places: Vec<u64>,
-    bus_free_ns: u64,
+    /// When each place is free: for reads, and for writes where these do not share.
+    places: [Vec<u64>; 2],
+    bus_free_ns: [u64; 2],
+    duplex: bool,
     last_end: u64,
     /// Pages read and written.
     pub moved: [u64; 2],
@@ -121,8 +125,9 @@ impl Device {
             sync: matches!(spec.kind, Preset::Zram | Preset::Ramdisk),
             pages_max: spec.pages.filter(|&p| p > 0).unwrap_or(u64::MAX),
             ratio: spec.ratio.unwrap_or(ratio),
-            places: vec![0; spec.depth.unwrap_or(depth).max(1)],
-            bus_free_ns: 0,
+            places: std::array::from_fn(|_| vec![0; spec.depth.unwrap_or(depth).max(1)]),
+            bus_free_ns: [0; 2],
+            duplex: spec.kind == Preset::Nvme,
             last_end: u64::MAX,
             moved: [0; 2],
             busy_ns: 0,
@@ -153,19 +158,18 @@ impl Device {
             self.latency_ns[way]
         };
         // The place that is free first; of equals the lowest, so that runs repeat.
+        let lane = if self.duplex { way } else { 0 };
+        let (places, bus_free_ns) = (&mut self.places[lane], &mut self.bus_free_ns[lane]);
         let mut first = 0;
-        for i in 1..self.places.len() {
-            if self.places[i] < self.places[first] {
+        for i in 1..places.len() {
+            if places[i] < places[first] {
                 first = i;
             }
         }
-        let start = self.places[first].max(now);
-        let done = (start + latency).max(self.bus_free_ns) + bus;
-        self.bus_free_ns = done;
-        if self.page_ns[way] == 0.0 {
-            self.bus_free_ns = 0;
-        }
-        self.places[first] = done;
+        let start = places[first].max(now);
+        let done = (start + latency).max(*bus_free_ns) + bus;
+        *bus_free_ns = if self.page_ns[way] == 0.0 { 0 } else { done };
+        places[first] = done;
         self.busy_ns += done - start;
         done
     }
@@ -209,6 +213,17 @@ mod tests {
         let far = d.submit(0, false, 1000, 8);
         let near = d.submit(far, false, 1008, 8) - far;
         assert!(near * 10 < far, "{near} {far}");
+    }
+
+    #[test]
+    fn on_pcie_a_burst_of_writes_does_not_hold_up_a_read() {
+        let mut d = nvme();
+        let burst = (0..1000).map(|i| d.submit(i * 500, true, i * 7, 1)).max().unwrap_or(0);
+        assert!(burst > 1_000_000);
+        assert_eq!(d.submit(10_000, false, 1 << 20, 1), 10_000 + 80_000 + 1365);
+        let mut shared = Device::new(&DeviceSpec::preset(Preset::Ssd));
+        let burst = (0..1000).map(|i| shared.submit(0, true, i * 7, 1)).max().unwrap_or(0);
+        assert!(shared.submit(10_000, false, 1 << 20, 1) > burst);
     }
 
     #[test]

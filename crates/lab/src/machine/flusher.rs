@@ -55,23 +55,23 @@ const LIMIT_PAUSE_NS: u64 = 10_000_000;
 
 impl Default for Flusher {
     fn default() -> Self {
-        Self::new(&DirtySpec::default())
+        Self::new(&DirtySpec::default(), 1)
     }
 }
 
 impl Flusher {
-    /// With these shares.
+    /// With these shares, and times so many times shorter.
     #[must_use]
-    pub fn new(spec: &DirtySpec) -> Self {
+    pub fn new(spec: &DirtySpec, haste: u64) -> Self {
         let limits = Limits {
             background: Amount::Percent(spec.background_pct),
             dirty: Amount::Percent(spec.limit_pct),
-            expire_ms: (spec.expire_s * 1e3) as u64,
-            interval_ms: (spec.interval_s * 1e3) as u64,
+            expire_ms: ((spec.expire_s * 1e3) as u64 / haste).max(1),
+            interval_ms: ((spec.interval_s * 1e3) as u64 / haste).max(1),
         };
         Self {
             limits,
-            pace: Pace::new(FIRST_GUESS),
+            pace: Pace::new(FIRST_GUESS / haste as f64),
             awake: false,
             busy_until: Vec::new(),
             done_at: 0,
@@ -108,12 +108,14 @@ impl Mem {
 
     /// How long thread `thread` has to pause before it makes one more page dirty; 0: not at all.
     pub fn write_pause(&mut self, thread: usize, now: u64) -> u64 {
+        let (pause, haste) = (self.timer(LIMIT_PAUSE_NS), self.haste.max(1));
         let (t, cache) = (self.thresholds(), &self.out.cache);
         let dirty = cache.dirty() + cache.writing();
         let f = &mut self.flusher;
-        f.pace.update(now, dirty, &t, cache.writing() > 0);
+        // Its time is that of the machine that this one stands for.
+        f.pace.update(now * haste, dirty, &t, cache.writing() > 0);
         if cache.dirty() > 0 && dirty >= t.dirty {
-            return LIMIT_PAUSE_NS;
+            return pause;
         }
         if f.made.len() <= thread {
             f.made.resize(thread + 1, 0);
@@ -123,7 +125,7 @@ impl Mem {
         if *made < t.check_pages(self.out.frames.cpu_count() as u64) {
             return 0;
         }
-        let pause = f.pace.pause_ns(*made, dirty, &t);
+        let pause = f.pace.pause_ns(*made, dirty, &t) / haste;
         if pause > 0 || dirty <= t.freerun() {
             *made = 0;
         }

@@ -83,8 +83,8 @@ impl Machine {
                 self.kswapd_after(cost + PASS_NS);
             }
             Step::Again => self.kswapd_after(LOOP_NS),
-            Step::AwaitWrites => self.kswapd_after(WRITES_NS),
-            Step::Nap => self.kswapd_after(NAP_MS * 1_000_000),
+            Step::AwaitWrites => self.kswapd_after(self.mem.timer(WRITES_NS)),
+            Step::Nap => self.kswapd_after(self.mem.timer(NAP_MS * 1_000_000)),
             Step::Sleep => {}
         }
         self.kswapd.protocol = Some(protocol);

@@ -22,6 +22,7 @@ use ebb_core::space::{Area, Backing, Pte, Space, Spaces};
 use ebb_core::tunables::Tunables;
 use ebb_core::types::{Pfn, Vpn};
 
+use super::ahead::{STREAMS, Stream, WINDOW_FILE, Window};
 use super::costs::Costs;
 use super::device::Device;
 use super::flusher::Flusher;
@@ -68,27 +69,8 @@ pub struct Region {
     pub exec: bool,
 }
 
-/// The reading position of a thread in one file or area.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Stream {
-    space: usize,
-    next: u64,
-    window: u64,
-}
-
-impl Stream {
-    /// A request for so many pages: what is missing of them is read at once, as far as a window goes.
-    #[must_use]
-    pub fn request(space: usize, page: u64, pages: u32) -> Self {
-        Self { space, next: page, window: u64::from(pages).div_ceil(2) }
-    }
-}
-
-/// Reading positions a thread has at once.
-pub const STREAMS: usize = 4;
-/// Pages of files read ahead at most: 128 KiB, the kernel's default.
-pub const WINDOW_FILE: u64 = 32;
-const WINDOW_SWAP: u64 = 8;
+/// No timer of a scaled machine is shorter, about what a device takes: it would be time spent on asking.
+const TIMER_NS_MIN: u64 = 100_000;
 
 /// What became of a fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,12 +134,23 @@ pub struct Mem {
     pub read_ahead: u64,
     /// How much longer the lists of the machine that this one stands for are: see [`ebb_core::lru::Scan`].
     pub lift: u8,
+    /// How many times shorter the kernel's timers are than on the machine that this one stands for: a
+    /// memory so much smaller is gone through in so much less time.
+    pub haste: u64,
     /// kswapd was asked for.
     pub kswapd_wanted: std::cell::Cell<Option<usize>>,
     zone_ends: Vec<u32>,
     pub(super) marks: [u64; COUNTED.len()],
     last_fd: (usize, u64),
     pub(super) next_fold: u64,
+    /// A frame that the running fault has found and not used yet.
+    pub(super) held: Option<Pfn>,
+    /// By frame: who reads it has the next window fetched.
+    marked: Vec<bool>,
+    /// Pages brought in by the running fault.
+    brought: Vec<u64>,
+    /// By space: faults of mapped files that missed, less those that did not.
+    pub(super) misses: Vec<u32>,
     direct: u64,
     pub(super) slot_hand: u32,
 }
@@ -226,13 +219,23 @@ impl Mem {
             spent: Spent::default(),
             read_ahead: WINDOW_FILE,
             lift: 0,
+            haste: 1,
             kswapd_wanted: std::cell::Cell::new(None),
             zone_ends,
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),
+            held: None,
+            marked: vec![false; end as usize],
+            brought: Vec::new(),
+            misses: Vec::new(),
             direct: 1 << 60,
             slot_hand: 0,
         }
+    }
+
+    /// A time that the kernel waits, on a machine that is scaled down.
+    pub(super) fn timer(&self, ns: u64) -> u64 {
+        (ns / self.haste.max(1)).max(TIMER_NS_MIN.min(ns))
     }
 
     /// Adds a memcg.
@@ -283,6 +286,9 @@ impl Mem {
         let pte = place.get();
         if !access.mapped() {
             if !pte.present() || self.out.ready_ns[pte.pfn().0 as usize] > now {
+                return false;
+            }
+            if self.marked[pte.pfn().0 as usize] && access == Access::FdRead {
                 return false;
             }
             self.touch_fd(space, page, pte.pfn(), access, now);
@@ -350,6 +356,21 @@ impl Mem {
         access: Access,
         streams: &mut [Stream; STREAMS],
     ) -> Fault {
+        let fault = self.handle(now, space, page, access, streams);
+        if let Some(pfn) = self.held.take() {
+            self.out.release(pfn);
+        }
+        fault
+    }
+
+    fn handle(
+        &mut self,
+        now: u64,
+        space: usize,
+        page: u64,
+        access: Access,
+        streams: &mut [Stream; STREAMS],
+    ) -> Fault {
         let costs = self.costs.clone();
         let entry = if access.mapped() { costs.fault_ns } else { costs.fd_ns };
         let tree = Arc::clone(&self.list[space]);
@@ -360,21 +381,41 @@ impl Mem {
             if ready > now {
                 return Fault::Wait { until_ns: ready, cost_ns: 0 };
             }
-            self.map_present(space, page, pte, access, now);
             self.spent.fault_ns += entry;
-            return Fault::Done(entry);
+            let mut cost = entry;
+            if access.mapped() {
+                if !self.folios.word(pte.pfn()).has(Word::SWAPBACKED) {
+                    self.not_missed(space);
+                }
+            } else if std::mem::take(&mut self.marked[pte.pfn().0 as usize]) {
+                cost += self.read_on(now, space, page);
+            }
+            let pte = place.get();
+            if !pte.present() {
+                // Making room for what follows took this page out.
+                return Fault::Wait { until_ns: now + cost, cost_ns: cost };
+            }
+            self.map_present(space, page, pte, access, now);
+            return Fault::Done(cost);
         }
         self.stat.add(Event::PgFault, 1);
         let (end, region) = self.region(space, page);
         let anon = region.backing != Backing::File;
         let stored = pte.shadow().is_some();
         let reads = if anon { stored } else { access != Access::FdWrite };
-        let ahead = if reads { self.window(streams, space, page, end, anon) } else { 1 };
-        let (room, mut cost) = self.make_room(now, self.owner[space], ahead);
+        let window = if reads {
+            self.window(streams, (space, page), (end, region), access.mapped())
+        } else {
+            Window::one(page)
+        };
+        let (room, mut cost) = self.make_room(now, self.owner[space], window.pages);
         cost += entry;
         if room == 0 {
             return match self.next_write() {
-                Some(until_ns) => Fault::Wait { until_ns: until_ns.max(now + cost), cost_ns: cost },
+                Some(until_ns) => {
+                    self.spent.room_ns += until_ns.saturating_sub(now + cost);
+                    Fault::Wait { until_ns: until_ns.max(now + cost), cost_ns: cost }
+                }
                 None => Fault::NoMemory(cost),
             };
         }
@@ -388,7 +429,8 @@ impl Mem {
             cost += self.charge_add(now + cost, self.owner[space]);
             return Fault::Done(cost + zero);
         }
-        self.bring_in(now, cost, space, page, ahead.min(room), access, region)
+        let window = window.within(page, room);
+        self.bring_in(now, cost, (space, page, access), window, region)
     }
 
     /// The frame that was there is gone again, to compressed memory: the fault is tried again.
@@ -397,97 +439,123 @@ impl Mem {
         Fault::Wait { until_ns: now + cost, cost_ns: cost }
     }
 
-    /// Reads a page and those after it that are to come with it.
-    #[allow(clippy::too_many_arguments)]
+    /// Reads a page and those that are to come with it.
     fn bring_in(
         &mut self,
         now: u64,
         mut cost: u64,
-        space: usize,
-        page: u64,
-        pages: u64,
-        access: Access,
+        (space, page, access): (usize, u64, Access),
+        window: Window,
         region: Region,
     ) -> Fault {
         let anon = region.backing != Backing::File;
         self.stat.add(Event::PgMajFault, 1);
-        cost += self.costs.major_ns + self.costs.alloc_ns * pages;
+        cost += self.costs.major_ns;
         self.spent.fault_ns += self.costs.major_ns;
-        let sync = if anon {
-            self.out.swap.as_ref().is_some_and(Device::is_sync)
+        let (first, brought, took) =
+            self.fill(now + cost, (space, page, access), window, region, anon);
+        cost += took;
+        if brought.is_empty() {
+            self.brought = brought;
+            return self.no_frame(now, cost);
+        }
+        let start = now + cost;
+        let (done, sync) = self.transfer(start, space, anon, &brought);
+        let fault = if sync {
+            Fault::Done(cost + (done - start))
+        } else if done > start {
+            Fault::Wait { until_ns: done, cost_ns: cost }
         } else {
-            self.disk.is_sync()
+            let pte = self.list[space].tree().place(Vpn(page)).get();
+            debug_assert_eq!(pte.pfn(), first);
+            self.map_present(space, page, pte, access, now);
+            Fault::Done(cost)
         };
-        let mut first = Pfn(0);
-        let mut brought = 0;
-        for i in 0..pages {
-            let at = page + i;
+        self.brought = brought;
+        fault
+    }
+
+    /// Puts pages into frames, `page` first. Returns its frame, those that were missing and got one,
+    /// and what it cost.
+    fn fill(
+        &mut self,
+        now: u64,
+        (space, page, access): (usize, u64, Access),
+        window: Window,
+        region: Region,
+        anon: bool,
+    ) -> (Pfn, Vec<u64>, u64) {
+        let sync = self.device(anon).is_none_or(|d| d.is_sync());
+        let mut brought = std::mem::take(&mut self.brought);
+        brought.clear();
+        let (mut first, mut cost) = (Pfn(0), 0);
+        let others = (window.first..window.first + window.pages).filter(|&at| at != page);
+        for at in std::iter::once(page).chain(others) {
             let pte = self.list[space].tree().place(Vpn(at)).get();
-            if pte.present() || (anon && pte.shadow().is_none()) {
+            if anon && (pte.present() || pte.shadow().is_none()) {
                 break;
             }
-            let Some(pfn) = self.insert(now, space, at, access, region, sync && i == 0) else {
+            if pte.present() {
+                continue;
+            }
+            let Some(pfn) = self.insert(now, space, at, access, region, sync && at == page) else {
                 break;
             };
-            if i == 0 {
+            if at == page {
                 first = pfn;
             } else {
                 self.folios.set(pfn, Word::PREFAULT);
             }
-            cost += self.charge_add(now + cost, self.owner[space]);
-            brought += 1;
+            self.marked[pfn.0 as usize] = window.mark == Some(at);
+            cost += self.costs.alloc_ns + self.charge_add(now + cost, self.owner[space]);
+            brought.push(at);
         }
-        if brought == 0 {
-            return self.no_frame(now, cost);
-        }
-        let device = match (anon, self.out.swap.as_mut()) {
-            (true, Some(swap)) => swap,
-            _ => &mut self.disk,
-        };
-        if anon {
-            self.stat.add(Event::PswpIn, brought);
-        }
-        let start = now + cost;
-        let done = device.submit(start, false, ((space as u64) << 36) + page, brought);
-        if sync {
-            return Fault::Done(cost + (done - start));
-        }
-        if done > start {
-            for i in 0..brought {
-                let pte = self.list[space].tree().place(Vpn(page + i)).get();
-                self.out.ready_ns[pte.pfn().0 as usize] = done;
-            }
-            return Fault::Wait { until_ns: done, cost_ns: cost };
-        }
-        let pte = self.list[space].tree().place(Vpn(page)).get();
-        debug_assert_eq!(pte.pfn(), first);
-        self.map_present(space, page, pte, access, now);
-        Fault::Done(cost)
+        (first, brought, cost)
     }
 
-    /// How many pages are read at once: one, or a growing window where a thread reads in order.
-    fn window(
-        &self,
-        streams: &mut [Stream; STREAMS],
-        space: usize,
-        page: u64,
-        end: u64,
-        anon: bool,
-    ) -> u64 {
-        let swap_sync = self.out.swap.as_ref().is_none_or(Device::is_sync);
-        let max = if anon { WINDOW_SWAP.min(self.read_ahead) } else { self.read_ahead };
-        if anon && swap_sync {
-            return 1;
+    fn device(&mut self, anon: bool) -> Option<&mut Device> {
+        if anon { self.out.swap.as_mut() } else { Some(&mut self.disk) }
+    }
+
+    /// Reads pages that have frames. Returns when they are there, and whether that took the processor.
+    fn transfer(&mut self, start: u64, space: usize, anon: bool, pages: &[u64]) -> (u64, bool) {
+        let n = pages.len() as u64;
+        if anon {
+            self.stat.add(Event::PswpIn, n);
         }
-        let found = streams.iter().position(|s| s.space == space && s.next == page);
-        let (i, window) = match found {
-            Some(i) => (i, (streams[i].window * 2).clamp(2.min(max), max)),
-            None => (STREAMS - 1, 1),
-        };
-        streams.copy_within(0..i, 1);
-        let window = window.min(end - page);
-        streams[0] = Stream { space, next: page + window, window };
-        window
+        let place = ((space as u64) << 36) + pages.iter().copied().min().unwrap_or(0);
+        let Some(device) = self.device(anon) else { return (start, true) };
+        let done = device.submit(start, false, place, n);
+        let sync = device.is_sync();
+        if !sync && done > start {
+            for &page in pages {
+                let pte = self.list[space].tree().place(Vpn(page)).get();
+                self.out.ready_ns[pte.pfn().0 as usize] = done;
+            }
+        }
+        (done, sync)
+    }
+
+    /// A marked page was reached: the next window is read, and nobody waits for it. Returns the cost.
+    fn read_on(&mut self, now: u64, space: usize, page: u64) -> u64 {
+        let (end, region) = self.region(space, page);
+        let Some(window) = self.next_window(space, page, end) else { return 0 };
+        let (room, mut cost) = self.make_room(now, self.owner[space], window.pages);
+        if room == 0 {
+            return cost;
+        }
+        let window = window.within(window.first, room);
+        let at = (space, window.first, Access::FdRead);
+        let (_, brought, took) = self.fill(now + cost, at, window, region, false);
+        cost += took;
+        if !brought.is_empty() {
+            cost += self.costs.submit_ns;
+            let start = now + cost;
+            let (done, sync) = self.transfer(start, space, false, &brought);
+            cost += if sync { done - start } else { 0 };
+        }
+        self.brought = brought;
+        cost
     }
 
     /// A page that is in memory and not mapped is mapped, or touched through a descriptor.
@@ -569,6 +637,9 @@ impl Mem {
     }
 
     pub(super) fn alloc(&mut self) -> Option<Pfn> {
+        if let Some(pfn) = self.held.take() {
+            return Some(pfn);
+        }
         let gfp = Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT);
         let host = Wake(&self.kswapd_wanted);
         self.out.frames.alloc_on(self.out.cpu, &Request::new(gfp, Order::ZERO), &host)

@@ -8,13 +8,14 @@
 //! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim.
 //! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
 //! * `reclaim`: direct reclaim. `charge`: what it and insertion cost. `check`: conservation laws.
-//! * [`allocation`]: the allocator alone.
+//! * [`ahead`]: what is read together. [`allocation`]: the allocator alone.
 //! * [`flusher`]: dirty file pages.
 //! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
 //!
 //! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
 //! [`SLICE_NS`](sched::SLICE_NS) at most; faults, transfers and everything else happen in order.
 
+pub mod ahead;
 pub mod allocation;
 mod charge;
 mod check;

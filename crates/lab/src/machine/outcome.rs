@@ -16,6 +16,8 @@ pub struct Sample {
     pub refaults: [u64; 2],
     /// Direct reclaim and kswapd so far.
     pub reclaim_ns: [u64; 2],
+    /// Of the first memcg's file pages, those that came back lately, by tier.
+    pub tiers: [u64; 4],
     /// Free frames.
     pub free: u64,
     /// Sequence number, age in ms, anonymous and file pages of each generation of the first memcg.
@@ -47,4 +49,35 @@ pub struct Outcome {
     pub touches: u64,
     /// Looks at the machine.
     pub samples: Vec<Sample>,
+    /// What was touched.
+    pub trace: Trace,
+}
+
+/// Touches kept at most: what a curve of miss ratios needs, and no more memory than that.
+const TRACE_MAX: usize = 1 << 21;
+
+/// The pages touched while measuring, if somebody wants to know.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    wanted: bool,
+    touches: Vec<u64>,
+}
+
+impl Trace {
+    pub(super) fn begin(&mut self) {
+        self.wanted = true;
+    }
+
+    #[inline]
+    pub(super) fn note(&mut self, space: usize, page: u64) {
+        if self.wanted && self.touches.len() < TRACE_MAX {
+            self.touches.push((space as u64) << 40 | page);
+        }
+    }
+
+    /// The pages, each a number of its own.
+    #[must_use]
+    pub fn touches(&self) -> &[u64] {
+        &self.touches
+    }
 }

@@ -46,7 +46,9 @@ impl Mem {
             let from = if !self.fits(memcg, pages) {
                 Some(memcg)
             } else if let Some(pfn) = self.alloc() {
-                self.out.release(pfn);
+                // Kept for who asks: given back, it would be in a CPU's set, and the next look at
+                // the watermark would not count it.
+                self.held = Some(pfn);
                 self.hopes().0 = Hope::default();
                 return (pages, cost);
             } else {
@@ -93,7 +95,7 @@ impl Mem {
     fn still_waits(&mut self, now: u64) -> bool {
         let Some((wait, until)) = self.hopes().1 else { return false };
         if now < until && !self.out.throttle.over(&wait, self.pages_written()) {
-            self.out.patience = Some(until.min(now + WRITE_WAIT_NS));
+            self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
             return true;
         }
         self.out.throttle.end(wait);
@@ -103,13 +105,13 @@ impl Mem {
 
     fn begin_wait(&mut self, now: u64, ms: u64) {
         let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
-        let until = now + ms * 1_000_000;
+        let until = now + self.timer(ms * 1_000_000);
         if self.tun.oom == OomRule::Progress {
             // Whatever ends first may be enough.
         } else if let Some(wait) = self.out.throttle.begin(Reason::Writeback, &seen) {
             self.hopes().1 = Some((wait, until));
         }
-        self.out.patience = Some(until.min(now + WRITE_WAIT_NS));
+        self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
     }
 
     fn pages_written(&self) -> u64 {
@@ -128,8 +130,8 @@ impl Mem {
             pending: self.out.writing + self.out.cache.dirty(),
         };
         let waits = self.tun.dirty != Dirty::K618 || self.out.writing > files;
-        let rule = self.tun.oom;
-        self.hopes().0.judge(rule, now / 1_000_000, 0, &seen, waits)
+        let (rule, now_ms) = (self.tun.oom, now * self.haste.max(1) / 1_000_000);
+        self.hopes().0.judge(rule, now_ms, 0, &seen, waits)
     }
 
     /// Direct reclaim in a task, from one memcg or from all.
@@ -176,7 +178,7 @@ impl Mem {
             written: 0,
         };
         let wait = self.out.throttle.begin(Reason::Congested, &seen);
-        wait.map_or(0, |w| w.reason.limit_ms() * 1_000_000)
+        wait.map_or(0, |w| self.timer(w.reason.limit_ms() * 1_000_000))
     }
 
     /// One pass at the priority in `sc`. Returns what it cost; `out.freed` is its yield.

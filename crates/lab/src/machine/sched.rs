@@ -12,8 +12,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use ebb_core::types::Pfn;
 
 use super::Access;
+use super::ahead::{STREAMS, Stream};
 use super::kswapd::Kswapd;
-use super::mem::{Fault, Mem, STREAMS, Stream};
+use super::mem::{Fault, Mem};
 use super::outcome::{Outcome, Sample};
 use crate::workload::{KINDS, Program, Step};
 
@@ -27,6 +28,9 @@ const SAMPLES_MAX: usize = 240;
 const FLUSH_PAUSE_NS: u64 = 1_000_000;
 /// A run that takes longer than this in virtual time has gone wrong.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
+/// So has one in which no measured thread gets on for so long, or for so many events.
+const QUIET_NS_MAX: u64 = 600_000_000_000;
+const QUIET_EVENTS_MAX: u64 = 20_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Event {
@@ -50,6 +54,15 @@ struct Thread {
     ended: bool,
     /// The space that dies with it when memory runs out.
     home: usize,
+    /// What it waits for, if it does.
+    waits_for: &'static str,
+}
+
+/// Since when no measured thread has got on.
+#[derive(Clone, Copy, Default)]
+struct Quiet {
+    since_ns: u64,
+    events: u64,
 }
 
 /// The machine.
@@ -75,6 +88,7 @@ pub struct Machine {
     sample_ns: u64,
     limit_ns: u64,
     stopped: bool,
+    quiet: Quiet,
 }
 
 impl Machine {
@@ -102,6 +116,7 @@ impl Machine {
             sample_ns: 0,
             limit_ns: 0,
             stopped: false,
+            quiet: Quiet::default(),
         }
     }
 
@@ -128,6 +143,7 @@ impl Machine {
             measured,
             ended: false,
             home,
+            waits_for: "to begin",
         });
         self.measured += usize::from(measured);
         self.ask(0, Event::Wake(thread));
@@ -145,11 +161,14 @@ impl Machine {
     pub fn run(mut self) -> Result<(Outcome, Mem, u64), String> {
         while self.ended < self.measured && !self.stopped {
             let Some(Reverse((time, _, event))) = self.heap.pop() else {
-                return Err("every thread waits and nothing will wake one".into());
+                return Err(format!("nothing will wake anybody: {}", self.who_waits()));
             };
             self.now = time;
-            if time > TIME_MAX_NS {
-                return Err("the run does not end".into());
+            self.quiet.events += 1;
+            let still = time - self.quiet.since_ns > QUIET_NS_MAX;
+            if time > TIME_MAX_NS || still || self.quiet.events > QUIET_EVENTS_MAX {
+                let seconds = (time - self.quiet.since_ns) as f64 / 1e9;
+                return Err(format!("stands still for {seconds:.3} s: {}", self.who_waits()));
             }
             match event {
                 Event::Run { cpu, thread } => self.run_slice(cpu, thread),
@@ -170,6 +189,33 @@ impl Machine {
         Ok((outcome, self.mem, now))
     }
 
+    /// What the threads that have not ended wait for, and what memory looks like.
+    fn who_waits(&self) -> String {
+        let mut counts = std::collections::BTreeMap::new();
+        for t in self.threads.iter().filter(|t| !t.ended) {
+            *counts.entry(t.waits_for).or_insert(0u32) += 1;
+        }
+        let threads: Vec<String> = counts.iter().map(|(what, n)| format!("{n} {what}")).collect();
+        let cache = &self.mem.out.cache;
+        format!(
+            "threads: {}; {} frames free, {} pages dirty, {} being written, {} slots",
+            threads.join(", "),
+            self.mem.free_pages(),
+            cache.dirty(),
+            self.mem.out.writing,
+            self.mem.out.slots
+        )
+    }
+
+    /// A thread got on.
+    fn moves(&mut self, id: usize) {
+        let thread = &mut self.threads[id];
+        thread.waits_for = "that run";
+        if thread.measured {
+            self.quiet = Quiet { since_ns: self.now, events: 0 };
+        }
+    }
+
     /// Turns what memory did into events.
     fn after(&mut self) {
         if !self.mem.out.started.is_empty() {
@@ -180,7 +226,8 @@ impl Machine {
         let flusher = &self.mem.flusher;
         let dirty = self.mem.out.cache.dirty();
         let wait = flusher.busy_ns(self.now);
-        let late = !flusher.awake || self.flush_at > self.now + wait + FLUSH_PAUSE_NS;
+        let pause = self.mem.timer(FLUSH_PAUSE_NS);
+        let late = !flusher.awake || self.flush_at > self.now + wait + pause;
         if dirty > 0 && late && self.mem.flusher_needed() {
             self.flush_soon(wait);
         } else if dirty > 0 && !flusher.awake {
@@ -245,6 +292,7 @@ impl Machine {
             return;
         }
         (self.mem.out.cpu, self.mem.out.task) = (cpu, id);
+        let begun = (self.outcome.touches, self.threads[id].at);
         loop {
             let thread = &mut self.threads[id];
             if thread.at == thread.steps.len() {
@@ -266,11 +314,13 @@ impl Machine {
                         if pause > 0 {
                             self.now = t;
                             self.after();
+                            self.threads[id].waits_for = "for dirty pages to be written";
                             self.block(cpu, id, t, t + pause);
                             return;
                         }
                     }
                     if self.mem.touch(space, page, access, t) {
+                        self.outcome.trace.note(space, page);
                         let costs = &self.mem.costs;
                         t += if access.mapped() { costs.hit_ns } else { costs.fd_ns };
                         thread.at += 1;
@@ -279,6 +329,9 @@ impl Machine {
                         self.ask(t, Event::Run { cpu, thread: id });
                         return;
                     } else {
+                        if (self.outcome.touches, self.threads[id].at) != begun {
+                            self.moves(id);
+                        }
                         match self.fault(cpu, id, t, space, page, access) {
                             Some(now) => t = now,
                             None => return,
@@ -305,6 +358,7 @@ impl Machine {
                         return;
                     }
                     self.threads[id].at += 1;
+                    self.moves(id);
                     match self.rare(cpu, id, t, step) {
                         Some(now) => t = now,
                         None => return,
@@ -312,6 +366,7 @@ impl Machine {
                 }
             }
             if t >= end {
+                self.moves(id);
                 if self.pause(cpu, id, t) {
                     return;
                 }
@@ -358,11 +413,13 @@ impl Machine {
         self.after();
         match fault {
             Fault::Done(cost) => {
+                self.outcome.trace.note(space, page);
                 self.threads[id].at += 1;
                 self.outcome.touches += 1;
                 Some(t + cost)
             }
             Fault::Wait { until_ns, cost_ns } => {
+                self.threads[id].waits_for = "for a page or for room";
                 self.block(cpu, id, t + cost_ns, until_ns);
                 None
             }
@@ -408,11 +465,13 @@ impl Machine {
         self.now = t;
         match step {
             Step::Sleep(ns) => {
+                self.threads[id].waits_for = "asleep";
                 self.block(cpu, id, t, t + ns);
                 self.threads[id].op_start_ns = t + ns;
                 None
             }
             Step::Start => {
+                self.threads[id].waits_for = "at the start";
                 self.starting.push(id);
                 self.release(cpu, t);
                 self.begin_if_all_here(t);
@@ -420,6 +479,7 @@ impl Machine {
             }
             Step::Barrier { group, parties } => {
                 let group = usize::from(group);
+                self.threads[id].waits_for = "at a barrier";
                 if self.barriers.len() <= group {
                     self.barriers.resize(group + 1, (0, Vec::new()));
                 }
@@ -441,6 +501,7 @@ impl Machine {
                 let done = self.mem.flush(t, Some(usize::from(space)));
                 self.after();
                 if done > t {
+                    self.threads[id].waits_for = "for a sync";
                     self.block(cpu, id, t, done);
                     return None;
                 }
@@ -453,6 +514,7 @@ impl Machine {
                     // Written behind: nobody waits for it.
                     return Some(t + self.mem.costs.submit_ns);
                 }
+                self.threads[id].waits_for = "for a transfer";
                 self.block(cpu, id, t + self.mem.costs.submit_ns, done);
                 None
             }
@@ -482,6 +544,7 @@ impl Machine {
         }
         if self.sample_ns > 0 {
             let lengths = (0..self.mem.list.len()).map(|space| self.mem.pages_of(space));
+            self.outcome.trace.begin();
             self.mem.out.heat = Some(Box::new(super::heat::Heat::new(lengths)));
             self.ask(t, Event::Sample);
         }
@@ -502,7 +565,8 @@ impl Machine {
         self.mem.flush(self.now, None);
         self.mem.flusher.awake = false;
         if self.mem.flusher_needed() {
-            self.flush_soon(FLUSH_PAUSE_NS.max(self.mem.flusher.busy_ns(self.now)));
+            let pause = self.mem.timer(FLUSH_PAUSE_NS);
+            self.flush_soon(pause.max(self.mem.flusher.busy_ns(self.now)));
         }
     }
 
@@ -539,6 +603,7 @@ impl Machine {
             refaults: refault.map(count),
             reclaim_ns: [spent.direct_ns, spent.kswapd_ns],
             free: self.mem.free_pages(),
+            tiers: std::array::from_fn(|tier| g.tiers().refaults(LruType::File, tier)),
             generations: generations.collect(),
             heat: self.mem.out.heat.as_mut().map(|h| h.take()).unwrap_or_default(),
         };
@@ -579,5 +644,71 @@ impl Machine {
             out.moved[i] = [row[0] - before.moved[i][0], row[1] - before.moved[i][1]];
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_core::frame::{Config, ZoneKind, ZoneSpec};
+    use ebb_core::tunables::Tunables;
+
+    use super::super::{Costs, Device, DeviceSpec, Preset, outflow::Outflow};
+    use super::*;
+
+    /// Does what it is told, then ends.
+    struct Told(Vec<Vec<Step>>);
+
+    impl Program for Told {
+        fn fill(&mut self, steps: &mut Vec<Step>) {
+            steps.extend(self.0.pop().unwrap_or_default());
+        }
+    }
+
+    /// Sleeps again and again.
+    struct Sleeper;
+
+    impl Program for Sleeper {
+        fn fill(&mut self, steps: &mut Vec<Step>) {
+            steps.push(Step::Sleep(1_000_000));
+        }
+    }
+
+    fn machine() -> Machine {
+        let zone = ZoneSpec::new(ZoneKind::Normal, 0..4096);
+        let frames = Config::node(&[ZoneKind::Normal], vec![zone], 2).faithful().build().unwrap();
+        let costs = Costs::default();
+        let out = Outflow::new(frames, 4096, None, &costs);
+        let disk = Device::new(&DeviceSpec::preset(Preset::Nvme));
+        let mut mem = Mem::new(out, disk, Tunables::default(), costs, 1);
+        mem.add_memcg(1 << 20);
+        mem.add_space(0, &[]);
+        Machine::new(mem, 2)
+    }
+
+    #[test]
+    fn timers_of_a_scaled_machine_run_as_much_faster() {
+        let mut m = machine();
+        assert_eq!(m.mem.timer(100_000_000), 100_000_000);
+        m.mem.haste = 512;
+        assert_eq!(m.mem.timer(100_000_000), 195_312);
+        // No shorter than a device takes, and never longer than they were.
+        assert_eq!((m.mem.timer(1_000_000), m.mem.timer(50_000)), (100_000, 50_000));
+    }
+
+    #[test]
+    fn a_run_that_stands_still_ends_and_says_who_waits() {
+        let wait = || Told(vec![vec![Step::Barrier { group: 0, parties: 3 }]]);
+        let mut alone = machine();
+        alone.add_thread(Box::new(wait()), 0, true);
+        let error = alone.run().unwrap_err();
+        assert!(error.starts_with("nothing will wake anybody: threads: 1 at a barrier"), "{error}");
+        // Somebody else who goes on for ever does not hide it.
+        let mut both = machine();
+        both.add_thread(Box::new(wait()), 0, true);
+        both.add_thread(Box::new(wait()), 0, true);
+        both.add_thread(Box::new(Sleeper), 0, false);
+        let error = both.run().unwrap_err();
+        assert!(error.starts_with("stands still for 600.0"), "{error}");
+        assert!(error.contains("1 asleep, 2 at a barrier; 4"), "{error}");
     }
 }

@@ -13,6 +13,8 @@ pub struct Spent {
     pub lock_wait_ns: u64,
     /// Holding lru locks.
     pub lock_hold_ns: u64,
+    /// Tasks' waits for room: for writes that reclaim began, or for others.
+    pub room_ns: u64,
     /// Direct reclaim runs.
     pub direct_runs: u64,
 }
@@ -27,6 +29,7 @@ impl Spent {
             kswapd_ns: self.kswapd_ns - before.kswapd_ns,
             lock_wait_ns: self.lock_wait_ns - before.lock_wait_ns,
             lock_hold_ns: self.lock_hold_ns - before.lock_hold_ns,
+            room_ns: self.room_ns - before.room_ns,
             direct_runs: self.direct_runs - before.direct_runs,
         }
     }

@@ -38,6 +38,14 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     for pair in &s.switches {
         tun.set(pair).map_err(|e| e.to_string())?;
     }
+    let stands_for = s.machine.gb.map_or(1, |gb| {
+        ((gb * FRAMES_OF_A_GB / f64::from(s.machine.frames)).round() as u64).max(1)
+    });
+    tun.classic_scale = stands_for;
+    if stands_for > 1 && !s.switches.iter().any(|pair| pair.starts_with("classic.fold")) {
+        // What is folded every 32 pages of a large machine is exact on a small one.
+        tun.classic_fold = 0;
+    }
     let (dma, end) = (s.machine.dma, s.machine.dma + s.machine.frames);
     let mut zone = ZoneSpec::new(ZoneKind::Normal, dma..end);
     if s.machine.reserved > 0 {
@@ -64,9 +72,10 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     if s.machine.gb.is_some() {
         mem.lift = FRAMES_LOG_MIN.saturating_sub(s.machine.frames.ilog2()) as u8;
     }
+    mem.haste = stands_for;
     let limits: Vec<Option<f64>> =
         if s.memcg.is_empty() { vec![None] } else { s.memcg.iter().map(|m| m.limit).collect() };
-    mem.flusher = Flusher::new(&s.machine.dirty);
+    mem.flusher = Flusher::new(&s.machine.dirty, stands_for);
     let pages = |limit: f64| (f64::from(s.machine.frames) * limit) as u64;
     for limit in &limits {
         mem.add_memcg(limit.map_or(u64::MAX / 2, pages));
@@ -102,6 +111,9 @@ fn scale(config: &mut Config, m: &MachineSpec, gb: f64) {
     let min_free = watermark::min_free_kbytes(real);
     let marks = watermark::marks(real, real, min_free, config.watermark_scale_factor, false);
     config.min_free_kbytes = Some(((min_free as f64 * ratio) as u64).max(MIN_FREE_KBYTES));
+    // Unscaled, what many CPUs have not told their zone yet would be more than its watermarks.
+    let slack = watermark::threshold_normal(m.cpus as u32, real);
+    config.counter_slack = Some((f64::from(slack) * ratio) as u32);
     let size = watermark::pcp_size(real, &marks, m.cpus as u32, 0);
     let high = (f64::from(size.high_min) * ratio) as u32;
     let batch = ((f64::from(size.batch) * ratio) as u32).max(1);
@@ -155,6 +167,7 @@ fn metrics(o: &Outcome) -> Metrics {
         put(&format!("{who}_velocity"), scan(who) / seconds.max(1e-9));
     }
     put("direct_runs", o.spent.direct_runs as f64);
+    put("room_wait_s", o.spent.room_ns as f64 / 1e9);
     put("direct_s", o.spent.direct_ns as f64 / 1e9);
     put("kswapd_s", o.spent.kswapd_ns as f64 / 1e9);
     put("lock_wait_s", o.spent.lock_wait_ns as f64 / 1e9);

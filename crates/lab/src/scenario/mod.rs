@@ -17,7 +17,7 @@ pub use build::{Metrics, run_once};
 pub use builtin::{BUILTIN, Builtin, find};
 pub use error::{ScenarioError, nearest};
 
-use crate::machine::mem::WINDOW_FILE;
+use crate::machine::ahead::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec};
 use crate::workload::WorkloadSpec;
 

@@ -52,6 +52,10 @@ pub struct Ycsb {
     pub reads: f64,
     /// Processor time of one operation beside its memory accesses.
     pub op_ns: u32,
+    /// Processor time to read, verify and unpack a block that is not in the engine's cache, and to put
+    /// another out.
+    #[serde(default)]
+    pub miss_ns: u32,
     /// Bytes that an update appends to the log.
     #[serde(default = "log_bytes")]
     pub log_bytes: u32,
@@ -169,6 +173,9 @@ impl Client {
                 let at = self.cache_at + u64::from(found.slot) * block;
                 if found.miss {
                     // The block is read and unpacked whole.
+                    if self.spec.miss_ns > 0 {
+                        steps.push(Step::Cpu(about(&mut self.random, self.spec.miss_ns)));
+                    }
                     let first = self.data_at + page / block * block;
                     if block > 1 {
                         let (page, pages) = (first as u32, block as u32);

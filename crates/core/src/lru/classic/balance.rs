@@ -16,7 +16,7 @@ pub(super) struct Round {
 pub(super) fn inactive_is_low(v: &Lruvec, cx: &Ctx, ty: LruType) -> bool {
     let inactive = v.classic.seen_size(v, cx, ty.index() * 2);
     let active = v.classic.seen_size(v, cx, ty.index() * 2 + 1);
-    inactive * inactive_ratio(inactive + active) < active
+    inactive * inactive_ratio((inactive + active) * cx.tun.classic_scale) < active
 }
 
 /// Active pages allowed for each inactive one.

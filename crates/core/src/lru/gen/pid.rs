@@ -50,6 +50,13 @@ pub(super) fn hist(cx: &Ctx, seq: u64) -> usize {
 }
 
 impl Tiers {
+    /// Refaults of a tier as the controller counts them: those of late, and half of those before.
+    #[must_use]
+    pub fn refaults(&self, ty: LruType, tier: usize) -> u64 {
+        let late = self.refaulted.iter().map(|hist| hist[ty.index()][tier].load(Relaxed));
+        late.sum::<u64>() + self.avg_refaulted[ty.index()][tier].load(Relaxed)
+    }
+
     fn rate(&self, hist: usize, ty: usize, tiers: std::ops::Range<usize>, gain: u64) -> Rate {
         let mut rate = Rate { refaulted: 0, total: 0, gain };
         for t in tiers {
