@@ -1,0 +1,111 @@
+//! What userfaultfd says when a page cannot be put in place: every odd return that a handler has to expect,
+//! each made to happen. The pager's answers to them (`not_placed`, `fresh`) rest on this.
+
+use ebb_sys::uffd::{Event, Mode, PlaceError, Uffd, feature};
+use std::time::{Duration, Instant};
+
+const PAGE: u64 = 4096;
+
+/// Pages of fresh memory, registered; left behind at the end of the test.
+fn registered(uffd: &Uffd, pages: u64) -> u64 {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let len = pages * PAGE;
+    // SAFETY: a new mapping wherever the kernel likes.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len as usize, access, kind, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    uffd.register(at as u64, len, Mode::Managed).expect("fresh memory can be registered");
+    at as u64
+}
+
+fn byte(address: u64) -> u8 {
+    // SAFETY: the caller has had a page put there.
+    unsafe { (address as *const u8).read_volatile() }
+}
+
+fn uffd(features: u64) -> Uffd {
+    let uffd = Uffd::create(false).or_else(|_| Uffd::create(true)).expect("a userfaultfd");
+    uffd.handshake(features | feature::FLAG_WP).expect("the features are there");
+    uffd
+}
+
+fn events_of(uffd: &Uffd) -> Vec<Event> {
+    let (mut events, since) = (Vec::new(), Instant::now());
+    while events.is_empty() && since.elapsed() < Duration::from_secs(10) {
+        uffd.read(&mut events).expect("messages can be read");
+    }
+    events
+}
+
+#[test]
+fn a_copy_that_meets_a_page_says_how_far_it_came() {
+    let uffd = uffd(0);
+    let at = registered(&uffd, 4);
+    uffd.copy(at + 2 * PAGE, &[7; PAGE as usize]).expect("the page was missing");
+    let partial = uffd.copy(at, &[9; 4 * PAGE as usize]);
+    assert_eq!(partial, Err((2 * PAGE, PlaceError::Changing)), "EAGAIN, and two pages are there");
+    assert_eq!([0, 1, 2].map(|page| byte(at + page * PAGE)), [9, 9, 7], "what was there stays");
+    let occupied = uffd.copy(at + 2 * PAGE, &[9; PAGE as usize]);
+    assert_eq!(occupied, Err((0, PlaceError::Exists)), "EEXIST");
+    assert_eq!(byte(at + 2 * PAGE), 7);
+}
+
+#[test]
+fn a_copy_into_a_hole_places_nothing() {
+    let uffd = uffd(0);
+    let at = registered(&uffd, 4);
+    // SAFETY: nobody uses the last two pages.
+    unsafe { libc::munmap((at + 2 * PAGE) as *mut libc::c_void, 2 * PAGE as usize) };
+    let across = uffd.copy(at, &[9; 4 * PAGE as usize]);
+    assert_eq!(across, Err((0, PlaceError::Gone)), "it reaches over the end");
+    uffd.copy(at, &[9; 2 * PAGE as usize]).expect("the rest is registered still");
+}
+
+#[test]
+fn while_a_discard_is_unread_nothing_is_placed_and_the_discard_waits() {
+    let uffd = uffd(feature::EVENT_REMOVE);
+    let at = registered(&uffd, 2);
+    uffd.copy(at, &[5; PAGE as usize]).expect("the page was missing");
+    let discard = std::thread::spawn(move || {
+        // SAFETY: the memory is the test's own.
+        unsafe { libc::madvise(at as *mut libc::c_void, PAGE as usize, libc::MADV_DONTNEED) }
+    });
+    let since = Instant::now();
+    let refused = loop {
+        let placed = uffd.copy(at + PAGE, &[6; PAGE as usize]);
+        // Until the discard has begun the page goes in, or is there already.
+        if placed == Err((0, PlaceError::Changing)) || since.elapsed() > Duration::from_secs(10) {
+            break placed;
+        }
+    };
+    assert_eq!(refused, Err((0, PlaceError::Changing)), "EAGAIN");
+    assert!(!discard.is_finished(), "it waits for its message to be read");
+    let events = events_of(&uffd);
+    let [Event::Remove { start, end }] = events[..] else { panic!("{events:?}") };
+    assert_eq!((start, end), (at, at + PAGE));
+    assert_eq!(discard.join().expect("the thread ends well"), 0);
+    uffd.copy(at, &[8; PAGE as usize]).expect("it was discarded, and nothing changes now");
+    assert_eq!(byte(at), 8);
+}
+
+#[test]
+fn an_address_space_that_has_ended_says_so() {
+    let uffd = uffd(feature::EVENT_FORK);
+    let at = registered(&uffd, 1);
+    let forking = std::thread::spawn(|| {
+        // SAFETY: the child does nothing but end.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends at once, without touching anything of the parent's.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: the status outlives the call.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    });
+    let mut events = events_of(&uffd);
+    let Some(Event::Fork(child)) = events.pop() else { panic!("no fork message") };
+    forking.join().expect("the thread ends well");
+    assert_eq!(child.copy(at, &[1; PAGE as usize]), Err((0, PlaceError::Dead)), "ESRCH");
+    assert!(!child.is_alive(at) && uffd.is_alive(at));
+}
