@@ -11,22 +11,14 @@
 //!
 //! Counts are of pages, and repeat.
 
+mod common;
+
+use common::Random;
 use ebb_core::folio::LruType;
 use ebb_core::lru::memory::{Access, Memory, Region};
 use ebb_core::observe::vmstat::Event;
 use ebb_core::space::Backing;
 use ebb_core::tunables::Tunables;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 fn switches(preset: &str, sets: &[&str]) -> Tunables {
     let mut tun = Tunables::preset(preset).expect("a preset");

@@ -6,6 +6,9 @@
 //! ```
 //! 262,144 pages in room for 128,000, as `ebb bench paging` has them.
 
+mod common;
+
+use common::Random;
 use ebb_core::resident::{Arrival, Dropped, Entry, Place, Resident, Space};
 use ebb_core::tunables::Tunables;
 use ebb_core::types::{MmId, Pfn, Vpn};
@@ -13,20 +16,9 @@ use ebb_core::types::{MmId, Pfn, Vpn};
 const PAGES: u64 = 262_144;
 const ROOM: usize = 128_000;
 
-/// xorshift64: the sequence is the point, not its quality.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
+/// A number in 0..1.
+fn unit(random: &mut Random) -> f64 {
+    (random.next() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Zipf ranks with exponent 0.99 (Gray et al., "Quickly generating billion-record synthetic databases").
@@ -46,7 +38,7 @@ impl Zipf {
     }
 
     fn next(&self, random: &mut Random) -> u64 {
-        let u = random.unit();
+        let u = unit(random);
         if u * self.zeta < 1.0 {
             return 0;
         }
@@ -128,7 +120,7 @@ fn run(load: &str, tunables: &Tunables, cool_share: f64, zipf: &Zipf) -> Counts 
     let mut random = Random(88_172_645_463_325_252);
     let mut order: Vec<u64> = (0..PAGES).collect();
     for at in (1..order.len()).rev() {
-        order.swap(at, (random.next() % (at as u64 + 1)) as usize);
+        order.swap(at, random.below(at as u64 + 1) as usize);
     }
     (0..PAGES).for_each(|page| machine.touch(page));
     let (mut scan, mut left) = (0, 0);
@@ -137,7 +129,7 @@ fn run(load: &str, tunables: &Tunables, cool_share: f64, zipf: &Zipf) -> Counts 
         machine.counts = Counts::default();
         for access in 0..accesses {
             let page = match load {
-                "uniform" => random.next() % PAGES,
+                "uniform" => random.below(PAGES),
                 "loop" => access * 7 % (PAGES * 5 / 8),
                 "shift" if round == 1 => {
                     (order[zipf.next(&mut random) as usize] + PAGES / 2) % PAGES
@@ -145,11 +137,11 @@ fn run(load: &str, tunables: &Tunables, cool_share: f64, zipf: &Zipf) -> Counts 
                 "other-78%" | "other-97%" => {
                     // A working set that fits, and after it another.
                     let pages = if load == "other-78%" { 100_000 } else { 124_000 };
-                    random.next() % pages + round * 130_000
+                    random.below(pages) + round * 130_000
                 }
                 "scanmix" => {
                     if left == 0 && access % 200_000 == 0 {
-                        (scan, left) = (random.next() % PAGES, 65_536);
+                        (scan, left) = (random.below(PAGES), 65_536);
                     }
                     if left > 0 && access % 2 == 0 {
                         (scan, left) = ((scan + 1) % PAGES, left - 1);

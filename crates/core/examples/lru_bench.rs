@@ -7,6 +7,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+mod common;
+
+use common::Random;
 use ebb_core::folio::{Folios, LruType, MemcgId, Word};
 use ebb_core::lru::memory::{Access, Memory};
 use ebb_core::lru::{Ctx, Lruvec};
@@ -17,17 +20,6 @@ use ebb_core::types::{MmId, Pfn, Vpn};
 
 const FOLIOS: u32 = 1 << 20;
 const ROUNDS: usize = 3;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 /// What became of some of the folios since they were put on the list.
 #[derive(Clone, Copy, Debug)]

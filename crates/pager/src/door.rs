@@ -1,5 +1,5 @@
 //! Answers whoever connects: a new program brings its userfaultfd, a forked child fetches the one that
-//! the fork message delivered, and `ebb stat` is told the figures of the run.
+//! the fork message delivered, and `ebb stat` and `ebb lru-gen` are told about the run.
 
 use crate::counters;
 use crate::link::Link;

@@ -3,7 +3,8 @@
 //! Threads, and what each may wait for:
 //! * *faults* (`faults`): reads every userfaultfd, answers touches, follows mapping changes. Never
 //!   waits for anything but a batch of moves that is under way (a few tens of microseconds).
-//! * *kswapd* (`reclaim`): cools, stores, frees. Waits for agents and for writes.
+//! * *kswapd* (`reclaim`): cools, stores, frees; ages and evicts by command. Waits for agents and for
+//!   writes.
 //! * *monitor* (`monitor`): measures, brings new areas under management, notices ends.
 //! * *door* (`door`): greets agents.
 //!
