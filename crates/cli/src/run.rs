@@ -26,8 +26,8 @@ const SOCKET: &str = "socket";
 /// Ebb's own failure.
 const FAILED: u8 = 125;
 /// The switches of the pager, beside those of the engine.
-const OWN_SWITCHES: &str =
-    "cool=0..900, readahead=0..256, look_around=0|1, solo=0|1, eager=0|1 and io_uring=0|1";
+const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harvest=0|1, \
+                            solo=0|1, eager=0|1 and io_uring=0|1";
 /// Less cannot hold what a program touches between two faults.
 pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 
@@ -165,6 +165,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         solo: true,
         readahead_pages: 64,
         look_around: true,
+        harvest: false,
         switches: Vec::new(),
         eager: false,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
@@ -201,10 +202,11 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
         ("cool", Ok(number @ 0..=900)) => config.cool_permille = number,
         ("readahead", Ok(number @ 0..=256)) => config.readahead_pages = number,
         ("look_around", Ok(number @ (0 | 1))) => config.look_around = number == 1,
+        ("harvest", Ok(number @ (0 | 1))) => config.harvest = number == 1,
         ("solo", Ok(number @ (0 | 1))) => config.solo = number == 1,
         ("eager", Ok(number @ (0 | 1))) => config.eager = number == 1,
         ("io_uring", Ok(number @ (0 | 1))) => config.io_uring = number == 1,
-        ("cool" | "readahead" | "look_around" | "solo" | "eager" | "io_uring", _) => {
+        ("cool" | "readahead" | "look_around" | "harvest" | "solo" | "eager" | "io_uring", _) => {
             return Err(format!("--set {setting}: {OWN_SWITCHES}"));
         }
         _ => {

@@ -38,6 +38,81 @@ fn a_pass_over_memory_brings_back_what_lies_ahead() {
     assert_eq!(pass("--set look_around=0"), 0);
 }
 
+/// Writes to the same pages over and over beside a pass over others; checks every byte.
+const WRITES: &str = "
+memory = bytearray(60 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 251
+for turn in range(8):
+    for at in range(0, 16 << 20, 4096):
+        memory[at + 1] = turn
+    for at in range(16 << 20, len(memory), 4096):
+        assert memory[at] == at // 4096 % 251, at
+for at in range(0, len(memory), 4096):
+    assert memory[at] == at // 4096 % 251, at
+    assert memory[at + 1] == (7 if at < 16 << 20 else 0), at
+print('same')
+";
+
+#[test]
+fn written_pages_are_found_and_every_byte_is_kept() {
+    let run = |options: &str| {
+        let launch = Launch::new("/usr/bin/python3").args(["-c", WRITES]).limit(40 * MIB);
+        let outcome = launch.options("--report json").options(options).run();
+        outcome.expect_line("same").expect_within_limit();
+        (outcome.figure("harvests"), outcome.figure("harvested_pages"))
+    };
+    let (harvests, pages) = run("--set harvest=1");
+    assert!(harvests > 0 && pages > 0, "{harvests} harvests found {pages} pages");
+    assert_eq!(run(""), (0, 0));
+}
+
+/// Reads all of its memory first, which maps the kernel's zero page everywhere; writes more than fits then.
+const ZEROS: &str = "
+import mmap
+memory = mmap.mmap(-1, 100 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+assert not any(memory[at] for at in range(0, len(memory), 4096))
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 250 + 1
+assert all(memory[at] == at // 4096 % 250 + 1 for at in range(0, len(memory), 4096))
+print('same')
+";
+
+/// Their first writes ask nobody when the kernel resolves them: they are pages that nobody has told of.
+#[test]
+fn zero_pages_written_unseen_are_taken_on_by_a_harvest() {
+    let launch = Launch::new("/usr/bin/python3").args(["-c", ZEROS]).limit(40 * MIB);
+    launch.options("--set harvest=1").run().expect_line("same");
+}
+
+#[test]
+fn forks_under_a_harvest_keep_every_byte() {
+    let launch = Launch::new("/usr/bin/python3").args(["-c", FORKS]).limit(40 * MIB);
+    launch.options("--set harvest=1").run().expect_line("same");
+}
+
+/// Four children change what they inherit, and see their own changes only.
+const FORKS: &str = "
+import os
+memory = bytearray(30 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 251
+for child in range(1, 5):
+    if os.fork() == 0:
+        for turn in range(3):
+            for at in range(0, len(memory), 4096):
+                memory[at + child] = turn + 1
+        for at in range(0, len(memory), 4096):
+            assert memory[at] == at // 4096 % 251, at
+            assert sum(memory[at + 1:at + 5]) == memory[at + child] == 3, at
+        os._exit(0)
+for child in range(4):
+    assert os.wait()[1] == 0
+for at in range(0, len(memory), 4096):
+    assert memory[at] == at // 4096 % 251 and not any(memory[at + 1:at + 5]), at
+print('same')
+";
+
 #[test]
 fn wiped_on_fork() {
     case("wipe-on-fork 48");

@@ -42,6 +42,9 @@ pub struct Config {
     pub switches: Vec<String>,
     /// Cool pages ahead of a pass come back with the one that was touched.
     pub look_around: bool,
+    /// Written pages are looked for and kept from cooling; writes to what relatives share cannot be
+    /// made to ask then.
+    pub harvest: bool,
     /// Manage every area from the start, however far the limit is.
     pub eager: bool,
     /// The command line, for the report.

@@ -127,7 +127,8 @@ fn greet_new(
         return Err(std::io::Error::other("it brought no userfaultfd"));
     };
     // The handshake is made here and not in the program, whose rights may be less than Ebb's.
-    if let Err(error) = uffd.handshake(FEATURES) {
+    let harvest = if pager.config.harvest { feature::WP_ASYNC } else { 0 };
+    if let Err(error) = uffd.handshake(FEATURES | harvest) {
         refuse(&socket)?;
         return Err(error);
     }

@@ -286,6 +286,14 @@ impl Lruvec {
         self.policy().mark_accessed(self, cx, pfn)
     }
 
+    /// Accesses through page tables, found by a walk that was made elsewhere.
+    pub fn accessed(&self, cx: &Ctx, pfns: &[Pfn]) {
+        match self.kind() {
+            LruKind::Gen => r#gen::accessed(self, cx, pfns),
+            LruKind::Classic => pfns.iter().for_each(|&pfn| self.mark_accessed(cx, pfn)),
+        }
+    }
+
     /// Moves a folio among the young.
     pub fn activate(&self, cx: &Ctx, pfn: Pfn) {
         let mut lists = self.lock();

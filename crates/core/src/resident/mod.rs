@@ -269,6 +269,14 @@ impl Resident {
         self.frames.set_pool(pfn, NO_POOL)
     }
 
+    /// Visible pages were found used since the last look (in page tables, by whoever can read them). What
+    /// is on its way out is left alone.
+    pub fn accessed(&self, pfns: &[Pfn]) {
+        let on_list = |pfn: &Pfn| self.frames.place(*pfn) == Place::Lru;
+        let listed: Vec<Pfn> = pfns.iter().copied().filter(on_list).collect();
+        self.order.accessed(&self.frames, &listed);
+    }
+
     /// A cool page is visible again although nobody has touched it. Returns its place in the pool.
     pub fn uncool(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
         self.frames.put(pfn, Place::Cool, Place::Lru);

@@ -94,6 +94,11 @@ impl Order {
         self.lruvec.add(&self.cx(frames), pfn);
     }
 
+    /// Pages on the lists that were found accessed where they lie.
+    pub fn accessed(&self, frames: &Frames, pfns: &[Pfn]) {
+        self.lruvec.accessed(&self.cx(frames), pfns);
+    }
+
     /// A page that was taken has left memory. What to remember of it.
     pub fn evicted(&self, frames: &Frames, pfn: Pfn) -> ShortShadow {
         let cx = self.cx(frames);

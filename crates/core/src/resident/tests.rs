@@ -29,6 +29,26 @@ fn oldest_leave_first_and_a_rescued_page_stays() {
     set.check_invariants(&[&space], &[]);
 }
 
+/// A harvest is a walk over page tables made by somebody else: what it finds stays, without a rescue.
+#[test]
+fn a_page_found_accessed_where_it_lies_outlives_those_beside_it() {
+    let mut set = Resident::new(1000, 1000);
+    let mut space = Space::new(MmId(1));
+    touch_fresh(&mut set, &mut space, 400);
+    let frame = |page| match space.get(Vpn(page)) {
+        Entry::Resident(pfn) => pfn,
+        other => panic!("page {page} is {other:?}"),
+    };
+    let (used, beside) = (frame(0), frame(1));
+    set.accessed(&[used]);
+    let mut victims = Vec::new();
+    set.isolate(8, &mut victims);
+    assert!(victims.contains(&beside) && !victims.contains(&used), "{victims:?}");
+    // What is on its way out is left alone by a harvest.
+    set.accessed(&victims);
+    set.check_invariants(&[&space], &[]);
+}
+
 /// kswapd asked for one page more and was given two: 65 do not fit a batch.
 #[test]
 fn never_more_are_isolated_than_asked_for() {

@@ -6,6 +6,7 @@
 mod command;
 mod cool;
 mod evict;
+mod harvest;
 mod oom;
 
 use crate::link::Outcome;
@@ -62,6 +63,8 @@ struct Reclaim<'a> {
     lending: bool,
     /// Pages looked at.
     scanned: u64,
+    /// How many there were at the last harvest.
+    harvested_at: u64,
     /// Pages that could not be moved since something last could: locked or not writable, and busy.
     fixed: u64,
     busy: u64,
@@ -82,6 +85,7 @@ pub fn run(pager: &Arc<Pager>) {
         crowded: false,
         lending: false,
         scanned: 0,
+        harvested_at: 0,
         fixed: 0,
         busy: 0,
     };
@@ -139,6 +143,8 @@ impl Reclaim<'_> {
                 return;
             }
             self.unpark();
+            // What nobody told of may be found.
+            self.harvest_now();
             std::thread::sleep(Duration::from_millis(1));
         }
         self.hopeless_since = None;
@@ -168,6 +174,7 @@ impl Reclaim<'_> {
         if parked > 0 && self.unparked.elapsed() > UNPARK {
             self.unpark();
         }
+        self.harvest_if_due(evictable);
         let target = evictable * u64::from(self.pager.config.cool_permille) / 1000;
         let mut progress = 0;
         if cool < target.max(BATCH_MAX as u64) {

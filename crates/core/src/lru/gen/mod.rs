@@ -44,6 +44,7 @@ pub use evict::RunError;
 pub(crate) use evict::{run_aging, run_eviction};
 pub use pid::Tiers;
 pub(crate) use probation::forget_arrival;
+pub(crate) use walk::accessed;
 
 use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
 use crate::folio::{FRESH, LruType, MIN_NR_GENS, SLOTS, STAMP_BITS, TRIED, Word};

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::super::scan::MAX_LRU_BATCH;
 use super::super::{Ctx, Lruvec};
 use super::Deltas;
-use super::access::update_gen;
-use crate::folio::{FRESH, Word};
+use super::access::{inc_refs, update_gen};
+use crate::folio::{FRESH, TRIED, Word};
 use crate::observe::vmstat::Event;
 use crate::space::{Area, Backing, Directory, Pte, Space, TABLE_ENTRIES, Table};
 use crate::types::{Pfn, Vpn};
@@ -189,6 +189,25 @@ fn finish_run(v: &Lruvec, cx: &Ctx, walk: &mut Walk, run: Option<(Pfn, bool)>, s
             walk.deltas.moved(cx.folios.word(pfn), old, slot);
         }
     }
+}
+
+/// What a walk made elsewhere found accessed: promoted as by a walk of ours. On probation an access is
+/// counted, and judged where that ends.
+pub(crate) fn accessed(v: &Lruvec, cx: &Ctx, pfns: &[Pfn]) {
+    let mut walk = Walk::new(v.r#gen.max_seq(), 0, false);
+    let slot = (walk.seq % 4) as usize;
+    for &pfn in pfns {
+        match cx.folios.word(pfn).slot() {
+            Some(FRESH | TRIED) => inc_refs(cx, pfn),
+            _ => finish_run(v, cx, &mut walk, Some((pfn, false)), slot),
+        }
+        if walk.deltas.batched >= MAX_LRU_BATCH {
+            settle(v, &mut walk);
+        }
+    }
+    settle(v, &mut walk);
+    cx.stat.add(Event::EbbWalkEntries, pfns.len() as u64);
+    cx.stat.add(Event::EbbWalkPromoted, walk.promoted);
 }
 
 /// Takes a dirty entry over into the folio, unless it has no stored copy that could be stale.
