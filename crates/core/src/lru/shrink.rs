@@ -327,3 +327,48 @@ pub(crate) fn references(v: &Lruvec, cx: &Ctx, pfn: Pfn, around: &mut Around) ->
 
 /// The space type used by the callbacks above.
 pub(crate) type SharedSpace = Arc<Space>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lru::r#gen::tests::Rig;
+    use crate::tunables::Tunables;
+
+    /// Spec 6.2: what becomes of a mapped folio, by whether it was referenced before, how many entries are
+    /// young, whether it is program text, a file's, dirty.
+    #[test]
+    fn the_classic_two_touch_table() {
+        let mut tun = Tunables::preset("classic").unwrap();
+        tun.classic_fold = 0;
+        for (was, young, exec, ty, dirty, expected) in [
+            (false, 0, false, LruType::Anon, false, "evict"),
+            (true, 0, false, LruType::Anon, false, "evict"),
+            (true, 0, false, LruType::Anon, true, "evict"),
+            (false, 1, false, LruType::Anon, false, "keep"),
+            (true, 1, false, LruType::Anon, false, "activate"),
+            (false, 2, false, LruType::Anon, false, "activate"),
+            (false, 1, true, LruType::Anon, false, "keep"),
+            (false, 1, true, LruType::File, false, "activate"),
+            (false, 1, false, LruType::File, false, "keep"),
+            (true, 0, false, LruType::File, false, "evict"),
+            (true, 0, false, LruType::File, true, "keep"),
+            (false, 0, false, LruType::File, true, "evict"),
+        ] {
+            let mut rig = Rig::of_kind(8, tun.clone(), LruKind::Classic);
+            let pfn = rig.fill(ty).unwrap();
+            if was {
+                rig.folios.set(pfn, Word::REFERENCED);
+            }
+            let refs = References { young, exec, ..References::default() };
+            let fate = match check_references(&rig.v, &rig.cx(), pfn, refs, dirty) {
+                Fate::Evict => "evict",
+                Fate::Activate => "activate",
+                Fate::Keep => "keep",
+                Fate::Write => "write",
+            };
+            assert_eq!(fate, expected, "{was} {young} {exec} {ty:?} {dirty}");
+            // The flag says that it was young this time, whatever it said before.
+            assert_eq!(rig.folios.word(pfn).has(Word::REFERENCED), young > 0);
+        }
+    }
+}

@@ -6,6 +6,8 @@
 
 mod balance;
 mod reclaim;
+#[cfg(test)]
+mod vector_tests;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

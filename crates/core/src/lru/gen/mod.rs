@@ -27,7 +27,7 @@ mod probation;
 #[cfg(test)]
 mod probation_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 mod vector_tests;
 mod walk;

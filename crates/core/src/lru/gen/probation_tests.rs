@@ -143,3 +143,30 @@ fn a_type_that_has_nothing_left_does_not_stop_reclaim() {
         rig.v.check_invariants(&rig.cx());
     }
 }
+
+#[test]
+fn at_the_ends_of_swappiness_probation_takes_from_one_type_while_it_has_any() {
+    for (swappiness, first) in [(1, LruType::File), (200, LruType::Anon)] {
+        let mut rig = Rig::new(64, Tunables::default());
+        // The other type waits longer.
+        for (ty, since) in [(first.other(), 8), (first, 80)] {
+            set_clock(&rig, since);
+            for _ in 0..8 {
+                rig.fill(ty);
+            }
+        }
+        set_clock(&rig, 160);
+        probation::pass_on(&rig.v, &rig.cx());
+        let sc = Scan::new(Who::Direct, false, 1, swappiness);
+        let list = |swappiness: u32| {
+            probation::next_list(&rig.v, &rig.cx(), &sc, &rig.v.lock(), swappiness)
+                .map(|(ty, _)| ty)
+        };
+        assert_eq!(list(swappiness), Some(first));
+        assert_eq!(list(60), Some(first.other()), "in between the one that waits longer");
+        while let Some(pfn) = rig.order_of(TRIED, first).first().copied() {
+            rig.v.remove(&rig.cx(), Pfn(pfn));
+        }
+        assert_eq!(list(swappiness), Some(first.other()), "there is nothing else");
+    }
+}

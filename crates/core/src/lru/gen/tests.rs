@@ -25,10 +25,14 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub fn new(frames: u32, tun: Tunables) -> Self {
+        Self::of_kind(frames, tun, LruKind::Gen)
+    }
+
+    pub fn of_kind(frames: u32, tun: Tunables, kind: LruKind) -> Self {
         let spaces = Spaces::new();
         let space = spaces.create(MemcgId(1));
         space.add_area(Area::new(Vpn(0), Vpn(u64::from(frames)), Backing::Anon));
-        let v = Lruvec::new(MemcgId(1), LruKind::Gen, 0);
+        let v = Lruvec::new(MemcgId(1), kind, 0);
         v.r#gen.mm.join(space.id());
         let free = (0..frames).rev().collect();
         Self { folios: Folios::new(frames), spaces, tun, stat: VmStat::default(), v, free }
@@ -44,12 +48,12 @@ impl Rig {
         }
     }
 
-    pub(super) fn mm(&self) -> crate::types::MmId {
+    pub(crate) fn mm(&self) -> crate::types::MmId {
         crate::types::MmId(0)
     }
 
     /// Maps a new anonymous or file folio of one page at its own number.
-    pub(super) fn fill(&mut self, ty: LruType) -> Option<Pfn> {
+    pub(crate) fn fill(&mut self, ty: LruType) -> Option<Pfn> {
         let pfn = Pfn(self.free.pop()?);
         let word = Word::new(ty, 0, 0).with(Word::MAPPED);
         self.folios.init(pfn, word, MemcgId(1), self.mm(), Vpn(u64::from(pfn.0)));
@@ -71,13 +75,18 @@ impl Rig {
     }
 
     pub(super) fn order(&self, slot: usize) -> Vec<u32> {
+        self.order_of(slot, LruType::Anon)
+    }
+
+    pub(super) fn order_of(&self, slot: usize, ty: LruType) -> Vec<u32> {
         let lists = self.v.lock();
-        lists.r#gen[slot][0][0].check(&self.folios);
-        lists.r#gen[slot][0][0].order(&self.folios).iter().map(|p| p.0).collect()
+        let list = &lists.r#gen[slot][ty.index()][0];
+        list.check(&self.folios);
+        list.order(&self.folios).iter().map(|p| p.0).collect()
     }
 }
 
-pub(super) struct Free<'a>(pub &'a mut Vec<u32>);
+pub(crate) struct Free<'a>(pub &'a mut Vec<u32>);
 
 impl Pageout for Free<'_> {
     fn evict(&mut self, cx: &Ctx, pfn: Pfn, _: LruType, shadow: Shadow) -> Evicted {

@@ -227,3 +227,43 @@ pub(super) fn folio_of(v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
     let judged_later = cx.tun.history && slot >= FRESH;
     (cx.folios.memcg(pfn) == v.memcg() && !judged_later).then_some(pfn)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Rig;
+    use super::*;
+    use crate::folio::LruType;
+    use crate::tunables::Tunables;
+
+    /// A slice ends where 4096 promotions wait to be counted, at the end of a table, and the next goes on
+    /// from there: no lock is held for longer than that.
+    #[test]
+    fn a_slice_ends_when_a_full_batch_of_promotions_waits() {
+        let tables = if cfg!(miri) { 1 } else { 10 };
+        let frames = TABLE_ENTRIES as u32 * tables;
+        let mut rig = Rig::new(frames, Tunables::preset("k618").unwrap());
+        while rig.fill(LruType::Anon).is_some() {}
+        let space = rig.spaces.get(rig.mm()).unwrap();
+        for round in 0..2 {
+            let mut walk = Walk::new(rig.v.r#gen.max_seq() + 1, 60, true);
+            let (mut from, mut slices) = (Vpn(0), Vec::new());
+            loop {
+                let next = walk_slice(&rig.v, &rig.cx(), &mut walk, &space, from);
+                slices.push(walk.deltas.batched);
+                walk.deltas.batched = 0;
+                let Some(next) = next else { break };
+                assert!(next > from && next.0.is_multiple_of(TABLE_ENTRIES as u64));
+                from = next;
+            }
+            assert_eq!(walk.stats[0], u64::from(frames), "every entry once");
+            assert!(slices[..slices.len() - 1].iter().all(|&n| n == MAX_LRU_BATCH), "{slices:?}");
+            // The first access is remembered only; the second promotes.
+            let promoted: u64 = slices.iter().sum();
+            assert_eq!(promoted, if round == 0 { 0 } else { u64::from(frames) }, "{slices:?}");
+            for vpn in 0..u64::from(frames) {
+                let place = space.tree().find(Vpn(vpn)).unwrap();
+                place.touch(place.get(), Pte::ACCESSED);
+            }
+        }
+    }
+}

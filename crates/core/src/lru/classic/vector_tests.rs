@@ -1,0 +1,120 @@
+//! The classic LRU's tables: what an access does, and when a page that came back counts as young.
+
+use super::*;
+use crate::lru::r#gen::tests::{Free, Rig};
+use crate::lru::{Scan, Who};
+use crate::tunables::{LruKind, Tunables};
+
+fn rig(frames: u32) -> Rig {
+    let mut tun = Tunables::preset("classic").unwrap();
+    tun.classic_fold = 0;
+    Rig::of_kind(frames, tun, LruKind::Classic)
+}
+
+fn age(rig: &Rig) -> u64 {
+    rig.v.classic.age.load(Relaxed)
+}
+
+#[test]
+fn the_first_access_is_remembered_and_the_second_activates() {
+    let mut rig = rig(8);
+    let pfn = rig.fill(LruType::File).unwrap();
+    let state = |rig: &Rig| {
+        let w = rig.folios.word(pfn);
+        (w.has(Word::REFERENCED), w.has(Word::ACTIVE), age(rig))
+    };
+    assert_eq!(state(&rig), (false, false, 0), "new: inactive");
+    // Each access in turn: the flag, the activation (which the clock of evictions counts), the flag again.
+    for expected in [(true, false, 0), (false, true, 1), (true, true, 1), (true, true, 1)] {
+        rig.v.mark_accessed(&rig.cx(), pfn);
+        assert_eq!(state(&rig), expected);
+    }
+    rig.v.check_invariants(&rig.cx());
+}
+
+#[test]
+fn an_access_before_the_folio_is_on_a_list_only_says_where_it_goes() {
+    let rig = rig(8);
+    let word = Word::new(LruType::File, 0, 0).with(Word::REFERENCED);
+    rig.folios.init(Pfn(1), word, rig.v.memcg(), crate::types::MmId(0), crate::types::Vpn(1));
+    rig.v.mark_accessed(&rig.cx(), Pfn(1));
+    assert!(rig.folios.word(Pfn(1)).has(Word::ACTIVE) && age(&rig) == 1);
+    rig.v.add(&rig.cx(), Pfn(1));
+    assert_eq!(rig.v.size(LruType::File, true), 1, "on the active list at once");
+}
+
+/// What is compared with the distance: the other pages that could have been kept in its place.
+#[test]
+fn a_refault_is_young_while_its_distance_is_within_what_it_competes_with() {
+    for ty in LruType::ALL {
+        // 3 of its own type and 5 of the other are inactive; 1 of its own and 2 of the other active.
+        let other = ty.other();
+        let mut rig = rig(32);
+        for (ty, inactive, active) in [(ty, 3, 1), (other, 5, 2)] {
+            for nth in 0..inactive + active {
+                let pfn = rig.fill(ty).unwrap();
+                if nth < active {
+                    rig.v.activate(&rig.cx(), pfn);
+                }
+            }
+        }
+        let back = Pfn(31);
+        let arrive = |distance: u64, workingset: bool| {
+            rig.v.classic.age.store(1_000 + distance, Relaxed);
+            let word = Word::new(ty, 0, 0);
+            rig.folios.init(
+                back,
+                word,
+                rig.v.memcg(),
+                crate::types::MmId(0),
+                crate::types::Vpn(31),
+            );
+            let shadow = Shadow::pack(1_000, rig.v.memcg().0, 0, workingset);
+            let young = rig.v.refault(&rig.cx(), back, shadow, true);
+            let w = rig.folios.word(back);
+            assert_eq!(w.has(Word::ACTIVE), young);
+            // A page that joins the young is an activation, which the clock counts.
+            assert_eq!(age(&rig), 1_000 + distance + u64::from(young));
+            (young, w.has(Word::WORKINGSET))
+        };
+        // Active pages of both types, and the inactive ones of the other.
+        let room = 1 + 2 + 5;
+        assert_eq!(arrive(0, false), (true, false), "{ty:?}");
+        assert_eq!(arrive(room, false), (true, false), "{ty:?}");
+        assert_eq!(arrive(room + 1, false), (false, false), "{ty:?}");
+        assert_eq!(arrive(room, true), (true, true), "{ty:?}: it had been in the working set");
+        assert_eq!(arrive(room + 1, true), (false, false), "{ty:?}");
+        let refaults = [Event::WorkingsetRefaultAnon, Event::WorkingsetRefaultFile];
+        assert_eq!(rig.stat.get(refaults[ty.index()]), 5, "each counts, young or not");
+    }
+}
+
+#[test]
+fn a_stranger_s_shadow_says_nothing() {
+    let mut rig = rig(8);
+    let pfn = rig.fill(LruType::Anon).unwrap();
+    let shadow = Shadow::pack(0, rig.v.memcg().0 + 1, 0, true);
+    assert!(!rig.v.refault(&rig.cx(), pfn, shadow, true));
+    assert_eq!(rig.stat.get(Event::WorkingsetRefaultAnon), 0);
+}
+
+#[test]
+fn the_clock_counts_evictions_and_activations() {
+    let mut rig = rig(64);
+    let pfns: Vec<Pfn> = (0..48).filter_map(|_| rig.fill(LruType::File)).collect();
+    for &pfn in &pfns {
+        // Not accessed: the first reclaim takes what it wants.
+        let space = rig.spaces.get(rig.mm()).unwrap();
+        let place = space.tree().find(crate::types::Vpn(pfn.0.into())).unwrap();
+        place.table.clear(place.index, crate::space::Pte::ACCESSED);
+    }
+    rig.v.activate(&rig.cx(), pfns[0]);
+    let before = age(&rig);
+    let mut freed = Vec::new();
+    let mut sc = Scan::new(Who::Direct, false, 8, 60);
+    sc.priority = 0;
+    rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut freed));
+    assert!(freed.len() >= 8);
+    assert_eq!(age(&rig) - before, freed.len() as u64);
+    rig.v.check_invariants(&rig.cx());
+}
