@@ -2,6 +2,7 @@
 
 use crate::run;
 use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
+use ebb_pager::PRESSURE;
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
 use std::path::PathBuf;
@@ -13,22 +14,27 @@ const ANSWER_MAX: usize = 64 << 10;
 #[derive(clap::Args)]
 #[command(after_help = "\
 The counters have the names of /proc/vmstat; nr_ are levels, in pages; what only Ebb has begins
-with ebb_.
+with ebb_. Pressure (--pressure): the share of the last 10, 60 and 300 seconds in which at least one
+thread (some), or all that had something to do (full), waited for memory, and the total in us.
 
 Exit status: 0, or 1 if PID belongs to no run of yours.
 
 Examples:
   ebb stat 4711
+  ebb stat --pressure 4711
   watch -n1 'ebb stat $(pgrep -o -x redis-server) | grep -E \"pgmajfault|nr_free\"'")]
 pub struct Arguments {
     /// Any process of the run, or the `ebb run` itself
     #[arg(value_name = "PID")]
     pid: u32,
+    /// The time lost waiting for memory instead, as the kernel's memory.pressure shows it
+    #[arg(long)]
+    pressure: bool,
 }
 
 /// Prints them.
 pub fn stat(arguments: &Arguments) -> ExitCode {
-    match ask(arguments.pid, GREET_STAT, "") {
+    match ask(arguments.pid, GREET_STAT, if arguments.pressure { PRESSURE } else { "" }) {
         Ok(text) => {
             use std::io::Write;
             // A reader that has seen enough is no failure.

@@ -223,6 +223,52 @@ fn a_run_shows_its_generations_and_reclaims_on_command() {
     assert_eq!(outcome.text(), "same\n", "{}", outcome.stderr);
 }
 
+/// Passes over memory for three seconds, and asks for the pressure that this makes.
+const PRESSURE: &str = r#"
+import os, subprocess, sys, time
+memory = bytearray(int(sys.argv[2]) << 20)
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    for at in range(0, len(memory), 4096):
+        memory[at] = 1
+done = subprocess.run([sys.argv[1], "stat", "--pressure", str(os.getpid())], capture_output=True, text=True)
+assert done.returncode == 0, done.stderr
+print(done.stdout, end="")
+"#;
+
+#[test]
+fn time_lost_for_memory_is_told_as_the_kernel_tells_it() {
+    let pressure = |mib: &str| {
+        let command = [OsStr::new("-c"), PRESSURE.as_ref(), ebb().as_ref(), mib.as_ref()];
+        let launch = Launch::new("/usr/bin/python3").args(command).limit(48 * MIB);
+        let outcome = launch.options("--report json --swap file").run();
+        outcome.expect_code(0);
+        let text = outcome.text();
+        let lines: Vec<(f64, u64)> = ["some", "full"]
+            .iter()
+            .zip(text.lines())
+            .map(|(name, line)| {
+                let words: Vec<&str> = line.split([' ', '=']).collect();
+                let [kind, "avg10", a, "avg60", _, "avg300", _, "total", total] = words[..] else {
+                    panic!("{text}")
+                };
+                assert_eq!(kind, *name, "{text}");
+                (a.parse().expect("percent"), total.parse().expect("microseconds"))
+            })
+            .collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        let told = outcome.figure("some_us");
+        assert!(told >= lines[0].1 && lines[0].1 >= lines[1].1, "{told}: {text}");
+        (lines[0].0, told)
+    };
+    let (average, total) = pressure("80");
+    assert!(
+        average > 0.0 && total > 10_000,
+        "{average} % and {total} us of three seconds and more"
+    );
+    assert_eq!(pressure("8"), (0.0, 0), "nothing is short");
+}
+
 /// `ebb run` with these words fails with this status, one line that has `word`, and no process.
 #[track_caller]
 fn refused(words: &[&str], code: i32, word: &str) {

@@ -75,6 +75,11 @@ fn wait(listener: &Listener, silent: &[(Socket, Instant)]) -> std::io::Result<Ve
     Ok(waiting.iter().map(|fd| !fd.revents().is_empty()).collect())
 }
 
+/// Whether a greeting of this kind may have text.
+fn asks(kind: u32) -> bool {
+    matches!(kind, GREET_STAT | GREET_LRU_GEN)
+}
+
 fn refuse(socket: &Socket) -> std::io::Result<()> {
     socket.send(&Answer { magic: MAGIC, refused: 1 }.to_bytes(), &[])
 }
@@ -89,10 +94,15 @@ fn greet(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
     }
     let (head, text) = bytes[..got].split_at(got.min(size_of::<Greeting>()));
     let greeting = Greeting::from_bytes(head)
-        .filter(|greeting| text.is_empty() || greeting.kind == GREET_LRU_GEN)
+        .filter(|greeting| text.is_empty() || asks(greeting.kind))
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
     if greeting.kind == GREET_STAT {
-        return socket.send(stat::text(pager).as_bytes(), &[]);
+        let answer = if text == stat::PRESSURE.as_bytes() {
+            pager.pressure.text()
+        } else {
+            stat::text(pager)
+        };
+        return socket.send(answer.as_bytes(), &[]);
     }
     if greeting.kind == GREET_LRU_GEN {
         return lru_gen::asked(pager, &String::from_utf8_lossy(text), socket);

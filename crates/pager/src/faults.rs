@@ -9,6 +9,7 @@ use crate::guard;
 use crate::loads::Load;
 use crate::look_around::{BESIDE_MAX, Beside};
 use crate::mm::{Mm, State};
+use crate::pressure::Stall;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use ebb_core::readahead::Window;
 use ebb_core::resident::{Arrival, Dropped, Entry};
@@ -47,6 +48,8 @@ pub struct Touch {
     pub since: Instant,
     /// What to fetch beside it.
     pub window: Window,
+    /// It was not served at once.
+    pub stall: Option<Stall>,
 }
 
 /// What became of a touch.
@@ -184,9 +187,11 @@ impl Server<'_> {
                     }
                     _ => Window::NONE,
                 };
-                let touch =
-                    Touch { mm: mm.clone(), address, protected, thread, since: now, window };
+                let (mm, stall) = (mm.clone(), None);
+                let mut touch = Touch { mm, address, protected, thread, since: now, window, stall };
+                let mm = &touch.mm.clone();
                 if let Some(until) = self.pause(mm, &touch) {
+                    touch.stall = Some(self.pager.pressure.stall());
                     self.pausing.push((until, touch));
                 } else if let Answer::Later = self.answer(mm, state, &touch) {
                     self.set_aside(touch);
@@ -235,7 +240,8 @@ impl Server<'_> {
         self.waiting.extend(over.map(|(_, touch)| touch));
     }
 
-    pub fn set_aside(&mut self, touch: Touch) {
+    pub fn set_aside(&mut self, mut touch: Touch) {
+        touch.stall.get_or_insert_with(|| self.pager.pressure.stall());
         self.waiting.push_back(touch);
         self.pager.starving.store(self.waiting.len() as u32, Relaxed);
     }

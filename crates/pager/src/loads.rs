@@ -7,6 +7,7 @@
 use crate::counters;
 use crate::faults::{Answer, Server, Touch};
 use crate::mm::{Mm, State};
+use crate::pressure::Stall;
 use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_store::Page;
@@ -19,6 +20,8 @@ pub struct Load {
     pub slot: SlotId,
     /// Nobody has asked for it yet.
     pub ahead: bool,
+    /// One for each thread that waits for it.
+    stalls: Vec<Stall>,
 }
 
 impl Server<'_> {
@@ -41,14 +44,15 @@ impl Server<'_> {
             return Answer::Given;
         }
         self.look_around(mm, state, touch);
+        let stall = self.pager.pressure.stall();
         let token = self.next_token;
         self.next_token += 1;
         match self.pager.store.get_or_start(slot, &mut self.buffer, token) {
             Ok(true) => self.place_loaded(mm, state, touch, Arrival::Loaded, slot, &self.buffer),
             Ok(false) => {
                 self.pager.resident().begin_load(&mut state.space, vpn, slot);
-                let touch = Touch { mm: mm.clone(), ..*touch };
-                self.loads.insert(token, Load { touch, slot, ahead: false });
+                let touch = Touch { mm: mm.clone(), stall: None, ..*touch };
+                self.loads.insert(token, Load { touch, slot, ahead: false, stalls: vec![stall] });
                 self.pager.loading.fetch_add(1, Relaxed);
                 Answer::Given
             }
@@ -62,13 +66,13 @@ impl Server<'_> {
     /// A page that is on its way: whoever loads it wakes every thread that waits for it.
     pub fn join_load(&mut self, touch: &Touch) -> Answer {
         let same = |load: &&mut Load| {
-            load.ahead
-                && load.touch.address == touch.address
-                && Arc::ptr_eq(&load.touch.mm, &touch.mm)
+            load.touch.address == touch.address && Arc::ptr_eq(&load.touch.mm, &touch.mm)
         };
         if let Some(load) = self.loads.values_mut().find(same) {
-            load.ahead = false;
-            load.touch.since = touch.since;
+            load.stalls.push(self.pager.pressure.stall());
+            if std::mem::take(&mut load.ahead) {
+                load.touch.since = touch.since;
+            }
         }
         Answer::Given
     }
@@ -112,8 +116,10 @@ impl Server<'_> {
             let token = self.next_token;
             self.next_token += 1;
             self.pager.resident().begin_load(&mut state.space, vpn, slot);
-            let touch = Touch { mm: mm.clone(), address: vpn.address(), ..*touch };
-            self.loads.insert(token, Load { touch, slot, ahead });
+            let (mm, address) = (mm.clone(), vpn.address());
+            let touch = Touch { mm, address, stall: None, ..*touch };
+            let stalls = if ahead { Vec::new() } else { vec![self.pager.pressure.stall()] };
+            self.loads.insert(token, Load { touch, slot, ahead, stalls });
             reads.push((slot, token));
         }
         self.pager.loading.fetch_add(reads.len() as u64, Relaxed);

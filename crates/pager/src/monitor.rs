@@ -7,6 +7,7 @@ use crate::brake::Brake;
 use crate::guard;
 use crate::link::Link;
 use crate::mm::Mm;
+use crate::pressure::COUNT_EVERY;
 use crate::server::Pager;
 use crate::solo::Watch;
 use ebb_core::resident::Arrival;
@@ -44,6 +45,7 @@ struct Monitor<'a> {
     /// Processes of the tree that have no agent (static or setuid programs).
     strangers: HashMap<u32, (Statm, u32)>,
     census: Instant,
+    running_counted: Instant,
     sharing_counted: Instant,
     sharing_pause: Duration,
     solo: Watch,
@@ -64,6 +66,7 @@ pub fn run(pager: &Arc<Pager>) {
         threshold: goal.saturating_sub(room.max(goal / 8)).max(goal / 2),
         strangers: HashMap::new(),
         census: now,
+        running_counted: now,
         sharing_counted: now,
         sharing_pause: Duration::ZERO,
         solo: Watch::new(now),
@@ -204,8 +207,9 @@ impl Monitor<'_> {
             .filter(|mm| !mm.closing.load(Relaxed))
             .map(|mm| mm.pid.load(Relaxed))
             .collect();
-        let strangers: Vec<u32> =
-            tree(self.pager).into_iter().filter(|pid| !known.contains(pid)).collect();
+        let tree = tree(self.pager);
+        self.count_running(&tree);
+        let strangers: Vec<u32> = tree.into_iter().filter(|pid| !known.contains(pid)).collect();
         self.strangers.retain(|pid, _| strangers.contains(pid));
         for pid in strangers {
             if let Some((_, sightings)) = self.strangers.get_mut(&pid) {
@@ -222,6 +226,16 @@ impl Monitor<'_> {
                 self.strangers.insert(pid, (statm, 0));
             }
         }
+    }
+
+    /// Counts the threads that do something: pressure is full while nobody does.
+    fn count_running(&mut self, tree: &[u32]) {
+        if self.running_counted.elapsed() < COUNT_EVERY {
+            return;
+        }
+        self.running_counted = Instant::now();
+        let running = |&pid: &u32| proc::threads(pid).iter().filter(|(_, s)| *s == 'R').count();
+        self.pager.pressure.found_running(tree.iter().map(running).sum::<usize>() as u32);
     }
 
     /// Counts what relatives share: such a page is resident in each of them and there once. Costs time

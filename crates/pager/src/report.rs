@@ -64,6 +64,14 @@ struct Report {
     tiers: Vec<Tier>,
     same_filled_pages: u64,
     waiting: Waiting,
+    pressure: Pressure,
+}
+
+/// Time in which at least one thread waited for memory, and in which nobody did anything else.
+#[derive(Debug, Serialize)]
+struct Pressure {
+    some_us: u64,
+    full_us: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,6 +112,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
     let waits = counters.waits();
     let stats = pager.store.stats();
+    let psi = pager.pressure.now();
     let tiers = stats
         .tiers
         .iter()
@@ -164,6 +173,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
             p50_ns: waits.quantile_ns(500),
             p99_ns: waits.quantile_ns(990),
         },
+        pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
     }
 }
 

@@ -5,6 +5,7 @@ use crate::counters::Counters;
 use crate::link::Link;
 use crate::lru_gen::Requests;
 use crate::mm::Mm;
+use crate::pressure::Pressure;
 use crate::signal::Signal;
 use crate::solo::Solo;
 use crate::{door, faults, monitor, reclaim, report};
@@ -114,6 +115,7 @@ pub struct Pager {
     /// Pages charged for loads that are under way.
     pub loading: AtomicU64,
     pub solo: Solo,
+    pub pressure: Arc<Pressure>,
     /// What `ebb lru-gen` wants done.
     pub requests: Requests,
     complained: AtomicU32,
@@ -150,6 +152,7 @@ impl Pager {
             sharing_changed: AtomicBool::new(false),
             loading: AtomicU64::new(0),
             solo: Solo::default(),
+            pressure: Pressure::new(),
             requests: Requests::default(),
             complained: AtomicU32::new(0),
             config,

@@ -8,6 +8,9 @@ use ebb_core::resident::Place;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// The request for the run's pressure.
+pub const PRESSURE: &str = "pressure";
+
 /// What the LRU counts itself.
 const OF_THE_LRU: [Event; 8] = [
     Event::WorkingsetRefaultAnon,

@@ -111,6 +111,13 @@ impl Psi {
         self.running += 1;
     }
 
+    /// So many tasks do something useful, beside those that are stalled: for who can only count them now
+    /// and then.
+    pub fn set_running(&mut self, now_ns: u64, tasks: u32) {
+        self.advance(now_ns);
+        self.running = tasks;
+    }
+
     /// A task has nothing to do any more, or waits for something else.
     pub fn stop(&mut self, now_ns: u64) {
         self.advance(now_ns);

@@ -1,0 +1,99 @@
+//! Pressure: how much time the threads of a run lose waiting for memory, in the kernel's figures (PSI).
+//!
+//! A stall begins when a touch needs a page that is stored, room, or has to pause above `--memory-high`, and
+//! ends with its [`Stall`], however the touch ends. First touches and rescues that are served at once are none,
+//! as in the kernel. Who is doing something useful beside them cannot be heard of from outside, so the threads
+//! that run are counted now and then ([`Pressure::found_running`]); in between those that go on are added.
+//!
+//! A run is one memcg and the whole of its node: one pair of lines says both.
+
+use ebb_core::observe::psi::Psi;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the running threads are to be counted: the kernel's own step.
+pub const COUNT_EVERY: Duration = Duration::from_secs(2);
+
+/// The pressure of a run.
+#[derive(Debug)]
+pub struct Pressure {
+    psi: Mutex<Psi>,
+    began: Instant,
+}
+
+/// A thread waits for memory, as long as this lives.
+#[derive(Debug)]
+pub struct Stall(Arc<Pressure>);
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        let now_ns = self.0.now_ns();
+        self.0.psi().resume(now_ns);
+    }
+}
+
+impl Pressure {
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { psi: Mutex::new(Psi::new(0)), began: Instant::now() })
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn psi(&self) -> MutexGuard<'_, Psi> {
+        self.psi.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread begins to wait.
+    #[must_use]
+    pub fn stall(self: &Arc<Self>) -> Stall {
+        let now_ns = self.now_ns();
+        self.psi().stall(now_ns);
+        Stall(self.clone())
+    }
+
+    /// So many threads of the tree run now.
+    pub fn found_running(&self, threads: u32) {
+        let now_ns = self.now_ns();
+        self.psi().set_running(now_ns, threads);
+    }
+
+    /// The two lines of a `memory.pressure` file.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.now().to_string()
+    }
+
+    /// As of now.
+    #[must_use]
+    pub fn now(&self) -> Psi {
+        let now_ns = self.now_ns();
+        let mut psi = self.psi();
+        psi.advance(now_ns);
+        psi.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_ends_with_its_touch_and_is_full_while_nobody_runs() {
+        let pressure = Pressure::new();
+        pressure.found_running(2);
+        let first = pressure.stall();
+        std::thread::sleep(Duration::from_millis(20));
+        let second = pressure.stall();
+        std::thread::sleep(Duration::from_millis(20));
+        drop((first, second));
+        std::thread::sleep(Duration::from_millis(20));
+        let psi = pressure.now();
+        let (some, full) = (psi.some().total_us, psi.full().total_us);
+        assert!(some >= 40_000 && full >= 20_000 && full + 20_000 <= some, "{some} {full}");
+        assert_eq!(pressure.now().some().total_us, some, "nobody waits");
+        assert!(pressure.text().starts_with("some avg10="));
+    }
+}
