@@ -232,6 +232,20 @@ choices! {
         /// When nothing is freed and no write ends any more.
         Progress = "progress",
     }
+    /// The order in which pages that leave memory together get their slots.
+    SwapOrder {
+        /// That in which reclaim chose them.
+        Time = "time",
+        /// That of their addresses.
+        Address = "address",
+    }
+    /// What is read with a page from swap.
+    AheadBy {
+        /// Pages around it in its area.
+        Address = "address",
+        /// The block of slots around it.
+        Cluster = "cluster",
+    }
     /// How the type to scan is chosen.
     TypeSelect {
         /// Refault rates weighed by swappiness.
@@ -326,6 +340,12 @@ tunables! {
     "lru.add_batch" add_batch: u32 = 31;
     /// A resident page keeps its swap slot until it is written again.
     "swap.keep_slot" keep_slot: bool = true;
+    /// Which of the pages that are written together lie beside each other.
+    "swap.order" swap_order: SwapOrder = SwapOrder::Address;
+    /// Where the window lies that is read with a page from swap.
+    "swap.ahead" ahead_by: AheadBy = AheadBy::Address;
+    /// Its size at most, as a power of two.
+    "swap.page_cluster" page_cluster: u32 = 3;
     /// The eviction loop.
     "gen.loop" gen_loop: Loop = Loop::K618;
     /// Where new and returning folios go.
@@ -449,6 +469,7 @@ impl Tunables {
             second_chance: false,
             reclaim_parts: 0,
             keep_slot: false,
+            swap_order: SwapOrder::Time,
             strict_fallback: false,
             gen_loop: Loop::K618,
             placement: Placement::K618,

@@ -179,6 +179,44 @@ fn slots_of_pages_that_were_touched_while_they_were_written_come_back() {
     }
 }
 
+/// A store read in the order of its items, with swap on a drive.
+const IN_ORDER: [&str; 4] = [
+    "workload.pattern='sequential'",
+    "workload.writes=0.0",
+    "preset=classic",
+    "swap.order=address",
+];
+
+fn in_order(pairs: &[&str], name: &str) -> f64 {
+    let pairs: Vec<&str> = IN_ORDER.iter().chain(pairs).copied().collect();
+    metric(&pairs, 1, name)
+}
+
+#[test]
+fn pages_in_order_come_from_swap_eight_at_a_time_and_scattered_ones_one_at_a_time() {
+    let (pages, reads) = (in_order(&[], "pswpin"), in_order(&[], "swap_reads"));
+    assert!(reads > 500.0 && pages / reads > 4.0, "{pages} pages in {reads} requests");
+    let (ahead, hits) = (in_order(&[], "swap_ra"), in_order(&[], "swap_ra_hit"));
+    assert!(hits > 0.8 * ahead && ahead > 0.7 * pages, "{hits} hits of {ahead}");
+    let one = in_order(&["swap.page_cluster=0"], "swap_reads");
+    assert!(one > 3.0 * reads, "{one} requests without reading ahead, {reads} with it");
+    // As they left: neighbours lie further apart, and as many pages are more requests.
+    let by_time = in_order(&["swap.order=time"], "swap_reads");
+    assert!(by_time > 1.5 * reads, "{by_time} requests by time, {reads} by address");
+    let uniform = ["workload.pattern='uniform'", "workload.writes=0.0"];
+    let (pages, ahead) = (metric(&uniform, 1, "pswpin"), metric(&uniform, 1, "swap_ra"));
+    assert!(pages > 1000.0 && ahead < 0.2 * pages, "{ahead} of {pages} pages read in vain");
+}
+
+#[test]
+fn what_leaves_together_is_written_together() {
+    for order in ["swap.order=time", "swap.order=address"] {
+        let pages = metric(&["preset=classic", order], 1, "swap_pages_out");
+        let writes = metric(&["preset=classic", order], 1, "swap_writes");
+        assert!(writes > 20.0 && pages / writes > 4.0, "{order}: {pages} pages, {writes} writes");
+    }
+}
+
 const FIO: &str = r#"[[workload]]
 name = "fio"
 memcg = "m"

@@ -1,6 +1,7 @@
 //! Passes over one lruvec whose folios lie in memory in random order.
 
 use ebb_core::folio::{Folios, LruType, MemcgId, Word};
+use ebb_core::lru::scan::DEF_PRIORITY;
 use ebb_core::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
 use ebb_core::observe::vmstat::{Event, VmStat};
 use ebb_core::space::{Area, Backing, Pte, Spaces};
@@ -111,9 +112,12 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
     let count = |gone: &Gone| if what == What::Skip { looked(&stat) } else { gone.0 };
     // A pass may age instead of evicting.
     let mut fruitless = 0;
+    // The classic lists pass over 32,768 folios before they count one of 32: a large share of a long
+    // list would be gone round a thousand times.
+    let gentle = what == What::Skip && tun.lru == LruKind::Classic;
     let start = thread_time_ns();
     while count(&gone) < half && fruitless < 8 {
-        sc.priority = 1;
+        sc.priority = if gentle { DEF_PRIORITY } else { 1 };
         let before = (looked(&stat), gone.0);
         v.shrink(&cx, &mut sc, &mut gone);
         fruitless = if (looked(&stat), gone.0) == before { fruitless + 1 } else { 0 };

@@ -47,6 +47,10 @@ counters! {
     PswpIn "pswpin",
     /// Pages written to swap.
     PswpOut "pswpout",
+    /// Pages read from swap ahead of their use.
+    SwapRa "swap_ra",
+    /// Of these, pages that were then used.
+    SwapRaHit "swap_ra_hit",
     /// Faults.
     PgFault "pgfault",
     /// Faults that had to read.

@@ -1,8 +1,9 @@
-//! File pages in memory: who makes them dirty, who writes them, who waits.
+//! Dirty pages: who makes them so, who writes them, who waits.
 //!
 //! * [`cache`]: which pages of which files are in memory, dirty, being written; reading, writing,
 //!   mapping, truncating, syncing.
 //! * [`flush`]: choosing what to write and taking note of how it ended.
+//! * [`writes`]: write-out under way, of anonymous pages, too: begun, handed out, ended.
 //! * [`limits`]: how much may be dirty; [`pace`]: how fast those who write may go on.
 //!
 //! Contents and devices are the driver's: the cache says "read this run", "write that run", and is
@@ -14,8 +15,10 @@ pub mod limits;
 #[cfg(all(test, not(loom)))]
 mod model;
 pub mod pace;
+pub mod writes;
 
 pub use cache::{FileId, Found, PageCache, Truncated};
 pub use flush::{Run, Why};
 pub use limits::{Limits, Thresholds};
 pub use pace::Pace;
+pub use writes::{Request, To, Writes};

@@ -1,6 +1,6 @@
 //! What is read together with a page that is missing: the kernel's rules of reading ahead.
 //!
-//! * Anonymous pages: a growing window where a thread goes on in order, one page otherwise.
+//! * Anonymous pages: `swapin`.
 //! * Files through a mapping: a whole window around the page (`filemap_fault`), unless nearly every
 //!   fault misses.
 //! * Files through a descriptor (`ondemand_readahead`): a growing window where a thread goes on in
@@ -10,10 +10,8 @@
 //!
 //! The kernel keeps one reading position for each open file; here each thread has [`STREAMS`].
 
-use ebb_core::space::Backing;
 use ebb_core::types::Vpn;
 
-use super::device::Device;
 use super::mem::{Mem, Region};
 
 /// The reading position of a thread in one file or area.
@@ -38,7 +36,6 @@ impl Stream {
 pub const STREAMS: usize = 4;
 /// Pages of files read ahead at most: 128 KiB, the kernel's default.
 pub const WINDOW_FILE: u64 = 32;
-const WINDOW_SWAP: u64 = 8;
 /// Faults that missed, less those that did not, from which nothing is read around them any more.
 const MISSES_MAX: u32 = 100;
 
@@ -63,10 +60,16 @@ impl Window {
     pub(super) fn within(self, page: u64, room: u64) -> Self {
         if self.pages <= room { self } else { Self { first: page, pages: room, mark: None } }
     }
+
+    /// Its pages but `page`.
+    pub(super) fn others(self, space: usize, page: u64) -> Vec<(usize, u64)> {
+        let pages = (self.first..self.first + self.pages).filter(|&at| at != page);
+        pages.map(|at| (space, at)).collect()
+    }
 }
 
 impl Mem {
-    /// What is read for a missing page of a region that ends at `end`.
+    /// What is read for a missing page of a file, in a region that ends at `end`.
     pub(super) fn window(
         &mut self,
         streams: &mut [Stream; STREAMS],
@@ -74,23 +77,21 @@ impl Mem {
         (end, region): (u64, Region),
         mapped: bool,
     ) -> Window {
-        let anon = region.backing != Backing::File;
-        let max = if anon { WINDOW_SWAP.min(self.read_ahead) } else { self.read_ahead };
-        if max == 1 || (anon && self.out.swap.as_ref().is_none_or(Device::is_sync)) {
+        let max = self.read_ahead;
+        if max == 1 {
             return Window::one(page);
         }
-        if mapped && !anon {
+        if mapped {
             return self.around(space, page, (end - region.pages, end), max);
         }
         let found = streams.iter().position(|s| s.space == space && s.next == page);
         let (i, stream) = found.map_or((STREAMS - 1, None), |i| (i, Some(streams[i])));
-        let mut mark = None;
+        let mark;
         let pages = match stream {
             Some(s) if s.asked == 0 => {
-                mark = (!anon).then_some(page);
+                mark = Some(page);
                 (s.window * 2).clamp(2.min(max), max)
             }
-            _ if anon => 1,
             other => {
                 let asked = other.map_or(1, |s| s.asked).min(max);
                 let history = self.history(space, page, end - region.pages, max);

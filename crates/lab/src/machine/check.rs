@@ -20,7 +20,7 @@ impl Mem {
         }
         let mut dirty = [0; 2];
         let mut present = vec![0; self.memcgs.len()];
-        let mut stored = 0;
+        let (mut inside, mut outside) = (Vec::new(), 0);
         for (i, space) in self.list.iter().enumerate() {
             let mut at = 0;
             for &(end, region) in &self.ends[i] {
@@ -31,11 +31,11 @@ impl Mem {
                     if pte.present() {
                         present[self.owner[i]] += 1;
                         let w = self.folios.word(pte.pfn());
-                        stored += u64::from(anon && w.has(Word::SWAPCACHE));
+                        inside.extend(anon.then(|| pte.pfn()));
                         dirty[0] += u64::from(!anon && w.has(Word::DIRTY));
                         dirty[1] += u64::from(!anon && w.has(Word::WRITEBACK));
                     } else if anon && pte.shadow().is_some() {
-                        stored += 1;
+                        outside += 1;
                     }
                 }
                 at = end;
@@ -44,9 +44,14 @@ impl Mem {
         if present != self.out.charged {
             return Err(format!("{present:?} pages are present, {:?} charged", self.out.charged));
         }
-        if stored != self.out.slots {
-            return Err(format!("{stored} pages are stored, {} slots are in use", self.out.slots));
+        let kept = inside.iter().filter(|&&pfn| self.folios.word(pfn).has(Word::SWAPCACHE)).count();
+        if outside + kept as u64 != self.out.stored.slots() {
+            let slots = self.out.stored.slots();
+            return Err(format!(
+                "{outside} pages outside and {kept} inside are stored in {slots} slots"
+            ));
         }
+        self.out.stored.check(&cx, inside.into_iter());
         let counted = [self.out.cache.dirty(), self.out.cache.writing()];
         if dirty != counted {
             return Err(format!("{dirty:?} file pages are dirty and written, {counted:?} counted"));

@@ -93,6 +93,8 @@ pub struct Device {
     last_end: u64,
     /// Pages read and written.
     pub moved: [u64; 2],
+    /// Requests to read and to write.
+    pub requests: [u64; 2],
     /// Time requests spent in the device.
     pub busy_ns: u64,
 }
@@ -130,6 +132,7 @@ impl Device {
             duplex: spec.kind == Preset::Nvme,
             last_end: u64::MAX,
             moved: [0; 2],
+            requests: [0; 2],
             busy_ns: 0,
         }
     }
@@ -144,6 +147,7 @@ impl Device {
     pub fn submit(&mut self, now: u64, write: bool, place: u64, pages: u64) -> u64 {
         let way = usize::from(write);
         self.moved[way] += pages;
+        self.requests[way] += 1;
         let bus = (self.page_ns[way] * pages as f64) as u64;
         if self.sync {
             let takes = self.latency_ns[way] * pages + bus;

@@ -9,10 +9,11 @@ use ebb_core::frame::ZoneItem;
 use ebb_core::lru::Ctx;
 use ebb_core::types::Pfn;
 use ebb_core::writeback::limits::{Amount, dirtyable};
-use ebb_core::writeback::{Limits, Pace, Thresholds, Why};
+use ebb_core::writeback::{Limits, Pace, Thresholds, To, Why};
 use serde::Deserialize;
 
 use super::mem::{Mem, cx};
+use super::outflow::place_of;
 
 /// Shares and times, as in the kernel's `vm.dirty_*`.
 #[derive(Clone, Debug, Deserialize)]
@@ -161,14 +162,13 @@ impl Mem {
                 self.out.cache.next_batch(&cx, &self.flusher.limits, &t)
             }
         };
-        for run in &runs {
-            let n = run.frames.len() as u64;
-            let place = (u64::from(run.file.0) << 36) + run.page;
-            let done = self.disk.submit(now, true, place, n);
-            self.out.started.extend(run.frames.iter().map(|&pfn| (done, pfn)));
-            self.out.writing += n;
+        for request in self.out.writes.flushed(runs) {
+            let To::File(id, page) = request.to else { continue };
+            let n = request.frames.len() as u64;
+            let done = self.disk.submit(now, true, place_of(id, page), n);
+            self.out.started.extend(request.frames.iter().map(|&pfn| (done, pfn)));
             let f = &mut self.flusher;
-            let at = run.file.0 as usize;
+            let at = id.0 as usize;
             if f.busy_until.len() <= at {
                 f.busy_until.resize(at + 1, 0);
             }

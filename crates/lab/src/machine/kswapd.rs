@@ -100,7 +100,7 @@ impl Machine {
         let passed = Passed {
             scanned: sc.scanned,
             reclaimed: self.mem.out.freed,
-            writing: self.mem.out.writing > 0,
+            writing: self.mem.out.writes.pending() > 0,
             met: (self.mem.tun.lru == LruKind::Classic).then_some(sc.met),
         };
         protocol.passed(&self.mem.out.desk, &passed);

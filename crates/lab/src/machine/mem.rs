@@ -19,6 +19,7 @@ use ebb_core::lru::r#gen::memcg_lru::MemcgLru;
 use ebb_core::lru::{Ctx, Lruvec, Pagevec, Shadow};
 use ebb_core::observe::vmstat::{Event, VmStat};
 use ebb_core::space::{Area, Backing, Pte, Space, Spaces};
+use ebb_core::swap::SwapAhead;
 use ebb_core::tunables::Tunables;
 use ebb_core::types::{Pfn, Vpn};
 
@@ -145,10 +146,16 @@ pub struct Mem {
     pub(super) next_fold: u64,
     /// A frame that the running fault has found and not used yet.
     pub(super) held: Option<Pfn>,
-    /// By frame: who reads it has the next window fetched.
-    marked: Vec<bool>,
+    /// By frame: a page read ahead, whose first use counts; of a file, who reads it has the next window
+    /// fetched.
+    pub(super) marked: Vec<bool>,
     /// Pages brought in by the running fault.
-    brought: Vec<u64>,
+    pub(super) brought: Vec<(usize, u64)>,
+    /// Where they lie on the swap device.
+    pub(super) brought_from: Vec<u64>,
+    /// What is known of reading ahead from swap: by space and region, and for the device.
+    pub(super) swap_ahead: Vec<Vec<SwapAhead>>,
+    pub(super) slots_ahead: SwapAhead,
     /// By space: faults of mapped files that missed, less those that did not.
     pub(super) misses: Vec<u32>,
     direct: u64,
@@ -227,6 +234,9 @@ impl Mem {
             held: None,
             marked: vec![false; end as usize],
             brought: Vec::new(),
+            brought_from: Vec::new(),
+            swap_ahead: Vec::new(),
+            slots_ahead: SwapAhead::default(),
             misses: Vec::new(),
             direct: 1 << 60,
             slot_hand: 0,
@@ -268,6 +278,7 @@ impl Mem {
         }
         self.list.push(space);
         self.owner.push(memcg);
+        self.swap_ahead.push(vec![SwapAhead::default(); ends.len()]);
         self.ends.push(ends);
         self.list.len() - 1
     }
@@ -316,9 +327,9 @@ impl Mem {
             self.dirty_file(pfn, now);
             return;
         }
-        if w.has(Word::SWAPBACKED) && w.has(Word::SWAPCACHE) && !w.has(Word::WRITEBACK) {
-            self.folios.clear(pfn, Word::SWAPCACHE);
-            self.out.drop_slot();
+        if w.has(Word::SWAPCACHE) && !w.has(Word::WRITEBACK) {
+            self.out.stored.drop_copy(&cx!(self, now), pfn);
+            self.out.settle_pool();
         }
     }
 
@@ -403,12 +414,17 @@ impl Mem {
         let anon = region.backing != Backing::File;
         let stored = pte.shadow().is_some();
         let reads = if anon { stored } else { access != Access::FdWrite };
-        let window = if reads {
-            self.window(streams, (space, page), (end, region), access.mapped())
-        } else {
+        let mut others = Vec::new();
+        let window = if !reads || anon {
             Window::one(page)
+        } else {
+            self.window(streams, (space, page), (end, region), access.mapped())
         };
-        let (room, mut cost) = self.make_room(now, self.owner[space], window.pages);
+        if reads && anon {
+            others = self.ahead_from_swap(space, page);
+        }
+        let pages = window.pages + others.len() as u64;
+        let (room, mut cost) = self.make_room(now, self.owner[space], pages);
         cost += entry;
         if room == 0 {
             return match self.next_write() {
@@ -430,7 +446,12 @@ impl Mem {
             return Fault::Done(cost + zero);
         }
         let window = window.within(page, room);
-        self.bring_in(now, cost, (space, page, access), window, region)
+        if anon {
+            others.truncate(room as usize - 1);
+        } else {
+            others = window.others(space, page);
+        }
+        self.bring_in(now, cost, (space, page, access), (&others, window.mark), anon)
     }
 
     /// The frame that was there is gone again, to compressed memory: the fault is tried again.
@@ -445,23 +466,18 @@ impl Mem {
         now: u64,
         mut cost: u64,
         (space, page, access): (usize, u64, Access),
-        window: Window,
-        region: Region,
+        (others, mark): (&[(usize, u64)], Option<u64>),
+        anon: bool,
     ) -> Fault {
-        let anon = region.backing != Backing::File;
         self.stat.add(Event::PgMajFault, 1);
         cost += self.costs.major_ns;
         self.spent.fault_ns += self.costs.major_ns;
-        let (first, brought, took) =
-            self.fill(now + cost, (space, page, access), window, region, anon);
+        let (first, took) = self.fill(now + cost, (space, page, access), others, mark, anon);
         cost += took;
-        if brought.is_empty() {
-            self.brought = brought;
-            return self.no_frame(now, cost);
-        }
+        let Some(first) = first else { return self.no_frame(now, cost) };
         let start = now + cost;
-        let (done, sync) = self.transfer(start, space, anon, &brought);
-        let fault = if sync {
+        let (done, sync) = if anon { self.read_swap(start) } else { self.read_file(start) };
+        if sync {
             Fault::Done(cost + (done - start))
         } else if done > start {
             Fault::Wait { until_ns: done, cost_ns: cost }
@@ -470,75 +486,80 @@ impl Mem {
             debug_assert_eq!(pte.pfn(), first);
             self.map_present(space, page, pte, access, now);
             Fault::Done(cost)
-        };
-        self.brought = brought;
-        fault
+        }
     }
 
-    /// Puts pages into frames, `page` first. Returns its frame, those that were missing and got one,
-    /// and what it cost.
+    /// Puts pages into frames, `page` first; those that were missing and got one are in `brought`.
+    /// Returns its frame, and what it cost.
     fn fill(
         &mut self,
         now: u64,
         (space, page, access): (usize, u64, Access),
-        window: Window,
-        region: Region,
+        others: &[(usize, u64)],
+        mark: Option<u64>,
         anon: bool,
-    ) -> (Pfn, Vec<u64>, u64) {
+    ) -> (Option<Pfn>, u64) {
         let sync = self.device(anon).is_none_or(|d| d.is_sync());
-        let mut brought = std::mem::take(&mut self.brought);
-        brought.clear();
-        let (mut first, mut cost) = (Pfn(0), 0);
-        let others = (window.first..window.first + window.pages).filter(|&at| at != page);
-        for at in std::iter::once(page).chain(others) {
-            let pte = self.list[space].tree().place(Vpn(at)).get();
-            if anon && (pte.present() || pte.shadow().is_none()) {
-                break;
-            }
+        self.brought.clear();
+        self.brought_from.clear();
+        let (mut first, mut cost) = (None, 0);
+        for &(owner, at) in std::iter::once(&(space, page)).chain(others) {
+            let pte = self.list[owner].tree().place(Vpn(at)).get();
             if pte.present() {
                 continue;
             }
-            let Some(pfn) = self.insert(now, space, at, access, region, sync && at == page) else {
+            if anon {
+                let Some(slot) = self.out.stored.slot_outside(self.list[owner].id(), Vpn(at))
+                else {
+                    continue;
+                };
+                self.brought_from.push(u64::from(slot.0));
+            }
+            let asked = (owner, at) == (space, page);
+            let region = self.region(owner, at).1;
+            let Some(pfn) = self.insert(now, owner, at, access, region, sync && asked) else {
+                self.brought_from.truncate(self.brought.len());
                 break;
             };
-            if at == page {
-                first = pfn;
+            if asked {
+                first = Some(pfn);
             } else {
                 self.folios.set(pfn, Word::PREFAULT);
             }
-            self.marked[pfn.0 as usize] = window.mark == Some(at);
-            cost += self.costs.alloc_ns + self.charge_add(now + cost, self.owner[space]);
-            brought.push(at);
+            self.marked[pfn.0 as usize] = if anon { !asked } else { mark == Some(at) };
+            cost += self.costs.alloc_ns + self.charge_add(now + cost, self.owner[owner]);
+            self.brought.push((owner, at));
         }
-        (first, brought, cost)
+        (first, cost)
     }
 
     fn device(&mut self, anon: bool) -> Option<&mut Device> {
         if anon { self.out.swap.as_mut() } else { Some(&mut self.disk) }
     }
 
-    /// Reads pages that have frames. Returns when they are there, and whether that took the processor.
-    fn transfer(&mut self, start: u64, space: usize, anon: bool, pages: &[u64]) -> (u64, bool) {
-        let n = pages.len() as u64;
-        if anon {
-            self.stat.add(Event::PswpIn, n);
-        }
-        let place = ((space as u64) << 36) + pages.iter().copied().min().unwrap_or(0);
-        let Some(device) = self.device(anon) else { return (start, true) };
-        let done = device.submit(start, false, place, n);
-        let sync = device.is_sync();
+    /// Reads the pages of a file that have got frames. Returns when they are there, and whether that
+    /// took the processor.
+    fn read_file(&mut self, start: u64) -> (u64, bool) {
+        let n = self.brought.len() as u64;
+        let first = self.brought.iter().min().copied().unwrap_or_default();
+        let done = self.disk.submit(start, false, ((first.0 as u64) << 36) + first.1, n);
+        let sync = self.disk.is_sync();
         if !sync && done > start {
-            for &page in pages {
-                let pte = self.list[space].tree().place(Vpn(page)).get();
-                self.out.ready_ns[pte.pfn().0 as usize] = done;
-            }
+            (0..self.brought.len()).for_each(|i| self.is_there_at(i, done));
         }
         (done, sync)
     }
 
+    /// The `i`th page brought in will be there at `done`.
+    pub(super) fn is_there_at(&mut self, i: usize, done: u64) {
+        let (space, page) = self.brought[i];
+        let pte = self.list[space].tree().place(Vpn(page)).get();
+        self.out.ready_ns[pte.pfn().0 as usize] = done;
+    }
+
     /// A marked page was reached: the next window is read, and nobody waits for it. Returns the cost.
     fn read_on(&mut self, now: u64, space: usize, page: u64) -> u64 {
-        let (end, region) = self.region(space, page);
+        let (end, _) = self.region(space, page);
         let Some(window) = self.next_window(space, page, end) else { return 0 };
         let (room, mut cost) = self.make_room(now, self.owner[space], window.pages);
         if room == 0 {
@@ -546,15 +567,15 @@ impl Mem {
         }
         let window = window.within(window.first, room);
         let at = (space, window.first, Access::FdRead);
-        let (_, brought, took) = self.fill(now + cost, at, window, region, false);
+        let others = window.others(space, window.first);
+        let (_, took) = self.fill(now + cost, at, &others, window.mark, false);
         cost += took;
-        if !brought.is_empty() {
+        if !self.brought.is_empty() {
             cost += self.costs.submit_ns;
             let start = now + cost;
-            let (done, sync) = self.transfer(start, space, false, &brought);
+            let (done, sync) = self.read_file(start);
             cost += if sync { done - start } else { 0 };
         }
-        self.brought = brought;
         cost
     }
 
@@ -565,6 +586,9 @@ impl Mem {
             return;
         }
         self.folios.update(pte.pfn(), |w| w.with(Word::MAPPED).without(Word::PREFAULT));
+        if std::mem::take(&mut self.marked[pte.pfn().0 as usize]) {
+            self.hit_ahead(space, page, pte.pfn(), now);
+        }
         let tree = Arc::clone(&self.list[space]);
         let place = tree.tree().place(Vpn(page));
         let mut bits = Pte::MAPPED | Pte::ACCESSED;
@@ -592,6 +616,7 @@ impl Mem {
             heat.count(0, space, page);
         }
         self.out.ready_ns[pfn.0 as usize] = 0;
+        self.marked[pfn.0 as usize] = false;
         let anon = region.backing != Backing::File;
         let tree = Arc::clone(&self.list[space]);
         let place = tree.tree().place(Vpn(page));
@@ -605,18 +630,15 @@ impl Mem {
             bits = Pte::MAPPED | Pte::ACCESSED;
             bits |= if access.writes() { Pte::DIRTY } else { 0 };
         }
-        if anon && shadow.is_some() {
-            // As in the kernel, slots are kept only while swap is less than half full.
-            let scarce = self.out.swap.as_ref().is_none_or(|d| self.out.slots * 2 > d.pages_max);
-            if self.tun.keep_slot && !scarce && !(map && access.writes()) {
-                word = word.with(Word::SWAPCACHE);
-            } else {
-                self.out.drop_slot();
-            }
-        }
         let cx = cx!(self, now);
         let memcg = &mut self.memcgs[id];
         self.folios.init(pfn, word, memcg.lruvec.memcg(), tree.id(), Vpn(page));
+        if anon && shadow.is_some() {
+            // As in the kernel, slots are kept only while swap is less than half full.
+            let keep = self.tun.keep_slot && !self.out.stored.is_scarce();
+            self.out.stored.arrive(&cx, pfn, keep && !(map && access.writes()));
+            self.out.settle_pool();
+        }
         let in_fault = access.mapped() && region.recency;
         // Nobody missed the old content of a page that is written whole: that is no refault.
         if let Some(s) = shadow.filter(|_| access != Access::FdWrite) {
@@ -647,24 +669,15 @@ impl Mem {
 
     /// A write ended.
     pub fn end_write(&mut self, now: u64, pfn: Pfn) {
-        self.out.writing -= 1;
-        self.out.written_done += 1;
         let memcg = usize::from(self.folios.memcg(pfn).0 - 1);
         let cx = cx!(self, now);
-        let lruvec = &self.memcgs[memcg].lruvec;
+        let v = &self.memcgs[memcg].lruvec;
+        let out = &mut self.out;
+        out.writes.end(&cx, &mut out.cache, &mut out.stored, v, (pfn, true));
         if self.folios.word(pfn).ty() == LruType::File {
-            self.out.cache.end_write(&cx, lruvec, pfn, true);
             self.flusher.pace.written(1);
-            return;
-        }
-        lruvec.end_writeback(&cx, pfn);
-        // Written to while it was under way: the stored copy is stale already.
-        let (mm, vpn) = self.folios.owner(pfn);
-        let dirty = self.spaces.get(mm).is_some_and(|s| {
-            s.tree().find(vpn).is_some_and(|p| p.get().pfn() == pfn && p.get().all(Pte::DIRTY))
-        });
-        if dirty {
-            self.made_dirty(pfn, now);
+        } else {
+            out.settle_pool();
         }
     }
 
@@ -690,8 +703,8 @@ impl Mem {
                 let cx = cx!(self, now);
                 self.memcgs[id].lruvec.remove(&cx, pfn);
                 self.folios.unpin(pfn);
-                if anon && w.has(Word::SWAPCACHE) {
-                    self.out.drop_slot();
+                if anon {
+                    self.out.stored.drop_copy(&cx, pfn);
                 }
                 if let Some(file) = self.out.cache.file_of(tree.id()).filter(|_| !anon) {
                     self.out.cache.forget(&cx, file, vpn, pfn);
@@ -699,9 +712,10 @@ impl Mem {
                 self.out.charged[id] -= 1;
                 self.out.release(pfn);
                 freed += 1;
-            } else if pte.shadow().is_some() && anon {
-                self.out.drop_slot();
+            } else if anon {
+                self.out.stored.forget(tree.id(), Vpn(vpn));
             }
+            self.out.settle_pool();
             place.table.set(place.index, Pte(0));
         }
         freed * self.costs.free_ns

@@ -8,7 +8,7 @@
 //! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim.
 //! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
 //! * `reclaim`: direct reclaim. `charge`: what it and insertion cost. `check`: conservation laws.
-//! * [`ahead`]: what is read together. [`allocation`]: the allocator alone.
+//! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
 //! * [`flusher`]: dirty file pages.
 //! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
 //!
@@ -31,6 +31,7 @@ pub mod outflow;
 mod reclaim;
 pub mod sched;
 pub mod spent;
+mod swapin;
 
 pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};

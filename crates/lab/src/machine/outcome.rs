@@ -41,6 +41,8 @@ pub struct Outcome {
     pub spent: Spent,
     /// Pages read from and written to swap and files.
     pub moved: [[u64; 2]; 2],
+    /// Requests to read and write of swap and files.
+    pub requests: [[u64; 2]; 2],
     /// What kswapd did.
     pub kswapd: KswapdStats,
     /// Processes killed for lack of memory.

@@ -115,7 +115,7 @@ impl Mem {
     }
 
     fn pages_written(&self) -> u64 {
-        self.out.written_done
+        self.out.writes.ended()
     }
 
     /// What a reclaimer that freed nothing may hope for. By the kernel's rule, who waits for file
@@ -127,9 +127,9 @@ impl Mem {
         let seen = Achieved {
             freed: count(Event::PgStealAnon) + count(Event::PgStealFile),
             written: self.pages_written(),
-            pending: self.out.writing + self.out.cache.dirty(),
+            pending: self.out.writes.pending() + self.out.cache.dirty(),
         };
-        let waits = self.tun.dirty != Dirty::K618 || self.out.writing > files;
+        let waits = self.tun.dirty != Dirty::K618 || self.out.writes.pending() > files;
         let (rule, now_ms) = (self.tun.oom, now * self.haste.max(1) / 1_000_000);
         self.hopes().0.judge(rule, now_ms, 0, &seen, waits)
     }
@@ -146,11 +146,11 @@ impl Mem {
         self.begin_reclaim(now);
         while let Some(pass) = run.next() {
             let mut sc = pass.scan(memcg.is_none(), Order::ZERO, self.tun.swappiness.0);
-            let before = (self.out.freed, self.out.started.len());
+            let before = (self.out.freed, self.out.writes.pending());
             self.reclaim_pass(now, memcg, &mut sc);
             run.passed(&DirectPassed {
                 reclaimed: self.out.freed - before.0,
-                begun: (self.out.started.len() - before.1) as u64,
+                begun: self.out.writes.pending() - before.1,
                 scanned: sc.scanned,
                 spared: sc.skipped_deactivate,
                 compactable: false,
@@ -173,7 +173,7 @@ impl Mem {
         let lists = self.memcgs.iter().map(|m| &m.lruvec);
         let seen = Outlook {
             hopeless: self.out.desk.hopeless(),
-            write_pending: self.out.cache.dirty() + self.out.writing,
+            write_pending: self.out.cache.dirty() + self.out.writes.pending(),
             reclaimable: lists.map(|v| v.size(LruType::File, false)).sum(),
             written: 0,
         };
@@ -192,7 +192,7 @@ impl Mem {
         self.out.now_ns = now;
         self.out.spent_ns = 0;
         self.out.freed = 0;
-        self.recover_slots();
+        self.recover_slots(now);
         let cx = cx!(self, now);
         for m in &mut self.memcgs {
             m.pagevec.drain(&m.lruvec, &cx);
@@ -204,7 +204,7 @@ impl Mem {
 
     fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) {
         // With swap full, pages whose copy is there already can still go.
-        let room = self.out.swap_has_room() || self.out.stored_here;
+        let room = self.out.stored.has_room() || self.out.stored_here;
         sc.may_swap &= room;
         sc.lift = self.lift;
         sc.file_is_tiny = memcg.is_none() && self.files_are_few();
@@ -227,10 +227,8 @@ impl Mem {
 
     /// Ends a reclaim run. Returns what it cost.
     fn end_reclaim(&mut self, now: u64, memcg: Option<usize>) -> u64 {
-        for (place, pfn) in std::mem::take(&mut self.out.write_now) {
-            let done = self.disk.submit(now, true, place, 1);
-            self.out.started.push((done, pfn));
-        }
+        let cx = cx!(self, now);
+        self.out.submit(&cx, &mut self.disk);
         for m in &self.memcgs {
             m.lruvec.end_reclaim();
         }
@@ -239,8 +237,8 @@ impl Mem {
 
     /// Takes slots back from resident pages while swap is more than half full, as the kernel does
     /// when it looks for a free one: some frames further each time.
-    fn recover_slots(&mut self) {
-        let full = self.out.swap.as_ref().is_some_and(|d| self.out.slots * 2 > d.pages_max);
+    fn recover_slots(&mut self, now: u64) {
+        let full = self.out.swap.is_some() && self.out.stored.is_scarce();
         self.out.stored_here = false;
         if !full {
             return;
@@ -248,7 +246,7 @@ impl Mem {
         let frames = self.folios.frames();
         for looked in 0..frames {
             // More of them when there is no other way to store anything; the next call goes on.
-            let enough = self.out.swap_has_room() || looked >= 8 * RECOVER_FRAMES;
+            let enough = self.out.stored.has_room() || looked >= 8 * RECOVER_FRAMES;
             if looked >= RECOVER_FRAMES && enough {
                 break;
             }
@@ -257,8 +255,8 @@ impl Mem {
             let w = self.folios.word(pfn);
             let kept = w.has(Word::LRU) && w.has(Word::SWAPBACKED) && w.has(Word::SWAPCACHE);
             if kept && w.has(Word::MAPPED) && !w.has(Word::WRITEBACK) {
-                self.folios.clear(pfn, Word::SWAPCACHE);
-                self.out.drop_slot();
+                self.out.stored.drop_copy(&cx!(self, now), pfn);
+                self.out.settle_pool();
             }
             self.out.stored_here |= kept && !w.has(Word::MAPPED);
         }

@@ -162,6 +162,10 @@ fn metrics(o: &Outcome) -> Metrics {
     put("pgpgin", (o.moved[0][0] + o.moved[1][0]) as f64 * 4.0);
     put("pgpgout", (o.moved[0][1] + o.moved[1][1]) as f64 * 4.0);
     put("swap_pages_out", o.moved[0][1] as f64);
+    for (device, n) in ["swap", "disk"].iter().zip(o.requests) {
+        put(&format!("{device}_reads"), n[0] as f64);
+        put(&format!("{device}_writes"), n[1] as f64);
+    }
     for who in ["kswapd", "direct"] {
         put(&format!("{who}_efficiency_pct"), 100.0 * steal(who) / scan(who).max(1.0));
         put(&format!("{who}_velocity"), scan(who) / seconds.max(1e-9));

@@ -2,8 +2,7 @@
 //!
 //! Folios that go to the expected next generation stay linked where they are; only the ends of the
 //! segment are remembered, and a flush moves it in constant time. Anything else that leaves the
-//! list
-//! is unlinked at once.
+//! list is unlinked at once. A folio that goes to the other end of the target begins a new segment.
 //!
 //! Invariants
 //! * I1: between the ends of a segment every folio was recorded, because every other folio met was
@@ -28,6 +27,8 @@ pub(super) struct Batch {
     tail: Option<Pfn>,
     folios: u32,
     pages: i64,
+    /// The end of its target that it goes to, once it has a folio.
+    end: Option<TargetEnd>,
 }
 
 impl Batch {
@@ -50,6 +51,10 @@ impl Batch {
         w: Word,
         at: At,
     ) {
+        if self.end.is_some_and(|end| end != at.end) {
+            self.flush(v, cx, lists, at);
+        }
+        self.end = Some(at.end);
         if cx.tun.bulk_move {
             self.record(pfn);
         } else {
@@ -68,7 +73,7 @@ impl Batch {
             let from = &mut lists.r#gen[at.old][at.ty.index()][at.zone];
             let segment = from.cut(cx.folios, head, tail, self.folios);
             let target = &mut lists.r#gen[at.new][at.ty.index()][at.zone];
-            match at.end {
+            match self.end.unwrap_or(at.end) {
                 TargetEnd::Tail => target.append(cx.folios, segment),
                 TargetEnd::Head => target.prepend(cx.folios, segment),
             }

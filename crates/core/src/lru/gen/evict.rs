@@ -426,9 +426,11 @@ fn sort(
         relink(cx, lists, pfn, old, now, TargetEnd::Head);
         return true;
     }
-    let up = |mark: Word, lists: &mut Lists, batch: &mut Batch| match inc_gen(cx, pfn, old, mark) {
-        (_, true) => batch.take(v, cx, lists, pfn, w, at),
-        (slot, false) => relink(cx, lists, pfn, old, slot, at.end),
+    let up = |mark: Word, end: TargetEnd, lists: &mut Lists, batch: &mut Batch| match inc_gen(
+        cx, pfn, old, mark,
+    ) {
+        (_, true) => batch.take(v, cx, lists, pfn, w, At { end, ..at }),
+        (slot, false) => relink(cx, lists, pfn, old, slot, end),
     };
     if old >= FRESH {
         return probation::sort(v, cx, lists, pfn, w);
@@ -440,22 +442,18 @@ fn sort(
     }
     let by_history = cx.tun.history && w.has(Word::MAPPED);
     if !by_history && (w.tier() > limit || w.lazily_promoted()) {
-        up(Word::default(), lists, batch);
+        up(Word::default(), at.end, lists, batch);
         t.protected += w.pages();
         count_protected(v, cx, w, v.r#gen.min_seq(w.ty()));
         return true;
     }
     if w.zone() > sc.zone {
-        let (slot, ours) = inc_gen(cx, pfn, old, Word::default());
-        if ours {
-            moved_up(v, w, old, slot);
-        }
-        relink(cx, lists, pfn, old, slot, TargetEnd::Tail);
+        up(Word::default(), TargetEnd::Tail, lists, batch);
         return true;
     }
     let file_dirty = w.ty() == LruType::File && w.has(Word::DIRTY);
     if cx.tun.dirty == Dirty::K618 && (w.has(Word::WRITEBACK) || file_dirty) {
-        up(Word::RECLAIM, lists, batch);
+        up(Word::RECLAIM, at.end, lists, batch);
         sc.file_taken += w.pages();
         if !w.has(Word::WRITEBACK) {
             sc.unqueued_dirty += w.pages();

@@ -1,0 +1,145 @@
+//! Write-out under way, of files and of anonymous pages alike.
+//!
+//! What a reclaim run begins to write is gathered and handed out when the run ends: in order, with
+//! neighbours in one request. A page is marked when its write begins ([`Writes::begin`]), stays in
+//! memory while it is written, and [`Writes::end`] says what became of it: it is clean and, if reclaim
+//! wants it, at the old end of its list; or the write failed, and it is dirty as before.
+//!
+//! Whoever waits for writes ([`Throttle`](crate::reclaim::Throttle)) compares [`Writes::ended`].
+//!
+//! Invariants
+//! * I1: a folio is `WRITEBACK` from its `begin` (or the flusher's batch) to its `end`.
+//! * I2: `pending` is the number of pages begun and not ended, those gathered included.
+
+use super::cache::{FileId, PageCache};
+use super::flush::Run;
+use crate::folio::{LruType, Word};
+use crate::lru::{Ctx, Lruvec};
+use crate::observe::vmstat::Event;
+use crate::swap::SwapCache;
+use crate::tunables::SwapOrder;
+use crate::types::{MmId, Pfn, SlotId, Vpn};
+
+/// Where the first page of a request goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum To {
+    /// A page of a file.
+    File(FileId, u64),
+    /// A slot of the swap device.
+    Swap(SlotId),
+}
+
+impl To {
+    /// The place after it, `pages` further.
+    fn further(self, pages: usize) -> Self {
+        match self {
+            Self::File(file, page) => Self::File(file, page + pages as u64),
+            Self::Swap(slot) => Self::Swap(SlotId(slot.0 + pages as u32)),
+        }
+    }
+}
+
+/// Pages to be written in a row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// Where to.
+    pub to: To,
+    /// From which frames, in order.
+    pub frames: Vec<Pfn>,
+}
+
+/// Writes under way.
+#[derive(Debug, Default)]
+pub struct Writes {
+    anon: Vec<(MmId, Vpn, Pfn)>,
+    placed: Vec<(To, Pfn)>,
+    pending: u64,
+    ended: u64,
+}
+
+impl Writes {
+    /// Pages begun and not ended.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Pages whose write has ended well.
+    #[must_use]
+    pub fn ended(&self) -> u64 {
+        self.ended
+    }
+
+    /// Begins to write a page that reclaim has isolated. False: it is not dirty, it is being written
+    /// already, or there is no room for it.
+    pub fn begin(
+        &mut self,
+        cx: &Ctx,
+        cache: &mut PageCache,
+        swap: &mut SwapCache,
+        pfn: Pfn,
+    ) -> bool {
+        let w = cx.folios.word(pfn);
+        if w.has(Word::WRITEBACK) {
+            return false;
+        }
+        if w.ty() == LruType::File {
+            let Some((file, page)) = cache.take_one(cx, pfn) else { return false };
+            self.placed.push((To::File(file, page), pfn));
+        } else {
+            if !swap.begin_write(cx, pfn) {
+                return false;
+            }
+            let (mm, vpn) = cx.folios.owner(pfn);
+            self.anon.push((mm, vpn, pfn));
+            cx.stat.add(Event::NrVmscanWrite, w.pages());
+        }
+        self.pending += 1;
+        true
+    }
+
+    /// Takes what the flusher has begun.
+    pub fn flushed(&mut self, runs: Vec<Run>) -> Vec<Request> {
+        self.pending += runs.iter().map(|run| run.frames.len() as u64).sum::<u64>();
+        let request = |run: Run| Request { to: To::File(run.file, run.page), frames: run.frames };
+        runs.into_iter().map(request).collect()
+    }
+
+    /// Hands out what was gathered. Anonymous pages get their slots here: in the order in which they
+    /// were begun, or by address.
+    pub fn submit(&mut self, cx: &Ctx, swap: &mut SwapCache) -> Vec<Request> {
+        if cx.tun.swap_order == SwapOrder::Address {
+            self.anon.sort_unstable();
+        }
+        for (_, _, pfn) in self.anon.drain(..) {
+            self.placed.push((To::Swap(swap.place(cx, pfn)), pfn));
+        }
+        self.placed.sort_unstable();
+        let mut requests: Vec<Request> = Vec::new();
+        for (to, pfn) in self.placed.drain(..) {
+            match requests.last_mut() {
+                Some(last) if last.to.further(last.frames.len()) == to => last.frames.push(pfn),
+                _ => requests.push(Request { to, frames: vec![pfn] }),
+            }
+        }
+        requests
+    }
+
+    /// The write of one page ended.
+    pub fn end(
+        &mut self,
+        cx: &Ctx,
+        cache: &mut PageCache,
+        swap: &mut SwapCache,
+        v: &Lruvec,
+        (pfn, ok): (Pfn, bool),
+    ) {
+        self.pending -= 1;
+        self.ended += u64::from(ok);
+        if cx.folios.word(pfn).ty() == LruType::File {
+            cache.end_write(cx, v, pfn, ok);
+        } else {
+            swap.end_write(cx, v, pfn, ok);
+        }
+    }
+}
