@@ -18,6 +18,7 @@ use ebb_store::Page;
 use ebb_sys::process;
 use ebb_sys::uffd::{Event, PlaceError};
 use rustix::event::epoll;
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -48,8 +49,8 @@ pub struct Touch {
     pub since: Instant,
     /// What to fetch beside it.
     pub window: Window,
-    /// It was not served at once.
-    pub stall: Option<Stall>,
+    /// It was not served at once. Goes on to the load that the touch begins or joins.
+    pub stall: Cell<Option<Stall>>,
 }
 
 /// What became of a touch.
@@ -187,11 +188,11 @@ impl Server<'_> {
                     }
                     _ => Window::NONE,
                 };
-                let (mm, stall) = (mm.clone(), None);
-                let mut touch = Touch { mm, address, protected, thread, since: now, window, stall };
+                let (mm, stall) = (mm.clone(), Cell::default());
+                let touch = Touch { mm, address, protected, thread, since: now, window, stall };
                 let mm = &touch.mm.clone();
                 if let Some(until) = self.pause(mm, &touch) {
-                    touch.stall = Some(self.pager.pressure.stall());
+                    touch.stall.set(Some(self.pager.pressure.stall()));
                     self.pausing.push((until, touch));
                 } else if let Answer::Later = self.answer(mm, state, &touch) {
                     self.set_aside(touch);
@@ -240,10 +241,15 @@ impl Server<'_> {
         self.waiting.extend(over.map(|(_, touch)| touch));
     }
 
-    pub fn set_aside(&mut self, mut touch: Touch) {
-        touch.stall.get_or_insert_with(|| self.pager.pressure.stall());
+    pub fn set_aside(&mut self, touch: Touch) {
+        touch.stall.set(Some(self.stall(&touch)));
         self.waiting.push_back(touch);
         self.pager.starving.store(self.waiting.len() as u32, Relaxed);
+    }
+
+    /// The stall that the touch has begun, or a new one: a thread stalls once.
+    pub fn stall(&self, touch: &Touch) -> Stall {
+        touch.stall.take().unwrap_or_else(|| self.pager.pressure.stall())
     }
 
     fn retry(&mut self) {
@@ -296,7 +302,7 @@ impl Server<'_> {
             charged = true;
         }
         if low || !charged {
-            self.pager.kswapd.raise();
+            self.pager.wake_kswapd();
         }
         charged
     }
@@ -326,6 +332,7 @@ impl Server<'_> {
             return Answer::Later;
         }
         let ahead = self.charge_ahead(fresh_beside(state, touch));
+        let waited = self.end_wait(touch);
         let mut placed = mm.uffd.copy(touch.address, &ZEROS[..(1 + ahead) * PAGE_SIZE]);
         if ahead > 0 && matches!(placed, Err((0, _))) {
             // The next pages may belong to another area, or to none.
@@ -352,7 +359,7 @@ impl Server<'_> {
             _ => {
                 counters::count(&self.pager.counters.faults_fresh);
                 counters::add(&self.pager.counters.pages_ahead, pages - 1);
-                self.answered(touch);
+                self.pager.counters.record_wait(waited);
                 Answer::Given
             }
         }
@@ -371,6 +378,7 @@ impl Server<'_> {
         if !self.charge(mm, touch) {
             return Answer::Later;
         }
+        let waited = self.end_wait(touch);
         match mm.uffd.unprotect(touch.address, PAGE_SIZE as u64) {
             Ok(()) => {
                 if state.space.get(vpn) == Entry::None {
@@ -383,7 +391,7 @@ impl Server<'_> {
                 } else {
                     self.uncharge();
                 }
-                self.answered(touch);
+                self.pager.counters.record_wait(waited);
                 Answer::Given
             }
             Err(error) => {
@@ -424,8 +432,11 @@ impl Server<'_> {
         }
     }
 
-    pub fn answered(&self, touch: &Touch) {
-        self.pager.counters.record_wait(touch.since.elapsed());
+    /// The touch's thread is about to be woken: how long it has waited. Asked before the page is placed, since
+    /// the program runs from then on and this thread, beside it on one CPU, does not.
+    pub fn end_wait(&self, touch: &Touch) -> Duration {
+        drop(touch.stall.take());
+        touch.since.elapsed()
     }
 
     /// A cool page: its content comes from the pool, which nobody but us can change.
@@ -443,6 +454,7 @@ impl Server<'_> {
             }
             return Answer::Given;
         }
+        let waited = self.end_wait(touch);
         match mm.uffd.copy(touch.address, &*self.buffer) {
             Ok(()) => {
                 let vpn = Vpn::of_address(touch.address);
@@ -451,7 +463,7 @@ impl Server<'_> {
                 state.pool.retire(place);
                 mm.known.fetch_add(1, Relaxed);
                 counters::count(&self.pager.counters.faults_rescued);
-                self.answered(touch);
+                self.pager.counters.record_wait(waited);
                 Answer::Given
             }
             Err((_, error)) => {

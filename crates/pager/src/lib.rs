@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod brake;
+mod budget;
 mod config;
 mod counters;
 mod door;

@@ -11,8 +11,9 @@ use crate::pressure::Stall;
 use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_store::Page;
-use std::sync::Arc;
+use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 
 /// A page on its way from the store. Holds a share of the slot.
 pub struct Load {
@@ -44,14 +45,17 @@ impl Server<'_> {
             return Answer::Given;
         }
         self.look_around(mm, state, touch);
-        let stall = self.pager.pressure.stall();
+        let stall = self.stall(touch);
         let token = self.next_token;
         self.next_token += 1;
         match self.pager.store.get_or_start(slot, &mut self.buffer, token) {
-            Ok(true) => self.place_loaded(mm, state, touch, Arrival::Loaded, slot, &self.buffer),
+            Ok(true) => {
+                drop(stall);
+                self.place_loaded(mm, state, touch, Arrival::Loaded, slot, &self.buffer)
+            }
             Ok(false) => {
                 self.pager.resident().begin_load(&mut state.space, vpn, slot);
-                let touch = Touch { mm: mm.clone(), stall: None, ..*touch };
+                let touch = Touch { mm: mm.clone(), stall: Cell::default(), ..*touch };
                 self.loads.insert(token, Load { touch, slot, ahead: false, stalls: vec![stall] });
                 self.pager.loading.fetch_add(1, Relaxed);
                 Answer::Given
@@ -68,8 +72,9 @@ impl Server<'_> {
         let same = |load: &&mut Load| {
             load.touch.address == touch.address && Arc::ptr_eq(&load.touch.mm, &touch.mm)
         };
+        let stall = self.stall(touch);
         if let Some(load) = self.loads.values_mut().find(same) {
-            load.stalls.push(self.pager.pressure.stall());
+            load.stalls.push(stall);
             if std::mem::take(&mut load.ahead) {
                 load.touch.since = touch.since;
             }
@@ -117,8 +122,8 @@ impl Server<'_> {
             self.next_token += 1;
             self.pager.resident().begin_load(&mut state.space, vpn, slot);
             let (mm, address) = (mm.clone(), vpn.address());
-            let touch = Touch { mm, address, stall: None, ..*touch };
-            let stalls = if ahead { Vec::new() } else { vec![self.pager.pressure.stall()] };
+            let stalls = if ahead { Vec::new() } else { vec![self.stall(touch)] };
+            let touch = Touch { mm, address, stall: Cell::default(), ..*touch };
             self.loads.insert(token, Load { touch, slot, ahead, stalls });
             reads.push((slot, token));
         }
@@ -130,6 +135,8 @@ impl Server<'_> {
     /// The store cannot give a page back: whoever touches it dies of it, and nobody reads a wrong byte.
     /// Nothing is said, and the page is read once more, where the kernel cannot take the poison yet.
     fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) -> Answer {
+        // The program dies of it at once; the run does not end before that was explained.
+        let _explaining = self.pager.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = mm.uffd.poison(touch.address, PAGE_SIZE as u64) {
             return self.not_placed(mm, touch, error);
         }
@@ -154,6 +161,7 @@ impl Server<'_> {
         slot: SlotId,
         page: &Page,
     ) -> Answer {
+        let waited = self.end_wait(touch);
         match mm.uffd.copy(touch.address, page) {
             Ok(()) => {
                 let vpn = Vpn::of_address(touch.address);
@@ -170,7 +178,7 @@ impl Server<'_> {
                 mm.known.fetch_add(1, Relaxed);
                 if how == Arrival::Loaded {
                     counters::count(&self.pager.counters.faults_loaded);
-                    self.answered(touch);
+                    self.pager.counters.record_wait(waited);
                 }
                 Answer::Given
             }
@@ -207,9 +215,11 @@ impl Server<'_> {
     /// A page has arrived: into its place. A batch of moves may be under way: no other page is its
     /// business, and while a mapping change is in flight the kernel takes no page (EAGAIN).
     fn arrive(&mut self, token: u64, page: &Page) {
-        let Some(load) = self.loads.remove(&token) else { return };
+        let Some(mut load) = self.loads.remove(&token) else { return };
         let mm = load.touch.mm.clone();
         let mut state = mm.lock();
+        // Whoever waits is woken below, or begins anew.
+        load.stalls.clear();
         if !self.end_load(&mut state, &load) {
             self.touch_again(&mm, &load.touch);
             self.uncharge();

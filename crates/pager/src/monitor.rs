@@ -168,7 +168,7 @@ impl Monitor<'_> {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .record(self.pager.started.elapsed(), tree_pages * PAGE_SIZE as u64);
         if low {
-            self.pager.kswapd.raise();
+            self.pager.wake_kswapd();
         }
         if free > 0 {
             self.pager.wake_if_starving();
@@ -234,7 +234,10 @@ impl Monitor<'_> {
             return;
         }
         self.running_counted = Instant::now();
-        let running = |&pid: &u32| proc::threads(pid).iter().filter(|(_, s)| *s == 'R').count();
+        let agents: Vec<u32> =
+            (self.pager.mms().iter()).filter_map(|mm| Some(mm.link.get()?.thread())).collect();
+        let runs = |&(thread, state): &(u32, char)| state == 'R' && !agents.contains(&thread);
+        let running = |&pid: &u32| proc::threads(pid).iter().filter(|thread| runs(thread)).count();
         self.pager.pressure.found_running(tree.iter().map(running).sum::<usize>() as u32);
     }
 

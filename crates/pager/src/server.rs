@@ -1,5 +1,6 @@
 //! The pager process: what its threads share, its start and its end.
 
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::link::Link;
@@ -10,6 +11,9 @@ use crate::signal::Signal;
 use crate::solo::Solo;
 use crate::{door, faults, monitor, reclaim, report};
 use ebb_core::folio::MM_END;
+use ebb_core::frame::Order;
+use ebb_core::observe::vmstat::VmStat;
+use ebb_core::reclaim::{Asked, Desk, Policy};
 use ebb_core::resident::{Dropped, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
@@ -98,6 +102,11 @@ pub struct Pager {
     pub epoll: OwnedFd,
     wake: OwnedFd,
     pub kswapd: Signal,
+    /// Where those who are short of memory ask kswapd for more.
+    pub desk: Desk,
+    /// What kswapd's protocol counts.
+    pub kswapd_stat: VmStat,
+    pub policy: Policy,
     pub monitor: Signal,
     /// Areas are brought under management.
     pub managing: AtomicBool,
@@ -118,6 +127,8 @@ pub struct Pager {
     pub pressure: Arc<Pressure>,
     /// What `ebb lru-gen` wants done.
     pub requests: Requests,
+    /// Held while the program is being killed by a lost page and that is said.
+    pub last_words: Mutex<()>,
     complained: AtomicU32,
 }
 
@@ -128,6 +139,7 @@ impl Pager {
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
         let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
         let tunables = config.tunables().map_err(std::io::Error::other)?;
+        let policy = Policy::of(&tunables);
         let resident = Resident::with(pages, high, u32::MAX, tunables);
         let pager = Self {
             started: Instant::now(),
@@ -141,6 +153,9 @@ impl Pager {
             epoll,
             wake,
             kswapd: Signal::default(),
+            desk: Desk::new(),
+            kswapd_stat: VmStat::default(),
+            policy,
             monitor: Signal::default(),
             managing: AtomicBool::new(config.eager),
             starving: AtomicU32::new(0),
@@ -154,6 +169,7 @@ impl Pager {
             solo: Solo::default(),
             pressure: Pressure::new(),
             requests: Requests::default(),
+            last_words: Mutex::default(),
             complained: AtomicU32::new(0),
             config,
         };
@@ -189,6 +205,15 @@ impl Pager {
     pub fn wake_faults(&self) {
         // A full counter is as good as a raised one.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Asks kswapd for memory. It is woken unless there is enough.
+    pub fn wake_kswapd(&self) {
+        match self.desk.ask(&Budget(self), self.policy, Order::ZERO, 0) {
+            // Awake, it may be waiting for something to become reclaimable.
+            Asked::Wake | Asked::Recorded => self.kswapd.raise(),
+            Asked::LetSleep => {}
+        }
     }
 
     /// Wakes the fault thread if touches wait for memory.
@@ -348,6 +373,7 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
             Ok(FrontMessage::Stopping) => watch_stopped(&pager),
             Ok(FrontMessage::Ended(status)) => {
                 pager.ending.store(true, SeqCst);
+                drop(pager.last_words.lock());
                 if let Err(error) = report::write(&pager, status) {
                     say(&format!("cannot write the report: {error}"));
                 }

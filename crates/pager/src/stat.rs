@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// The request for the run's pressure.
 pub const PRESSURE: &str = "pressure";
 
+/// What kswapd's protocol counts itself.
+const OF_KSWAPD: [Event; 3] =
+    [Event::PageOutRun, Event::KswapdLowQuickly, Event::KswapdHighQuickly];
+
 /// What the LRU counts itself.
 const OF_THE_LRU: [Event; 8] = [
     Event::WorkingsetRefaultAnon,
@@ -64,6 +68,9 @@ fn counted(pager: &Pager) -> VmStat {
     stat.add(Event::PgDeactivate, get(&counters.cooled));
     stat.add(Event::PgStealKswapd, get(&counters.evicted));
     stat.add(Event::PgStealAnon, get(&counters.evicted));
+    for event in OF_KSWAPD {
+        stat.add(event, pager.kswapd_stat.get(event));
+    }
     let resident = pager.resident();
     for event in OF_THE_LRU {
         stat.add(event, resident.stat().get(event));

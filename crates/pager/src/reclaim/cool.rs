@@ -39,7 +39,7 @@ impl Reclaim<'_> {
         self.scanned += victims.len() as u64;
         let groups = {
             let resident = self.pager.resident();
-            group_by_mm(victims, |pfn| resident.frame(pfn).mm)
+            group_by_mm(victims, &resident)
         };
         groups.into_iter().map(|(id, frames)| self.cool_of(id, frames)).sum()
     }

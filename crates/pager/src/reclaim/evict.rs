@@ -38,7 +38,7 @@ impl Reclaim<'_> {
             let resident = self.pager.resident();
             let mut coolest = Vec::with_capacity(max);
             resident.coolest(max, &mut coolest);
-            group_by_mm(&coolest, |pfn| resident.frame(pfn).mm)
+            group_by_mm(&coolest, &resident)
         };
         groups.into_iter().map(|(id, frames)| self.evict_of(id, &frames)).sum()
     }

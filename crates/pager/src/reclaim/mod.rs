@@ -9,12 +9,14 @@ mod evict;
 mod harvest;
 mod oom;
 
+use crate::budget::Budget;
 use crate::link::Outcome;
 use crate::mm::Mm;
 use crate::server::Pager;
 use cool::Fate;
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_core::resident::Place;
+use ebb_core::reclaim::{Kswapd, NAP_MS, Pass, Passed, Step};
+use ebb_core::resident::{Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn};
 use ebb_store::Page;
 use std::collections::HashSet;
@@ -48,6 +50,7 @@ enum Work {
 
 struct Reclaim<'a> {
     pager: &'a Arc<Pager>,
+    kswapd: Kswapd,
     pages: Box<[Page; BATCH_MAX]>,
     stalled: Vec<Stalled>,
     /// Frames whose pages were made the process's own and are worth another try.
@@ -75,6 +78,7 @@ pub fn run(pager: &Arc<Pager>) {
     pager.solo.begin_kswapd();
     let mut reclaim = Reclaim {
         pager,
+        kswapd: Kswapd::new(pager.policy, 1),
         pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),
         stalled: Vec::new(),
         unshared: HashSet::new(),
@@ -90,65 +94,100 @@ pub fn run(pager: &Arc<Pager>) {
         busy: 0,
     };
     loop {
-        pager.kswapd.wait(Duration::from_millis(100));
-        reclaim.finish_stalled();
-        reclaim.tell_time();
-        reclaim.serve_requests();
-        reclaim.balance();
-        reclaim.end_lending();
-        reclaim.drop_retired(1);
+        reclaim.turn();
     }
 }
 
 impl Reclaim<'_> {
-    /// Works until the zone is balanced or nothing can be had.
-    fn balance(&mut self) {
-        while !self.pager.resident().zone.is_balanced() {
+    /// What the protocol says is next (`core::reclaim::kswapd`).
+    fn turn(&mut self) {
+        let desk = &self.pager.desk;
+        match self.kswapd.step(desk, &Budget(self.pager), &self.pager.kswapd_stat) {
+            Step::Pass(pass) => {
+                let passed = self.work(&pass);
+                self.kswapd.passed(desk, &passed);
+            }
+            // Here a page is written before it counts as freed: no end of a write is waited for.
+            Step::Again | Step::AwaitWrites => self.tidy(),
+            Step::Nap | Step::Sleep => {
+                self.pager.kswapd.wait(Duration::from_millis(NAP_MS));
+                self.tidy();
+            }
+        }
+    }
+
+    /// Between runs: what was left over, and what others want done.
+    fn tidy(&mut self) {
+        self.finish_stalled();
+        self.tell_time();
+        self.serve_requests();
+        self.end_lending();
+        self.drop_retired(1);
+    }
+
+    /// One pass of the protocol: rounds until its target is met, memory is in balance or nothing can be had.
+    fn work(&mut self, pass: &Pass) -> Passed {
+        let mut passed = Passed::default();
+        let scanned = self.scanned;
+        while passed.reclaimed < pass.target && !self.pager.resident().zone.is_balanced() {
             if self.pager.ending.load(Relaxed) {
-                return;
+                // All of it is given back in a moment.
+                self.pager.kswapd.wait(Duration::from_millis(NAP_MS));
+                break;
             }
             let before = self.scanned;
             self.tell_time();
             if self.pager.resident().is_thrashing() {
-                return self.prevent_thrashing();
+                self.prevent_thrashing();
+                break;
             }
-            if self.pass() > 0 {
+            let pages = self.round() as u64;
+            passed.reclaimed += pages;
+            if pages > 0 {
                 self.hopeless_since = None;
                 self.pager.wake_if_starving();
-                continue;
+            } else if self.scanned == before {
+                // With something scanned there are others: only nothing of this batch could leave.
+                self.despair();
+                break;
             }
-            if self.scanned > before {
-                // Nothing of this batch could leave; there are others.
-                continue;
-            }
-            self.finish_stalled();
-            if self.pager.starving.load(Relaxed) + self.pager.held.load(Relaxed) == 0 {
-                self.hopeless_since = None;
-                return;
-            }
-            let since = *self.hopeless_since.get_or_insert_with(Instant::now);
-            // A forked child that has yet to greet will have pages to give back.
-            let growing_up = || self.pager.mms().iter().any(|mm| mm.is_infant());
-            // An agent that was not heard of lately may only have been kept from running.
-            let unheard =
-                self.pager.mms().iter().any(|mm| mm.link.get().is_some() && mm.is_silent());
-            let patience = if unheard { SILENCE } else { HOPELESS };
-            if unheard && since.elapsed() > LEND_AFTER && !self.lending {
-                self.lending = true;
-                self.pager.resident().zone.lend(LENT_PAGES);
-                self.pager.wake_if_starving();
-            }
-            if since.elapsed() > patience && self.stalled.is_empty() && !growing_up() {
-                self.give_up();
-                return;
-            }
-            self.unpark();
-            // What nobody told of may be found.
-            self.harvest_now();
-            std::thread::sleep(Duration::from_millis(1));
         }
-        self.hopeless_since = None;
-        self.pager.wake_if_starving();
+        if self.pager.resident().zone.is_balanced() {
+            self.hopeless_since = None;
+            self.pager.wake_if_starving();
+        }
+        passed.scanned = self.scanned - scanned;
+        passed
+    }
+
+    /// Nothing can be had just now. If threads wait for it, they do so as long as there is hope.
+    fn despair(&mut self) {
+        // After so many failures the kernel's kswapd leaves it to those who allocate. Here nobody else can.
+        self.pager.desk.progress();
+        self.finish_stalled();
+        if self.pager.starving.load(Relaxed) + self.pager.held.load(Relaxed) == 0 {
+            self.hopeless_since = None;
+            self.pager.kswapd.wait(Duration::from_millis(NAP_MS));
+            return;
+        }
+        let since = *self.hopeless_since.get_or_insert_with(Instant::now);
+        // A forked child that has yet to greet will have pages to give back.
+        let growing_up = || self.pager.mms().iter().any(|mm| mm.is_infant());
+        // An agent that was not heard of lately may only have been kept from running.
+        let unheard = self.pager.mms().iter().any(|mm| mm.link.get().is_some() && mm.is_silent());
+        let patience = if unheard { SILENCE } else { HOPELESS };
+        if unheard && since.elapsed() > LEND_AFTER && !self.lending {
+            self.lending = true;
+            self.pager.resident().zone.lend(LENT_PAGES);
+            self.pager.wake_if_starving();
+        }
+        if since.elapsed() > patience && self.stalled.is_empty() && !growing_up() {
+            return self.give_up();
+        }
+        self.unpark();
+        // What nobody told of may be found.
+        self.harvest_now();
+        std::thread::sleep(Duration::from_millis(1));
     }
 
     /// The ages of generations are counted from the start of the run.
@@ -165,7 +204,7 @@ impl Reclaim<'_> {
     }
 
     /// One round; returns how many pages were cooled, stored or dropped.
-    fn pass(&mut self) -> usize {
+    fn round(&mut self) -> usize {
         let (cool, evictable, parked) = {
             let resident = self.pager.resident();
             let parked = resident.count(Place::Parked);
@@ -223,14 +262,46 @@ impl Reclaim<'_> {
     }
 }
 
-fn group_by_mm(frames: &[Pfn], mm: impl Fn(Pfn) -> MmId) -> Vec<(MmId, Vec<Pfn>)> {
+/// Frames by address space. Those that are free are left out: the page may have gone since they were taken.
+fn group_by_mm(frames: &[Pfn], resident: &Resident) -> Vec<(MmId, Vec<Pfn>)> {
     let mut groups: Vec<(MmId, Vec<Pfn>)> = Vec::new();
-    for &pfn in frames {
-        let id = mm(pfn);
+    for &pfn in frames.iter().filter(|&&pfn| resident.is_used(pfn)) {
+        let id = resident.frame(pfn).mm;
         match groups.iter_mut().find(|(other, _)| *other == id) {
             Some((_, group)) => group.push(pfn),
             None => groups.push((id, vec![pfn])),
         }
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_core::resident::{Arrival, Dropped, Space};
+    use ebb_core::types::Vpn;
+
+    /// The program unmapped it between the hold in which kswapd took it and the next.
+    #[test]
+    fn a_frame_that_was_freed_after_it_was_isolated_is_passed_over() {
+        let mut set = Resident::new(1000, 1000);
+        let mut spaces = [Space::new(MmId(2)), Space::new(MmId(3))];
+        for page in 0..200 {
+            for space in &mut spaces {
+                set.map(space, Vpn(page), Arrival::Fresh, None);
+            }
+        }
+        let mut victims = Vec::new();
+        set.isolate(8, &mut victims);
+        let of_first = |set: &Resident, pfn: Pfn| set.frame(pfn).mm == MmId(2);
+        let all: usize = group_by_mm(&victims, &set).iter().map(|(_, of)| of.len()).sum();
+        assert_eq!(all, 8);
+        let gone = *victims.iter().find(|&&pfn| of_first(&set, pfn)).expect("they take turns");
+        let vpn = set.frame(gone).vpn;
+        set.forget(&mut spaces[0], vpn, &mut Dropped::default());
+        let left: Vec<Pfn> =
+            group_by_mm(&victims, &set).into_iter().flat_map(|(_, of)| of).collect();
+        assert_eq!(left.len(), 7);
+        assert!(!left.contains(&gone));
+    }
 }
