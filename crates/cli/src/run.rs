@@ -44,7 +44,9 @@ Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram:64M,file:/var/tmp:8G -- redis-server --save ''
   ebb run --memory-max 1G --memory-high 800M -- make -j4
-  ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100")]
+  ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
+  ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
+  ebb lab mrc faults.csv.zst")]
 pub struct Arguments {
     /// Most memory the program and all it starts may have resident
     #[arg(long, value_name = "SIZE", default_value = "50%")]
@@ -61,6 +63,9 @@ pub struct Arguments {
     /// Write the report there instead of standard error
     #[arg(long, value_name = "FILE")]
     report_file: Option<PathBuf>,
+    /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
     inject: Option<String>,
@@ -159,6 +164,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
             Report::Json => ReportFormat::Json,
         },
         report_file: arguments.report_file.clone(),
+        record: arguments.record.clone(),
         inject: arguments.inject.clone(),
         io_uring: true,
         cool_permille: 500,
@@ -173,10 +179,13 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
     for setting in &arguments.set {
         apply(&mut config, setting)?;
     }
-    if let Some(path) = &config.report_file {
-        // Found out now, not after the run.
-        std::fs::File::create(path)
-            .map_err(|error| format!("--report-file {}: {error}", path.display()))?;
+    // Found out now, not after the run.
+    let files = [("--report-file", &config.report_file), ("--record", &config.record)];
+    for (option, path) in files {
+        if let Some(path) = path {
+            std::fs::File::create(path)
+                .map_err(|error| format!("{option} {}: {error}", path.display()))?;
+        }
     }
     Ok(config)
 }

@@ -269,6 +269,40 @@ fn time_lost_for_memory_is_told_as_the_kernel_tells_it() {
     assert_eq!(pressure("8"), (0.0, 0), "nothing is short");
 }
 
+/// Touches more than fits, in an order of its own.
+const SCATTERED: &str = "
+memory = bytearray(40 << 20)
+page = 1
+for _ in range(30000):
+    page = page * 5 % 10240 + 1
+    memory[page * 4096 - 1] = 1
+";
+
+#[test]
+fn a_recording_is_a_trace_that_the_lab_replays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["faults.csv", "faults.csv.zst"] {
+        let path = folder.path().join(name);
+        let launch = Launch::new("/usr/bin/python3").args(["-c", SCATTERED]).limit(24 * MIB);
+        let record = format!("--report json --record {}", path.display());
+        let outcome = launch.options(&record).run();
+        outcome.expect_code(0);
+        assert_eq!(outcome.figure("recorded_lost"), 0);
+        let recorded = outcome.figure("recorded");
+        let faults = ["first_touch", "rescued", "loaded"].map(|name| outcome.figure(name));
+        assert!(recorded >= faults.iter().sum::<u64>() && faults[2] > 0, "{recorded} {faults:?}");
+        let replay = ["lab", "replay", &path.display().to_string(), "--memory", "50%"];
+        let replay = replay.map(str::to_owned);
+        let outcome = Launch::new(ebb()).args(&replay).arg("--format").arg("json").run();
+        outcome.expect_code(0);
+        assert!(
+            outcome.text().contains(&format!("\"accesses\": {recorded},")),
+            "{}",
+            outcome.text()
+        );
+    }
+}
+
 /// `ebb run` with these words fails with this status, one line that has `word`, and no process.
 #[track_caller]
 fn refused(words: &[&str], code: i32, word: &str) {
@@ -308,6 +342,7 @@ fn bad_options_are_refused_with_one_line() {
         (vec!["--memory-max", "64M", "--swap", "file:/proc/pages"], "/proc/pages"),
         (vec!["--memory-max", "64M", "--report", "xml"], "xml"),
         (vec!["--memory-max", "64M", "--report-file", &no_report], "no/such/report"),
+        (vec!["--memory-max", "64M", "--record", &no_report], "no/such/report"),
         (vec!["--memory-maximum", "64M"], "--memory-maximum"),
     ] {
         let words: Vec<&str> = options.iter().chain(&program).copied().collect();

@@ -28,6 +28,8 @@ pub struct Config {
     pub report: ReportFormat,
     /// Standard error if absent.
     pub report_file: Option<PathBuf>,
+    /// A trace of the pages asked for goes there.
+    pub record: Option<PathBuf>,
     /// Faults to inject into the store, for tests.
     pub inject: Option<String>,
     /// Whether io_uring may be used.

@@ -175,11 +175,14 @@ impl Server<'_> {
 
     fn handle(&mut self, mm: &Arc<Mm>, state: &mut State, event: Event, now: Instant) {
         match event {
-            Event::Fault { address, protected, thread } => {
+            Event::Fault { address, write, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
                 self.pager.solo.note(thread);
                 fork::learn_process(self.pager, mm, state, thread);
                 let vpn = Vpn::of_address(address);
+                if let Some(recorder) = &self.pager.recorder {
+                    recorder.note(mm.id, [vpn], write || protected);
+                }
                 let window = match state.space.get(vpn) {
                     Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
                         if self.pager.config.readahead_pages > 0 =>
@@ -551,7 +554,7 @@ mod tests {
 
     #[test]
     fn changes_are_followed_before_touches_are_answered_and_in_their_own_order() {
-        let fault = |address| Event::Fault { address, protected: false, thread: 1 };
+        let fault = |address| Event::Fault { address, write: false, protected: false, thread: 1 };
         let mut events = vec![
             fault(1),
             Event::Remap { from: 1, to: 2, len: 3 },

@@ -36,6 +36,7 @@ mod monitor;
 mod pool;
 mod pressure;
 mod reclaim;
+mod record;
 mod report;
 mod server;
 mod signal;

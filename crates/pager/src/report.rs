@@ -63,6 +63,8 @@ struct Report {
     pages_lost: u64,
     tiers: Vec<Tier>,
     same_filled_pages: u64,
+    recorded: u64,
+    recorded_lost: u64,
     waiting: Waiting,
     pressure: Pressure,
 }
@@ -166,6 +168,8 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         pages_lost: get(&counters.poisoned),
         tiers,
         same_filled_pages: stats.same_filled_pages,
+        recorded: pager.recorder.as_ref().map_or(0, |recorder| get(&recorder.written)),
+        recorded_lost: pager.recorder.as_ref().map_or(0, |recorder| get(&recorder.lost)),
         waiting: Waiting {
             threads_waited: waits.count,
             throttled_us: get(&counters.throttled_us),

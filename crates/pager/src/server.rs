@@ -7,6 +7,7 @@ use crate::link::Link;
 use crate::lru_gen::Requests;
 use crate::mm::Mm;
 use crate::pressure::Pressure;
+use crate::record::Recorder;
 use crate::signal::Signal;
 use crate::solo::Solo;
 use crate::{door, faults, monitor, reclaim, report};
@@ -127,6 +128,7 @@ pub struct Pager {
     pub pressure: Arc<Pressure>,
     /// What `ebb lru-gen` wants done.
     pub requests: Requests,
+    pub recorder: Option<Recorder>,
     /// Held while the program is being killed by a lost page and that is said.
     pub last_words: Mutex<()>,
     complained: AtomicU32,
@@ -138,6 +140,7 @@ impl Pager {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
         let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
+        let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
         let policy = Policy::of(&tunables);
         let resident = Resident::with(pages, high, u32::MAX, tunables);
@@ -169,6 +172,7 @@ impl Pager {
             solo: Solo::default(),
             pressure: Pressure::new(),
             requests: Requests::default(),
+            recorder,
             last_words: Mutex::default(),
             complained: AtomicU32::new(0),
             config,
@@ -374,6 +378,7 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
             Ok(FrontMessage::Ended(status)) => {
                 pager.ending.store(true, SeqCst);
                 drop(pager.last_words.lock());
+                end_recording(&pager);
                 if let Err(error) = report::write(&pager, status) {
                     say(&format!("cannot write the report: {error}"));
                 }
@@ -386,6 +391,20 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
                 return Ok(());
             }
         }
+    }
+}
+
+fn end_recording(pager: &Pager) {
+    let (Some(recorder), Some(path)) = (&pager.recorder, &pager.config.record) else { return };
+    if let Err(error) = recorder.end() {
+        say(&format!("the recording {} is not complete: {error}", path.display()));
+    }
+    let lost = recorder.lost.load(Relaxed);
+    if lost > 0 {
+        say(&format!(
+            "the recording {} lacks {lost} records: the file was too slow",
+            path.display()
+        ));
     }
 }
 

@@ -149,6 +149,8 @@ pub enum Event {
     Fault {
         /// The address touched.
         address: u64,
+        /// It was a store.
+        write: bool,
         /// The page is there, but protected from writing.
         protected: bool,
         /// The thread that waits (as it sees itself).
@@ -303,7 +305,12 @@ impl Uffd {
         for message in buffer.chunks_exact(MESSAGE_BYTES / 8).take(count) {
             let [head, a, b, c] = [message[0], message[1], message[2], message[3]];
             events.push(match (head & 0xFF) as u8 {
-                0x12 => Event::Fault { address: b, protected: a & 2 != 0, thread: c as u32 },
+                0x12 => Event::Fault {
+                    address: b,
+                    write: a & 1 != 0,
+                    protected: a & 2 != 0,
+                    thread: c as u32,
+                },
                 // SAFETY: a fork message carries a descriptor the kernel just installed here.
                 0x13 => Event::Fork(Uffd::new(unsafe { OwnedFd::from_raw_fd(a as u32 as RawFd) })),
                 0x14 => Event::Remap { from: a, to: b, len: c },

@@ -76,11 +76,15 @@ impl Reclaim<'_> {
         end: u64,
     ) -> bool {
         let mut written: Vec<Pfn> = Vec::new();
+        let mut pages: Vec<Vpn> = Vec::new();
         let mut unknown: Vec<Vpn> = Vec::new();
         let scanned = pagemap.harvest_written(start, end, |from, to| {
             for vpn in (Vpn::of_address(from).0..Vpn::of_address(to).0).map(Vpn) {
                 match state.space.get(vpn) {
-                    Entry::Resident(pfn) => written.push(pfn),
+                    Entry::Resident(pfn) => {
+                        written.push(pfn);
+                        pages.push(vpn);
+                    }
                     Entry::None => unknown.push(vpn),
                     // Placed by a load that is not entered yet.
                     Entry::Cool(_) | Entry::Stored { .. } => {}
@@ -89,6 +93,9 @@ impl Reclaim<'_> {
         });
         if scanned.is_err() {
             return false;
+        }
+        if let Some(recorder) = &self.pager.recorder {
+            recorder.note(mm.id, pages, true);
         }
         // Only of what is ours still.
         unknown.retain(|vpn| state.areas.end_of(vpn.address()).is_some());

@@ -1,0 +1,179 @@
+//! Recording: which pages a run asked for and when, as a trace that `ebb lab replay` reads.
+//!
+//! Every touch that reaches the pager is a record (a first touch, a rescue, a load, a write to a guarded
+//! page), and with `harvest=1` every page found written: what cannot be seen, the touches of pages that lie
+//! where they belong, is not in it. Text with the header `dt,page,op,kind`, as zstd if the file's name ends in
+//! `.zst`; `dt` in microseconds, `page` the page number with the address space's above it (bit 36 on).
+//!
+//! * R1: whoever records waits for no device: full buffers go to a thread of its own, and are counted as lost
+//!   if that is too far behind.
+//! * R2: the order of records is that of their times: one lock, taken last.
+
+use crate::counters;
+use ebb_core::types::{MmId, Vpn};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Records that go to the file at once.
+const BUFFER: usize = 4096;
+/// Buffers that may wait for the file: 4 MiB.
+const WAITING_MAX: usize = 64;
+/// Bits of a page number.
+const PAGE_BITS: u32 = 36;
+const LEVEL: i32 = 3;
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    at_us: u64,
+    /// Page, and whether it was written, in the lowest bit.
+    page: u64,
+}
+
+/// A recording under way.
+#[derive(Debug)]
+pub struct Recorder {
+    began: Instant,
+    buffer: Mutex<Vec<Record>>,
+    full: Mutex<Option<SyncSender<Vec<Record>>>>,
+    writer: Mutex<Option<JoinHandle<io::Result<()>>>>,
+    pub written: AtomicU64,
+    pub lost: AtomicU64,
+}
+
+impl Recorder {
+    /// Begins a recording in `path`, which is there.
+    ///
+    /// # Errors
+    /// The file cannot be written, or no thread can be started.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let file = BufWriter::new(File::create(path)?);
+        let packed = path.extension().is_some_and(|end| end == "zst");
+        let (full, chunks) = sync_channel(WAITING_MAX);
+        let writer = std::thread::Builder::new().name("record".to_owned()).spawn(move || {
+            if packed { write_packed(&chunks, file) } else { write(&chunks, file) }
+        })?;
+        Ok(Self {
+            began: Instant::now(),
+            buffer: Mutex::new(Vec::with_capacity(BUFFER)),
+            full: Mutex::new(Some(full)),
+            writer: Mutex::new(Some(writer)),
+            written: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    /// Pages of an address space were used just now.
+    pub fn note(&self, mm: MmId, pages: impl IntoIterator<Item = Vpn>, writes: bool) {
+        let at_us = self.began.elapsed().as_micros() as u64;
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        for vpn in pages {
+            let page = (u64::from(mm.0) << PAGE_BITS | vpn.0) << 1 | u64::from(writes);
+            buffer.push(Record { at_us, page });
+            if buffer.len() == BUFFER {
+                self.pass_on(&mut buffer);
+            }
+        }
+    }
+
+    fn pass_on(&self, buffer: &mut Vec<Record>) {
+        let records = std::mem::replace(buffer, Vec::with_capacity(BUFFER));
+        let count = records.len() as u64;
+        let full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = match full.as_ref().map(|full| full.try_send(records)) {
+            Some(Ok(())) => true,
+            // Too far behind, or failed: the end will tell.
+            Some(Err(TrySendError::Full(_) | TrySendError::Disconnected(_))) | None => false,
+        };
+        counters::add(if passed { &self.written } else { &self.lost }, count);
+    }
+
+    /// Ends the recording and waits for the file.
+    ///
+    /// # Errors
+    /// The file could not be written to its end.
+    pub fn end(&self) -> io::Result<()> {
+        {
+            let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            self.pass_on(&mut buffer);
+        }
+        drop(self.full.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match writer.map(JoinHandle::join) {
+            None => Ok(()),
+            Some(Ok(written)) => written,
+            Some(Err(_)) => Err(io::Error::other("its thread has panicked")),
+        }
+    }
+}
+
+fn write_packed(chunks: &Receiver<Vec<Record>>, file: impl Write) -> io::Result<()> {
+    let mut packed = zstd::Encoder::new(file, LEVEL)?;
+    write_text(chunks, &mut packed)?;
+    packed.finish()?.flush()
+}
+
+fn write(chunks: &Receiver<Vec<Record>>, mut file: impl Write) -> io::Result<()> {
+    write_text(chunks, &mut file)?;
+    file.flush()
+}
+
+fn write_text(chunks: &Receiver<Vec<Record>>, to: &mut impl Write) -> io::Result<()> {
+    writeln!(to, "dt,page,op,kind")?;
+    let mut before = 0;
+    for Record { at_us, page } in chunks.iter().flatten() {
+        let op = if page & 1 == 1 { 'w' } else { 'r' };
+        writeln!(to, "{},{},{op},a", at_us - before, page >> 1)?;
+        before = at_us;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_is_a_trace_of_what_was_noted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let plain = folder.path().join("faults.csv");
+        let packed = folder.path().join("faults.csv.zst");
+        for path in [&plain, &packed] {
+            let recorder = Recorder::new(path).expect("it can be written");
+            recorder.note(MmId(3), [Vpn(7)], true);
+            recorder.note(MmId(4), (0..10_000).map(Vpn), false);
+            recorder.end().expect("it is written");
+            recorder.end().expect("ending twice is no harm");
+            assert_eq!((recorder.written.load(Relaxed), recorder.lost.load(Relaxed)), (10_001, 0));
+        }
+        let text = std::fs::read_to_string(&plain).expect("text");
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("dt,page,op,kind"));
+        let first = lines.next().expect("a record").split_once(',').expect("fields").1.to_owned();
+        assert_eq!(first, format!("{},w,a", (3u64 << 36) + 7));
+        assert!(lines.clone().all(|line| line.ends_with(",r,a")) && lines.count() == 10_000);
+        let bytes = std::fs::read(&packed).expect("bytes");
+        let unpacked = zstd::decode_all(&bytes[..]).expect("zstd");
+        let pages = |text: &str| -> Vec<String> {
+            text.lines().map(|line| line.split(',').skip(1).collect()).collect()
+        };
+        assert_eq!(pages(&String::from_utf8(unpacked).expect("text")), pages(&text));
+    }
+
+    #[test]
+    fn a_file_that_takes_nothing_is_told_at_the_end() {
+        let recorder = Recorder::new(Path::new("/dev/full")).expect("it can be opened");
+        for _ in 0..40 {
+            recorder.note(MmId(2), (0..5_000).map(Vpn), false);
+        }
+        let error = recorder.end().expect_err("the device is full");
+        assert_eq!(error.raw_os_error(), Some(28));
+        let all = recorder.written.load(Relaxed) + recorder.lost.load(Relaxed);
+        assert_eq!(all, 200_000, "each is counted once");
+    }
+}
