@@ -14,7 +14,7 @@ use ebb_core::types::{MmId, Vpn};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -137,6 +137,7 @@ fn write_text(chunks: &Receiver<Vec<Record>>, to: &mut impl Write) -> io::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn a_recording_is_a_trace_of_what_was_noted() {
