@@ -140,6 +140,35 @@ impl Memcgs {
         self.up(id).any(|i| i == usize::from(top.0))
     }
 
+    /// A group and all above it but the root, lowest first.
+    pub fn path(&self, id: MemcgId) -> impl Iterator<Item = MemcgId> + '_ {
+        self.up(id).filter(|&i| i > 0).map(|i| MemcgId(i as u16))
+    }
+
+    /// The lowest group that `pages` more would be too much for. Nothing is noted.
+    #[must_use]
+    pub fn full(&self, id: MemcgId, pages: u64) -> Option<MemcgId> {
+        let over = |&i: &usize| {
+            let g = &self.groups[i];
+            g.usage.saturating_add(pages) > g.knobs.max
+        };
+        self.up(id).find(over).map(|i| MemcgId(i as u16))
+    }
+
+    /// The highest group above its `high` that a charge to `id` counts for: what is reclaimed there
+    /// helps those below, too.
+    #[must_use]
+    pub fn above_high(&self, id: MemcgId) -> Option<MemcgId> {
+        let over = |&i: &usize| self.groups[i].usage > self.groups[i].knobs.high;
+        self.up(id).filter(over).last().map(|i| MemcgId(i as u16))
+    }
+
+    /// Whether any group keeps anything for itself.
+    #[must_use]
+    pub fn any_protected(&self) -> bool {
+        self.groups.iter().any(|g| g.knobs.min > 0 || g.knobs.low > 0)
+    }
+
     /// A group and all above it, lowest first.
     fn up(&self, id: MemcgId) -> impl Iterator<Item = usize> + '_ {
         std::iter::successors(Some(usize::from(id.0)), |&i| self.groups[i].parent)
@@ -147,13 +176,9 @@ impl Memcgs {
 
     /// Charges `pages` to a group.
     pub fn charge(&mut self, id: MemcgId, pages: u64) -> Charged {
-        let full = self.up(id).find(|&i| {
-            let g = &self.groups[i];
-            g.usage + pages > g.knobs.max
-        });
-        if let Some(i) = full {
-            self.groups[i].events.max += 1;
-            return Charged::Full(MemcgId(i as u16));
+        if let Some(full) = self.full(id, pages) {
+            self.groups[usize::from(full.0)].events.max += 1;
+            return Charged::Full(full);
         }
         let path: Vec<usize> = self.up(id).collect();
         let mut high = None;
@@ -301,6 +326,22 @@ mod tests {
         assert_eq!(m.charge(c, 6), Charged::High(c));
         assert_eq!((m.events(b).max, m.events(a).max, m.events(c).high), (1, 1, 2));
         assert!(m.is_within(c, a) && !m.is_within(c, b));
+    }
+
+    #[test]
+    fn what_is_full_or_too_high_can_be_asked_without_a_charge() {
+        let mut m = Memcgs::new();
+        let a = m.add(Memcgs::ROOT, Knobs { high: 50, ..max(100) });
+        let b = m.add(a, Knobs { high: 20, ..max(60) });
+        assert_eq!(m.path(b).collect::<Vec<_>>(), [b, a]);
+        assert_eq!((m.full(b, 60), m.full(b, 61), m.full(a, 101)), (None, Some(b), Some(a)));
+        assert_eq!((m.events(b).max, m.any_protected()), (0, false));
+        m.charge(b, 30);
+        assert_eq!((m.above_high(b), m.above_high(a)), (Some(b), None));
+        m.charge(b, 30);
+        assert_eq!(m.above_high(b), Some(a), "what is reclaimed there helps both");
+        m.set(a, knobs(0, 1));
+        assert!(m.any_protected());
     }
 
     #[test]

@@ -217,6 +217,8 @@ choices! {
         Any = "any",
         /// All that could.
         All = "all",
+        /// One that could, and there has to be one: a node without low zones is never fine for them.
+        One = "one",
     }
     /// When kswapd takes back what it said about congestion and dirty pages.
     FlagClear {
@@ -430,6 +432,8 @@ tunables! {
     "kswapd.clear" kswapd_clear: FlagClear = FlagClear::Sleep;
     /// When those who reclaim give up.
     "reclaim.oom" oom: OomRule = OomRule::Progress;
+    /// How long tasks wait for a congested disk: 4, if most is dirty; 100, as until 2021, if it writes.
+    "reclaim.congested_ms" congested_ms: u64 = 4;
     /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).
     "classic.fold" classic_fold: u64 = 0;
     /// Pages each frame stands for where the classic LRU goes by gigabytes (a machine scaled down).

@@ -99,7 +99,8 @@ impl Desk {
             }
         }
         let boosted = node.boosts(highest).iter().any(|&b| b > 0);
-        if self.hopeless() || (!boosted && self.balanced(node, policy, order, highest)) {
+        let hopeless = self.hopeless() && policy.sleep != SleepCheck::One;
+        if hopeless || (!boosted && self.balanced(node, policy, order, highest)) {
             return Asked::LetSleep;
         }
         let mut s = lock(&self.state);
@@ -118,7 +119,8 @@ impl Desk {
         order: Order,
         highest: usize,
     ) -> bool {
-        let balanced = node.balanced(order, highest);
+        let there = policy.sleep != SleepCheck::One || node.has_zone(highest);
+        let balanced = there && node.balanced(order, highest);
         if balanced && policy.clear == FlagClear::Check {
             self.clear_flags();
         }
@@ -133,11 +135,12 @@ impl Desk {
         order: Order,
         highest: usize,
     ) -> bool {
-        if self.hopeless() {
+        if self.hopeless() && policy.sleep != SleepCheck::One {
             return true;
         }
         let fine = match policy.sleep {
             SleepCheck::Any => node.balanced(order, highest),
+            SleepCheck::One => self.balanced(node, policy, order, highest),
             SleepCheck::All => {
                 self.balanced(node, policy, order, highest);
                 node.all_balanced(order, highest)

@@ -55,6 +55,13 @@ pub trait Node {
     /// `order`; also when there is no such zone. Strict, and exact near the marks.
     fn balanced(&self, order: Order, highest: usize) -> bool;
 
+    /// Whether there is a zone up to class `highest` at all. The low zones of a machine are those of
+    /// its first node.
+    fn has_zone(&self, highest: usize) -> bool {
+        let _ = highest;
+        true
+    }
+
     /// The same asked of every zone up to `highest`.
     fn all_balanced(&self, order: Order, highest: usize) -> bool;
 
@@ -105,6 +112,10 @@ impl Node for FramesNode<'_> {
 
     fn balanced(&self, order: Order, highest: usize) -> bool {
         self.frames.balanced(self.node, order, highest, false)
+    }
+
+    fn has_zone(&self, highest: usize) -> bool {
+        self.zones(highest).next().is_some()
     }
 
     fn all_balanced(&self, order: Order, highest: usize) -> bool {

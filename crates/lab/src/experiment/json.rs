@@ -34,7 +34,9 @@ fn case(r: &Results, c: &Case) -> Value {
                 let e = Estimate::of(values);
                 metrics.insert(name.clone(), json!({ "mean": e.mean, "ci95": e.ci95 }));
             }
-            json!({ "name": arm.name, "metrics": metrics })
+            let psi = arm.pressure.iter().map(|r| (r.name.clone(), json!(r.text)));
+            let psi: Map<String, Value> = psi.collect();
+            json!({ "name": arm.name, "metrics": metrics, "psi": psi })
         })
         .collect();
     let published = c.published.as_ref().map(|p| {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::stats::Estimate;
 use super::verdict::{Verdict, judge};
 use crate::machine::Sample;
+use crate::machine::pressure::Reading;
 use crate::mrc::Curve;
 use crate::scenario::{ArmSpec, Published, Scenario, ScenarioError, run_once};
 
@@ -37,6 +38,8 @@ pub struct Arm {
     pub values: std::collections::BTreeMap<String, Vec<f64>>,
     /// The first run in pictures.
     pub samples: Vec<Sample>,
+    /// The pressure of the machine and of each memcg in the first run.
+    pub pressure: Vec<Reading>,
 }
 
 impl Arm {
@@ -184,18 +187,22 @@ pub fn run(
                 let first = places.next().unwrap_or(0);
                 let mut values = std::collections::BTreeMap::<String, Vec<f64>>::new();
                 let mut samples = Vec::new();
-                for (metrics, looked, drawn) in &outcomes[first..first + job.seeds as usize] {
+                let mut pressure = Vec::new();
+                for (metrics, looked, drawn, lost) in &outcomes[first..first + job.seeds as usize] {
                     if curves.is_empty() {
                         curves.clone_from(drawn);
                     }
                     for (metric, value) in metrics {
                         values.entry(metric.clone()).or_default().push(*value);
                     }
+                    if pressure.is_empty() {
+                        pressure.clone_from(lost);
+                    }
                     if !looked.is_empty() {
                         samples.clone_from(looked);
                     }
                 }
-                arms.push(Arm { name: side.name.clone(), values, samples });
+                arms.push(Arm { name: side.name.clone(), values, samples, pressure });
             }
             if arms.iter().any(|a| a.of(&metric).is_empty()) {
                 let known: Vec<&str> = arms[0].values.keys().map(String::as_str).collect();
@@ -215,7 +222,7 @@ pub fn run(
     Ok(results)
 }
 
-type Done = (crate::scenario::Metrics, Vec<Sample>, Vec<Curve>);
+type Done = (crate::scenario::Metrics, Vec<Sample>, Vec<Curve>, Vec<Reading>);
 
 fn run_one(run: &Run) -> Result<Done, String> {
     let (metrics, outcome) = run_once(&run.scenario, run.seed, run.samples)?;
@@ -225,7 +232,7 @@ fn run_one(run: &Run) -> Result<Done, String> {
     } else {
         Vec::new()
     };
-    Ok((metrics, outcome.samples, curves))
+    Ok((metrics, outcome.samples, curves, outcome.pressure))
 }
 
 fn spread(

@@ -38,7 +38,7 @@ impl Mem {
             self.marks[i] = value;
         }
         let [kswapd, direct, anon, steal_a, steal_f, refill, scanned, ..] = n;
-        let [.., walked, promoted, aged, around, deactivated] = n;
+        let [.., walked, promoted, aged, around, deactivated, skipped] = n;
         let c = &self.costs;
         let taken = kswapd + direct;
         let steal = steal_a + steal_f;
@@ -48,7 +48,9 @@ impl Mem {
         let hold = if classic {
             // The classic lists have always fetched the next record early.
             let moved = back + deactivated;
-            hold_ns(c, Handled { looked: taken + refill, taken, moved }, c.move_ns, true)
+            // Folios of zones that do not help are looked at and moved to the other end.
+            let looked = taken + refill + skipped;
+            hold_ns(c, Handled { looked, taken, moved: moved + skipped }, c.move_ns, true)
         } else {
             let move_ns = match (tun.counter_batch, tun.bulk_move) {
                 (_, true) => c.move_bulk_ns,

@@ -1,6 +1,6 @@
 //! Conservation laws: what must be true of the books when a run has ended.
 
-use ebb_core::folio::Word;
+use ebb_core::folio::{MemcgId, Word};
 use ebb_core::lru::Ctx;
 use ebb_core::space::Backing;
 use ebb_core::types::Vpn;
@@ -41,8 +41,17 @@ impl Mem {
                 at = end;
             }
         }
-        if present != self.out.charged {
-            return Err(format!("{present:?} pages are present, {:?} charged", self.out.charged));
+        let mut charged = vec![0; self.memcgs.len()];
+        for (id, pages) in present.iter().enumerate() {
+            self.out.groups.path(MemcgId(id as u16 + 1)).for_each(|up| {
+                charged[usize::from(up.0) - 1] += pages;
+            });
+        }
+        for (id, pages) in charged.into_iter().enumerate() {
+            let usage = self.out.groups.usage(MemcgId(id as u16 + 1));
+            if pages != usage {
+                return Err(format!("memcg {id}: {pages} pages are present, {usage} charged"));
+            }
         }
         let kept = inside.iter().filter(|&&pfn| self.folios.word(pfn).has(Word::SWAPCACHE)).count();
         if outside + kept as u64 != self.out.stored.slots() {

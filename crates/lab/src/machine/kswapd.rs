@@ -73,9 +73,14 @@ impl Machine {
             Step::Nap | Step::Sleep => {
                 if let Some(since) = self.kswapd.awake_since.take() {
                     self.kswapd.awake_ns += self.now - since;
+                    self.kswapd_works(false);
                 }
             }
-            _ => self.kswapd.awake_since = self.kswapd.awake_since.or(Some(self.now)),
+            _ if self.kswapd.awake_since.is_none() => {
+                self.kswapd.awake_since = Some(self.now);
+                self.kswapd_works(true);
+            }
+            _ => {}
         }
         match step {
             Step::Pass(pass) => {
@@ -94,6 +99,7 @@ impl Machine {
     fn kswapd_pass(&mut self, protocol: &mut Protocol, pass: &Pass) -> u64 {
         let mut sc = pass.scan(self.mem.tun.swappiness.0);
         self.mem.out.watch_zone = Some(pass.highest);
+        self.mem.protect(None, false);
         let cost = self.mem.shrink(self.now, None, &mut sc);
         self.mem.out.watch_zone = None;
         self.mem.spent.kswapd_ns += cost;

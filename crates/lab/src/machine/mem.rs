@@ -16,7 +16,8 @@ use std::sync::Arc;
 use ebb_core::folio::{Folios, LruType, MemcgId, Word};
 use ebb_core::frame::{Gfp, Host, Order, Request, Zone, ZoneItem};
 use ebb_core::lru::r#gen::memcg_lru::MemcgLru;
-use ebb_core::lru::{Ctx, Lruvec, Pagevec, Shadow};
+use ebb_core::lru::{Ctx, Lruvec, Pagevec, Protection, Shadow};
+use ebb_core::memcg::{Charged, Knobs, Memcgs};
 use ebb_core::observe::vmstat::{Event, VmStat};
 use ebb_core::space::{Area, Backing, Pte, Space, Spaces};
 use ebb_core::swap::SwapAhead;
@@ -89,6 +90,15 @@ pub enum Fault {
     NoMemory(u64),
 }
 
+impl Fault {
+    /// Time worked.
+    pub(super) const fn cost_ns(self) -> u64 {
+        match self {
+            Self::Done(cost) | Self::NoMemory(cost) | Self::Wait { cost_ns: cost, .. } => cost,
+        }
+    }
+}
+
 /// A memcg.
 #[derive(Debug)]
 pub struct Memcg {
@@ -140,7 +150,8 @@ pub struct Mem {
     pub haste: u64,
     /// kswapd was asked for.
     pub kswapd_wanted: std::cell::Cell<Option<usize>>,
-    zone_ends: Vec<u32>,
+    /// Where each zone ends, and its class: its place among the kinds of zone.
+    zone_ends: Vec<(u32, u8)>,
     pub(super) marks: [u64; COUNTED.len()],
     last_fd: (usize, u64),
     pub(super) next_fold: u64,
@@ -160,10 +171,16 @@ pub struct Mem {
     pub(super) misses: Vec<u32>,
     direct: u64,
     pub(super) slot_hand: u32,
+    /// Whether what the last fault waits for is memory.
+    pub(super) stalls: bool,
+    /// By memcg: where the next reclaim of what is below it begins.
+    pub(super) turns: Vec<usize>,
+    /// By memcg: how much of it the running reclaim spares.
+    pub(super) protection: Vec<Protection>,
 }
 
 /// The counters that say what reclaim did.
-pub(super) const COUNTED: [Event; 12] = [
+pub(super) const COUNTED: [Event; 13] = [
     Event::PgScanKswapd,
     Event::PgScanDirect,
     Event::PgScanAnon,
@@ -176,6 +193,7 @@ pub(super) const COUNTED: [Event; 12] = [
     Event::EbbAgedFolios,
     Event::EbbLookAround,
     Event::PgDeactivate,
+    Event::PgSkip,
 ];
 
 struct Wake<'a>(&'a std::cell::Cell<Option<usize>>);
@@ -206,8 +224,10 @@ impl Mem {
     #[must_use]
     pub fn new(out: Outflow, disk: Device, tun: Tunables, costs: Costs, seed: u64) -> Self {
         let zones = out.frames.zones().len();
-        let zone_ends: Vec<u32> = (0..zones).map(|z| out.frames.span(z).end).collect();
-        let end = zone_ends.iter().copied().max().unwrap_or(0);
+        let class = |z: usize| out.frames.zones()[z].state().class() as u8;
+        let zone_ends = (0..zones).map(|z| (out.frames.span(z).end, class(z)));
+        let zone_ends: Vec<(u32, u8)> = zone_ends.collect();
+        let end = zone_ends.iter().map(|z| z.0).max().unwrap_or(0);
         Self {
             folios: Folios::new(end),
             spaces: Spaces::new(),
@@ -240,6 +260,9 @@ impl Mem {
             misses: Vec::new(),
             direct: 1 << 60,
             slot_hand: 0,
+            stalls: false,
+            turns: Vec::new(),
+            protection: Vec::new(),
         }
     }
 
@@ -248,15 +271,24 @@ impl Mem {
         (ns / self.haste.max(1)).max(TIMER_NS_MIN.min(ns))
     }
 
-    /// Adds a memcg.
+    /// Adds a memcg at the top that has nothing but a limit.
     pub fn add_memcg(&mut self, limit: u64) -> usize {
+        self.add_group(None, Knobs { max: limit, ..Knobs::default() })
+    }
+
+    /// Adds a memcg.
+    pub fn add_group(&mut self, parent: Option<usize>, knobs: Knobs) -> usize {
         let id = self.memcgs.len();
+        let above = parent.map_or(Memcgs::ROOT, |p| MemcgId(p as u16 + 1));
+        let group = self.out.groups.add(above, knobs);
+        debug_assert_eq!(usize::from(group.0), id + 1, "groups are numbered as memcgs are, from 1");
+        let limit = knobs.max;
         // From 1: a shadow of all zeros would be no shadow.
         let lruvec = Arc::new(Lruvec::new(MemcgId(id as u16 + 1), self.tun.lru, 0));
         self.lru.online(Arc::clone(&lruvec));
         let pagevec = Pagevec::default();
+        self.turns.push(0);
         self.memcgs.push(Memcg { lruvec, limit, pagevec, lock_free_ns: 0, added: 0 });
-        self.out.charged.push(0);
         id
     }
 
@@ -367,11 +399,12 @@ impl Mem {
         access: Access,
         streams: &mut [Stream; STREAMS],
     ) -> Fault {
+        self.stalls = false;
         let fault = self.handle(now, space, page, access, streams);
         if let Some(pfn) = self.held.take() {
             self.out.release(pfn);
         }
-        fault
+        self.hold_above_high(now, self.owner[space], fault)
     }
 
     fn handle(
@@ -390,6 +423,7 @@ impl Mem {
         if pte.present() {
             let ready = self.out.ready_ns[pte.pfn().0 as usize];
             if ready > now {
+                self.stalls = self.folios.word(pte.pfn()).has(Word::WORKINGSET);
                 return Fault::Wait { until_ns: ready, cost_ns: 0 };
             }
             self.spent.fault_ns += entry;
@@ -429,6 +463,7 @@ impl Mem {
         if room == 0 {
             return match self.next_write() {
                 Some(until_ns) => {
+                    self.stalls = true;
                     self.spent.room_ns += until_ns.saturating_sub(now + cost);
                     Fault::Wait { until_ns: until_ns.max(now + cost), cost_ns: cost }
                 }
@@ -480,6 +515,7 @@ impl Mem {
         if sync {
             Fault::Done(cost + (done - start))
         } else if done > start {
+            self.stalls = self.folios.word(first).has(Word::WORKINGSET);
             Fault::Wait { until_ns: done, cost_ns: cost }
         } else {
             let pte = self.list[space].tree().place(Vpn(page)).get();
@@ -611,7 +647,8 @@ impl Mem {
     ) -> Option<Pfn> {
         let id = self.owner[space];
         let pfn = self.alloc()?;
-        self.out.charged[id] += 1;
+        let charged = self.out.groups.charge(MemcgId(id as u16 + 1), 1);
+        debug_assert!(!matches!(charged, Charged::Full(_)), "room was made");
         if let Some(heat) = &mut self.out.heat {
             heat.count(0, space, page);
         }
@@ -621,7 +658,8 @@ impl Mem {
         let tree = Arc::clone(&self.list[space]);
         let place = tree.tree().place(Vpn(page));
         let shadow = place.get().shadow();
-        let zone = self.zone_ends.partition_point(|&end| end <= pfn.0) as u8;
+        let zone = self.zone_ends.partition_point(|&(end, _)| end <= pfn.0);
+        let zone = self.zone_ends[zone.min(self.zone_ends.len() - 1)].1;
         let ty = if anon { LruType::Anon } else { LruType::File };
         let mut word = Word::new(ty, 0, zone);
         let mut bits = 0;
@@ -709,7 +747,7 @@ impl Mem {
                 if let Some(file) = self.out.cache.file_of(tree.id()).filter(|_| !anon) {
                     self.out.cache.forget(&cx, file, vpn, pfn);
                 }
-                self.out.charged[id] -= 1;
+                self.out.groups.uncharge(MemcgId(id as u16 + 1), 1);
                 self.out.release(pfn);
                 freed += 1;
             } else if anon {

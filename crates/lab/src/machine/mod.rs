@@ -10,6 +10,7 @@
 //! * `reclaim`: direct reclaim. `charge`: what it and insertion cost. `check`: conservation laws.
 //! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
 //! * [`flusher`]: dirty file pages.
+//! * [`pressure`]: time lost for want of memory.
 //! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
 //!
 //! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
@@ -28,6 +29,7 @@ pub mod kswapd;
 pub mod mem;
 pub mod outcome;
 pub mod outflow;
+pub mod pressure;
 mod reclaim;
 pub mod sched;
 pub mod spent;

@@ -2,6 +2,7 @@
 
 use super::histogram::Histogram;
 use super::kswapd::KswapdStats;
+use super::pressure::Reading;
 use super::spent::Spent;
 use crate::workload::KINDS;
 
@@ -43,6 +44,8 @@ pub struct Outcome {
     pub moved: [[u64; 2]; 2],
     /// Requests to read and write of swap and files.
     pub requests: [[u64; 2]; 2],
+    /// Time lost for want of memory since the machine was started, of the machine and of each memcg.
+    pub pressure: Vec<Reading>,
     /// What kswapd did.
     pub kswapd: KswapdStats,
     /// Processes killed for lack of memory.

@@ -11,6 +11,7 @@
 use ebb_core::folio::LruType;
 use ebb_core::frame::{Frames, Gfp, NoHost, Order, Request};
 use ebb_core::lru::{Ctx, Evicted, Pageout, Shadow};
+use ebb_core::memcg::Memcgs;
 use ebb_core::reclaim::throttle::{Throttle, Wait};
 use ebb_core::reclaim::{Desk, Hope};
 use ebb_core::swap::SwapCache;
@@ -28,8 +29,8 @@ const SLOTS_MAX: u64 = 1 << 31;
 pub struct Outflow {
     /// The page-frame allocator.
     pub frames: Frames,
-    /// Pages charged, by memcg.
-    pub charged: Vec<u64>,
+    /// What each memcg may use, is spared, and is charged.
+    pub groups: Memcgs,
     /// The swap device, if there is one.
     pub swap: Option<Device>,
     /// Anonymous pages with a stored copy.
@@ -81,7 +82,7 @@ impl Outflow {
         let capacity = swap.as_ref().map_or(0, |d| d.pages_max.min(SLOTS_MAX));
         Self {
             frames,
-            charged: Vec::new(),
+            groups: Memcgs::new(),
             swap,
             stored: SwapCache::new(capacity as u32),
             stored_here: false,
@@ -156,7 +157,7 @@ impl Outflow {
         }
         cx.folios.unpin(pfn);
         cx.folios.unpin(pfn);
-        self.charged[usize::from(cx.folios.memcg(pfn).0 - 1)] -= 1;
+        self.groups.uncharge(cx.folios.memcg(pfn), 1);
         self.release(pfn);
         self.freed += 1;
     }

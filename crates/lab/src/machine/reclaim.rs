@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
-use ebb_core::folio::{LruType, Word};
+use ebb_core::folio::{LruType, MemcgId, Word};
 use ebb_core::frame::Order;
-use ebb_core::lru::{Ctx, Scan};
+use ebb_core::lru::{Ctx, Protection, Scan};
+use ebb_core::memcg::Memcgs;
 use ebb_core::observe::vmstat::Event;
 use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
 use ebb_core::reclaim::throttle::Wait;
@@ -18,7 +19,7 @@ use ebb_core::reclaim::{
 use ebb_core::tunables::{Dirty, OomRule};
 use ebb_core::types::Pfn;
 
-use super::mem::{Mem, cx};
+use super::mem::{Fault, Mem, cx};
 
 /// Rounds of reclaim in one fault: those after which hope is given up, and the one that does it.
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
@@ -28,9 +29,10 @@ const RECOVER_FRAMES: u32 = 1024;
 const WRITE_WAIT_NS: u64 = 1_000_000;
 
 impl Mem {
-    /// Whether a memcg has room for `pages` without reclaim.
-    fn fits(&self, memcg: usize, pages: u64) -> bool {
-        self.out.charged[memcg] + pages <= self.memcgs[memcg].limit
+    /// The memcg that has no room for `pages` more, of `memcg` and those above it.
+    fn full(&self, memcg: usize, pages: u64) -> Option<usize> {
+        let full = self.out.groups.full(MemcgId(memcg as u16 + 1), pages)?;
+        Some(usize::from(full.0) - 1)
     }
 
     /// Reclaims until `pages` fit, at least one. Returns how many fit and what that cost; if none
@@ -43,8 +45,9 @@ impl Mem {
         }
         let mut drained = false;
         for _ in 0..ROUNDS_MAX {
-            let from = if !self.fits(memcg, pages) {
-                Some(memcg)
+            let full = self.full(memcg, pages);
+            let from = if full.is_some() {
+                full
             } else if let Some(pfn) = self.alloc() {
                 // Kept for who asks: given back, it would be in a CPU's set, and the next look at
                 // the watermark would not count it.
@@ -56,7 +59,7 @@ impl Mem {
             };
             let (freed, took) = self.direct(now + cost, from);
             cost += took;
-            if freed > 0 || (from.is_some() && self.fits(memcg, 1)) {
+            if freed > 0 || (from.is_some() && self.full(memcg, 1).is_none()) {
                 continue;
             }
             if from.is_none() && !std::mem::replace(&mut drained, true) {
@@ -146,13 +149,14 @@ impl Mem {
         self.begin_reclaim(now);
         while let Some(pass) = run.next() {
             let mut sc = pass.scan(memcg.is_none(), Order::ZERO, self.tun.swappiness.0);
+            let spared = self.protect(memcg, pass.forced);
             let before = (self.out.freed, self.out.writes.pending());
             self.reclaim_pass(now, memcg, &mut sc);
             run.passed(&DirectPassed {
                 reclaimed: self.out.freed - before.0,
                 begun: self.out.writes.pending() - before.1,
                 scanned: sc.scanned,
-                spared: sc.skipped_deactivate,
+                spared: sc.skipped_deactivate || spared,
                 compactable: false,
             });
         }
@@ -177,8 +181,12 @@ impl Mem {
             reclaimable: lists.map(|v| v.size(LruType::File, false)).sum(),
             written: 0,
         };
-        let wait = self.out.throttle.begin(Reason::Congested, &seen);
-        wait.map_or(0, |w| self.timer(w.reason.limit_ms() * 1_000_000))
+        let limit = self.timer(self.tun.congested_ms * 1_000_000);
+        if self.tun.congested_ms > Reason::Congested.limit_ms() {
+            // `wait_iff_congested`: a disk that has anything to write has more than its queue takes.
+            return if self.out.writes.pending() > 0 { limit } else { 0 };
+        }
+        self.out.throttle.begin(Reason::Congested, &seen).map_or(0, |_| limit)
     }
 
     /// One pass at the priority in `sc`. Returns what it cost; `out.freed` is its yield.
@@ -209,13 +217,86 @@ impl Mem {
         sc.lift = self.lift;
         sc.file_is_tiny = memcg.is_none() && self.files_are_few();
         let cx = cx!(self, now);
-        match memcg {
-            Some(id) => {
-                let v = Arc::clone(&self.memcgs[id].lruvec);
-                v.shrink(&cx, sc, &mut self.out);
+        let Some(top) = memcg else {
+            self.lru.shrink(&cx, sc, &mut self.out);
+            return;
+        };
+        // Each run goes on below `top` where the last one stopped.
+        let all = self.memcgs.len();
+        let (begin, mut seen) = (self.turns[top], false);
+        for id in (begin..all).chain(0..begin) {
+            let group = MemcgId(id as u16 + 1);
+            if !self.out.groups.is_within(group, MemcgId(top as u16 + 1)) {
+                continue;
             }
-            None => self.lru.shrink(&cx, sc, &mut self.out),
+            if seen && sc.reclaimed >= sc.target {
+                self.turns[top] = id;
+                return;
+            }
+            seen = true;
+            sc.protection = self.protection[id];
+            if sc.protection.below_min || sc.protection.below_low {
+                continue;
+            }
+            let v = Arc::clone(&self.memcgs[id].lruvec);
+            v.shrink(&cx, sc, &mut self.out);
         }
+    }
+
+    /// Works out how much of each memcg is spared in reclaim from `top`; `forced`: soft protection does
+    /// not count. Whether any is spared for that alone.
+    pub(super) fn protect(&mut self, top: Option<usize>, forced: bool) -> bool {
+        self.protection.resize(self.memcgs.len(), Protection::default());
+        if !self.out.groups.any_protected() {
+            return false;
+        }
+        let groups = &mut self.out.groups;
+        let top = top.map_or(Memcgs::ROOT, |id| MemcgId(id as u16 + 1));
+        groups.protect(top);
+        let mut spared = false;
+        for (id, protection) in self.protection.iter_mut().enumerate() {
+            let group = MemcgId(id as u16 + 1);
+            let soft = groups.protection(group, false);
+            *protection = if forced { groups.protection(group, true) } else { soft };
+            spared |= !forced && soft.below_low;
+            if forced && soft.below_low && groups.is_within(group, top) {
+                groups.note_low(group);
+            }
+            if top == Memcgs::ROOT {
+                self.lru.protect(group, *protection);
+            }
+        }
+        spared
+    }
+
+    /// A task whose memcg, or one above it, is above its `high` reclaims there, and is held the longer
+    /// the further above it that is.
+    pub(super) fn hold_above_high(&mut self, now: u64, memcg: usize, fault: Fault) -> Fault {
+        let group = MemcgId(memcg as u16 + 1);
+        let (Some(above), false) =
+            (self.out.groups.above_high(group), matches!(fault, Fault::NoMemory(_)))
+        else {
+            return fault;
+        };
+        let (at, until) = match fault {
+            Fault::Done(cost) | Fault::NoMemory(cost) => (now + cost, now + cost),
+            Fault::Wait { until_ns, cost_ns } => (now + cost_ns, until_ns),
+        };
+        let (_, took) = self.direct(at, Some(usize::from(above.0) - 1));
+        let pages = self.brought.len().max(1) as u64;
+        let delay = self.timer(self.out.groups.high_delay_ms(group, pages) * 1_000_000);
+        self.spent.high_ns += delay;
+        if delay == 0 {
+            return match fault {
+                Fault::Wait { until_ns, cost_ns } => {
+                    Fault::Wait { until_ns, cost_ns: cost_ns + took }
+                }
+                other => Fault::Done(other.cost_ns() + took),
+            };
+        }
+        self.stalls = true;
+        let cost_ns = at - now + took;
+        Fault::Wait { until_ns: until.max(now + cost_ns) + delay, cost_ns }
     }
 
     /// Whether all files and all free frames would not balance the machine: files are left alone then.

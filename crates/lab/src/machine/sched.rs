@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use ebb_core::folio::MemcgId;
 use ebb_core::types::Pfn;
 
 use super::Access;
@@ -16,6 +17,7 @@ use super::ahead::{STREAMS, Stream};
 use super::kswapd::Kswapd;
 use super::mem::{Fault, Mem};
 use super::outcome::{Outcome, Sample};
+use super::pressure::{Doing, Pressure};
 use crate::workload::{KINDS, Program, Step};
 
 /// How far a thread runs ahead of the clock through pages that are there.
@@ -34,9 +36,14 @@ const QUIET_EVENTS_MAX: u64 = 20_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Event {
-    Run { cpu: usize, thread: usize },
+    Run {
+        cpu: usize,
+        thread: usize,
+    },
     Wake(usize),
     WriteDone(u32),
+    /// A task is through with reclaim that it began at the time that is told.
+    Reclaimed(usize, u64),
     Kswapd(u64),
     Flusher(u64),
     Sample,
@@ -56,6 +63,9 @@ struct Thread {
     home: usize,
     /// What it waits for, if it does.
     waits_for: &'static str,
+    doing: Doing,
+    /// When it last began to reclaim.
+    reclaims: u64,
 }
 
 /// Since when no measured thread has got on.
@@ -89,12 +99,15 @@ pub struct Machine {
     limit_ns: u64,
     stopped: bool,
     quiet: Quiet,
+    pressure: Pressure,
+    names: Vec<String>,
 }
 
 impl Machine {
     /// A machine with `cpus` CPUs and no threads.
     #[must_use]
     pub fn new(mem: Mem, cpus: usize) -> Self {
+        let pressure = Pressure::new(mem.memcgs.len(), mem.haste);
         Self {
             mem,
             heap: BinaryHeap::new(),
@@ -117,7 +130,32 @@ impl Machine {
             limit_ns: 0,
             stopped: false,
             quiet: Quiet::default(),
+            pressure,
+            names: Vec::new(),
         }
+    }
+
+    /// Names the memcgs, for reports.
+    pub fn set_names(&mut self, names: Vec<String>) {
+        self.names = names;
+    }
+
+    /// A thread does something else from now on.
+    fn does(&mut self, id: usize, doing: Doing) {
+        let was = std::mem::replace(&mut self.threads[id].doing, doing);
+        if was != doing {
+            let memcg = self.mem.memcg_of(self.threads[id].home);
+            let path = self.mem.out.groups.path(MemcgId(memcg as u16 + 1));
+            let path: Vec<usize> = path.map(|g| usize::from(g.0) - 1).collect();
+            self.pressure.change(self.now, &path, was, doing);
+        }
+    }
+
+    /// kswapd begins to work, or ends.
+    pub(super) fn kswapd_works(&mut self, works: bool) {
+        let (from, to) = (Doing::Nothing, Doing::Stalls);
+        let (from, to) = if works { (from, to) } else { (to, from) };
+        self.pressure.change(self.now, &[], from, to);
     }
 
     /// Ends the run this long after the start, whoever still works.
@@ -144,6 +182,8 @@ impl Machine {
             ended: false,
             home,
             waits_for: "to begin",
+            doing: Doing::Nothing,
+            reclaims: 0,
         });
         self.measured += usize::from(measured);
         self.ask(0, Event::Wake(thread));
@@ -174,6 +214,12 @@ impl Machine {
                 Event::Run { cpu, thread } => self.run_slice(cpu, thread),
                 Event::Wake(thread) => self.wake(thread),
                 Event::WriteDone(pfn) => self.mem.end_write(time, Pfn(pfn)),
+                Event::Reclaimed(id, begun) => {
+                    let thread = &self.threads[id];
+                    if thread.reclaims == begun && thread.doing == Doing::Stalls {
+                        self.does(id, Doing::Works);
+                    }
+                }
                 Event::Kswapd(turn) => self.kswapd(turn),
                 Event::Flusher(turn) if turn == self.flush_turn => self.flush(),
                 // It was asked for earlier, and that was done.
@@ -251,6 +297,7 @@ impl Machine {
         if self.threads[thread].ended {
             return;
         }
+        self.does(thread, Doing::Works);
         // The CPU that has been free the longest; of equals the lowest.
         let best = (0..self.idle.len()).min_by_key(|&i| self.idle[i]);
         match best {
@@ -279,6 +326,9 @@ impl Machine {
 
     /// The thread waits until `until`, having worked until `at`.
     fn block(&mut self, cpu: usize, thread: usize, at: u64, until: u64) {
+        let stalls = std::mem::take(&mut self.mem.stalls);
+        self.threads[thread].reclaims = u64::MAX;
+        self.does(thread, if stalls { Doing::Stalls } else { Doing::Nothing });
         self.threads[thread].ran_ns = 0;
         self.ask(until.max(at), Event::Wake(thread));
         self.release(cpu, at);
@@ -411,8 +461,15 @@ impl Machine {
     ) -> Option<u64> {
         self.now = t;
         let thread = &mut self.threads[id];
+        let before = self.mem.spent.direct_ns;
         let fault = self.mem.fault(t, space, page, access, &mut thread.streams);
+        let reclaimed = self.mem.spent.direct_ns - before;
         self.after();
+        if reclaimed > 0 && matches!(fault, Fault::Done(_)) {
+            self.threads[id].reclaims = t;
+            self.does(id, Doing::Stalls);
+            self.ask(t + reclaimed, Event::Reclaimed(id, t));
+        }
         match fault {
             Fault::Done(cost) => {
                 self.outcome.trace.note(space, page);
@@ -454,6 +511,7 @@ impl Machine {
     }
 
     fn end_thread(&mut self, id: usize) {
+        self.does(id, Doing::Nothing);
         let thread = &mut self.threads[id];
         thread.ended = true;
         self.ended += usize::from(thread.measured);
@@ -474,6 +532,7 @@ impl Machine {
             }
             Step::Start => {
                 self.threads[id].waits_for = "at the start";
+                self.does(id, Doing::Nothing);
                 self.starting.push(id);
                 self.release(cpu, t);
                 self.begin_if_all_here(t);
@@ -482,6 +541,7 @@ impl Machine {
             Step::Barrier { group, parties } => {
                 let group = usize::from(group);
                 self.threads[id].waits_for = "at a barrier";
+                self.does(id, Doing::Nothing);
                 if self.barriers.len() <= group {
                     self.barriers.resize(group + 1, (0, Vec::new()));
                 }
@@ -640,6 +700,7 @@ impl Machine {
         let before = std::mem::take(&mut self.before);
         let mut out = std::mem::take(&mut self.outcome);
         out.elapsed_ns = now - self.begun_ns.unwrap_or(0);
+        out.pressure = self.pressure.read(now, &self.names);
         let was = |name| before.counters.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1);
         out.counters = after.counters.iter().map(|&(n, v)| (n, v - was(n))).collect();
         out.spent = after.spent.since(&before.spent);

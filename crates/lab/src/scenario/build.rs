@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ebb_core::frame::{Config, PcpRule, ZoneKind, ZoneSpec, watermark};
+use ebb_core::memcg::{Knobs, UNLIMITED};
 use ebb_core::tunables::Tunables;
 
 use super::{FRAMES_OF_A_GB, MachineSpec, Scenario};
@@ -56,6 +57,9 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         kinds.insert(0, ZoneKind::Dma);
         zones.insert(0, ZoneSpec::new(ZoneKind::Dma, 0..dma));
     }
+    if s.machine.second_node {
+        kinds.insert(0, ZoneKind::Dma);
+    }
     let mut frames = Config::node(&kinds, zones, s.machine.cpus).faithful();
     if let Some(gb) = s.machine.gb {
         scale(&mut frames, &s.machine, gb);
@@ -73,18 +77,27 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         mem.lift = FRAMES_LOG_MIN.saturating_sub(s.machine.frames.ilog2()) as u8;
     }
     mem.haste = stands_for;
-    let limits: Vec<Option<f64>> =
-        if s.memcg.is_empty() { vec![None] } else { s.memcg.iter().map(|m| m.limit).collect() };
     mem.flusher = Flusher::new(&s.machine.dirty, stands_for);
     let pages = |limit: f64| (f64::from(s.machine.frames) * limit) as u64;
-    for limit in &limits {
-        mem.add_memcg(limit.map_or(u64::MAX / 2, pages));
+    for m in &s.memcg {
+        let parent = m.parent.as_ref().and_then(|p| s.memcg.iter().position(|g| &g.name == p));
+        let knobs = Knobs {
+            min: pages(m.min),
+            low: pages(m.low),
+            high: m.high.map_or(UNLIMITED, pages),
+            max: m.limit.map_or(UNLIMITED, pages),
+        };
+        mem.add_group(parent, knobs);
+    }
+    if s.memcg.is_empty() {
+        mem.add_memcg(UNLIMITED);
     }
     let mut plan = Plan::default();
     for (i, w) in s.workload.iter().enumerate() {
         let memcg = w.memcg.as_ref().and_then(|m| s.memcg.iter().position(|g| &g.name == m));
         let memcg = memcg.unwrap_or(0);
-        let memory = limits[memcg].map_or(u64::from(s.machine.frames), pages);
+        let limit = s.memcg.get(memcg).and_then(|m| m.limit);
+        let memory = limit.map_or(u64::from(s.machine.frames), pages);
         let seed = seed.wrapping_mul(0x9e37_79b9) + i as u64;
         w.plan(&mut plan, &Place { memcg, memory, seed, measured: !w.background })?;
     }
@@ -92,6 +105,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         mem.add_space(space.memcg, &space.regions);
     }
     let mut machine = Machine::new(mem, s.machine.cpus);
+    machine.set_names(s.memcg.iter().map(|m| m.name.clone()).collect());
     machine.set_limit_ns((s.measure.seconds * 1e9) as u64);
     machine.set_sample_ns(samples);
     for thread in plan.threads {
@@ -176,6 +190,15 @@ fn metrics(o: &Outcome) -> Metrics {
     put("kswapd_s", o.spent.kswapd_ns as f64 / 1e9);
     put("lock_wait_s", o.spent.lock_wait_ns as f64 / 1e9);
     put("lock_hold_s", o.spent.lock_hold_ns as f64 / 1e9);
+    put("high_s", o.spent.high_ns as f64 / 1e9);
+    for r in &o.pressure {
+        for (kind, (averages, total)) in ["some", "full"].iter().zip(r.lines) {
+            for (window, average) in [10, 60, 300].iter().zip(averages) {
+                put(&format!("psi.{}.{kind}.avg{window}", r.name), average);
+            }
+            put(&format!("psi.{}.{kind}.total_us", r.name), total);
+        }
+    }
     let k = &o.kswapd.counts;
     put("kswapd_sleeps", k.sleeps as f64);
     put("kswapd_naps", k.naps as f64);

@@ -33,6 +33,9 @@ pub struct MachineSpec {
     /// memory it keeps and the frames each CPU holds, is then that machine's, scaled down with it.
     /// Absent: the machine is as large as it is.
     pub gb: Option<f64>,
+    /// The machine is a node that is not the first: low zones are known, but lie on another node.
+    #[serde(default)]
+    pub second_node: bool,
     /// Frames of a DMA zone below the one zone; 0: none.
     #[serde(default)]
     pub dma: u32,
@@ -66,8 +69,18 @@ pub const FRAMES_OF_A_GB: f64 = 262_144.0;
 pub struct MemcgSpec {
     /// Its name.
     pub name: String,
-    /// Its limit as a share of the machine's frames; none: only the machine limits it.
+    /// The memcg it lies in, which comes before it in the file; none: it lies at the top.
+    pub parent: Option<String>,
+    /// Its limit (`memory.max`) as a share of the machine's frames; none: only what is above limits it.
     pub limit: Option<f64>,
+    /// Above this share it is reclaimed and its tasks are slowed down.
+    pub high: Option<f64>,
+    /// Below this share it is reclaimed only if nothing else is left.
+    #[serde(default)]
+    pub low: f64,
+    /// Below this share it is never reclaimed for others.
+    #[serde(default)]
+    pub min: f64,
 }
 
 /// One side of the comparison.
@@ -252,6 +265,12 @@ impl Scenario {
         if !self.machine.dma.is_multiple_of(1024) || self.machine.dma > 1 << 20 {
             return Err("machine.dma: expected a multiple of 1024".into());
         }
+        if self.machine.second_node && self.machine.dma > 0 {
+            return Err(
+                "machine.second_node: low zones lie on the first node, but there is machine.dma"
+                    .into(),
+            );
+        }
         let real = self.machine.gb.unwrap_or(f64::MAX) * FRAMES_OF_A_GB;
         if real < f64::from(self.machine.frames) {
             return Err("machine.gb: expected no less than machine.frames are".into());
@@ -264,6 +283,13 @@ impl Scenario {
         }
         if self.measure.seeds < 2 {
             return Err("measure.seeds: an interval needs two seeds at least".into());
+        }
+        for (i, m) in self.memcg.iter().enumerate() {
+            if let Some(parent) = &m.parent
+                && !self.memcg[..i].iter().any(|g| &g.name == parent)
+            {
+                return Err(format!("memcg {:?}: there is no memcg {parent:?} before it", m.name));
+            }
         }
         for w in &self.workload {
             if let Some(m) = &w.memcg

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::super::scan::{DEF_PRIORITY, MIN_LRU_BATCH};
 use super::super::{Ctx, Lruvec, Pageout, Protection, Scan, Who};
 use crate::folio::{LruType, MemcgId};
+use crate::tunables::LruKind;
 
 const GENS: u64 = 3;
 const BINS: usize = 8;
@@ -247,8 +248,10 @@ impl MemcgLru {
     }
 
     fn set_initial_priority(&self, sc: &mut Scan) {
-        if sc.priority == DEF_PRIORITY && sc.target >= MIN_LRU_BATCH {
-            let s = self.lock();
+        let s = self.lock();
+        // Classic lists have no such rule.
+        let generations = s.members.iter().any(|m| m.lruvec.kind() == LruKind::Gen);
+        if generations && sc.priority == DEF_PRIORITY && sc.target >= MIN_LRU_BATCH {
             let inactive = |ty: LruType| s.members.iter().map(|m| m.lruvec.size(ty, false)).sum();
             let file: u64 = inactive(LruType::File);
             let anon: u64 = if sc.swappiness_now() > 0 { inactive(LruType::Anon) } else { 0 };
