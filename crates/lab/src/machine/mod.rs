@@ -10,7 +10,7 @@
 //! * `reclaim`: direct reclaim. `charge`: what it and insertion cost. `check`: conservation laws.
 //! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
 //! * [`flusher`]: dirty file pages.
-//! * [`pressure`]: time lost for want of memory.
+//! * [`proactive`]: reclaim on command. [`pressure`]: time lost for want of memory.
 //! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
 //!
 //! A thread runs ahead of the clock only through touches of pages that are there, for a slice of
@@ -30,6 +30,7 @@ pub mod mem;
 pub mod outcome;
 pub mod outflow;
 pub mod pressure;
+pub mod proactive;
 mod reclaim;
 pub mod sched;
 pub mod spent;

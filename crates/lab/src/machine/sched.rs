@@ -18,6 +18,7 @@ use super::kswapd::Kswapd;
 use super::mem::{Fault, Mem};
 use super::outcome::{Outcome, Sample};
 use super::pressure::{Doing, Pressure};
+use super::proactive::Command;
 use crate::workload::{KINDS, Program, Step};
 
 /// How far a thread runs ahead of the clock through pages that are there.
@@ -46,6 +47,7 @@ pub(super) enum Event {
     Reclaimed(usize, u64),
     Kswapd(u64),
     Flusher(u64),
+    Command(usize),
     Sample,
     Stop,
 }
@@ -101,6 +103,7 @@ pub struct Machine {
     quiet: Quiet,
     pressure: Pressure,
     names: Vec<String>,
+    pub(super) commands: Vec<Command>,
 }
 
 impl Machine {
@@ -132,6 +135,7 @@ impl Machine {
             quiet: Quiet::default(),
             pressure,
             names: Vec::new(),
+            commands: Vec::new(),
         }
     }
 
@@ -224,6 +228,7 @@ impl Machine {
                 Event::Flusher(turn) if turn == self.flush_turn => self.flush(),
                 // It was asked for earlier, and that was done.
                 Event::Flusher(_) => {}
+                Event::Command(i) => self.carry_out(i),
                 Event::Sample => self.sample(),
                 Event::Stop => self.stopped = true,
             }
@@ -530,6 +535,8 @@ impl Machine {
                 self.threads[id].op_start_ns = t + ns;
                 None
             }
+            // Only those in the background come late.
+            Step::Start if self.begun_ns.is_some() => Some(t),
             Step::Start => {
                 self.threads[id].waits_for = "at the start";
                 self.does(id, Doing::Nothing);
@@ -593,7 +600,8 @@ impl Machine {
 
     /// Measuring begins when the last measured thread that lives has come to the start.
     fn begin_if_all_here(&mut self, t: u64) {
-        if self.begun_ns.is_some() || self.starting.len() + self.ended < self.measured {
+        let here = self.starting.iter().filter(|&&id| self.threads[id].measured).count();
+        if self.begun_ns.is_some() || here + self.ended < self.measured {
             return;
         }
         self.begun_ns = Some(t);
@@ -610,6 +618,7 @@ impl Machine {
             self.mem.out.heat = Some(Box::new(super::heat::Heat::new(lengths)));
             self.ask(t, Event::Sample);
         }
+        self.begin_commands(t);
         if self.limit_ns > 0 {
             self.ask(t + self.limit_ns, Event::Stop);
         }
@@ -778,6 +787,34 @@ mod tests {
         assert!((35_000_000..37_000_000).contains(&now), "{now}");
         let longest = outcome.latency[0].quantile(1.0);
         assert!((7_000..10_000_000).contains(&longest), "{longest}");
+    }
+
+    /// Loads for so long, then works for a while.
+    struct Loader(u32, u32);
+
+    impl Program for Loader {
+        fn fill(&mut self, steps: &mut Vec<Step>) {
+            let (load, work) = (std::mem::take(&mut self.0), self.1);
+            if load > 0 {
+                steps.extend([Step::Cpu(load), Step::Start]);
+            } else if work > 0 {
+                self.1 -= 1;
+                steps.extend([Step::Cpu(10_000), Step::Done(0)]);
+            }
+        }
+    }
+
+    #[test]
+    fn threads_in_the_background_neither_begin_the_measuring_nor_wait_for_it_for_ever() {
+        // Two in the background are first at the start, one is last; those measured come between.
+        let mut m = machine();
+        for (load, measured) in
+            [(1_000, false), (1_000, false), (5_000_000, true), (9_000_000, false)]
+        {
+            m.add_thread(Box::new(Loader(load, 500)), 0, measured);
+        }
+        let (outcome, _, now) = m.run().unwrap();
+        assert!(now > 10_000_000 && outcome.ops == 500, "{} by {now}", outcome.ops);
     }
 
     #[test]

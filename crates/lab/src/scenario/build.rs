@@ -10,6 +10,7 @@ use super::{FRAMES_OF_A_GB, MachineSpec, Scenario};
 use crate::machine::allocation::{self, Allocation};
 use crate::machine::flusher::Flusher;
 use crate::machine::outflow::Outflow;
+use crate::machine::proactive::Command;
 use crate::machine::{Device, DeviceSpec, Machine, Mem, Outcome, Preset};
 use crate::workload::Plan;
 use crate::workload::spec::Place;
@@ -106,6 +107,10 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     }
     let mut machine = Machine::new(mem, s.machine.cpus);
     machine.set_names(s.memcg.iter().map(|m| m.name.clone()).collect());
+    for (memcg, m) in s.memcg.iter().enumerate().filter(|(_, m)| m.reclaim > 0.0) {
+        let every_ns = (m.reclaim_ms * 1e6) as u64;
+        machine.command(Command { memcg, pages: pages(m.reclaim).max(1), every_ns });
+    }
     machine.set_limit_ns((s.measure.seconds * 1e9) as u64);
     machine.set_sample_ns(samples);
     for thread in plan.threads {

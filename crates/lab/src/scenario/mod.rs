@@ -81,6 +81,16 @@ pub struct MemcgSpec {
     /// Below this share it is never reclaimed for others.
     #[serde(default)]
     pub min: f64,
+    /// So large a share is reclaimed on command (`memory.reclaim`) again and again.
+    #[serde(default)]
+    pub reclaim: f64,
+    /// How often, in milliseconds of the run.
+    #[serde(default = "reclaim_ms")]
+    pub reclaim_ms: f64,
+}
+
+fn reclaim_ms() -> f64 {
+    10.0
 }
 
 /// One side of the comparison.
@@ -285,6 +295,9 @@ impl Scenario {
             return Err("measure.seeds: an interval needs two seeds at least".into());
         }
         for (i, m) in self.memcg.iter().enumerate() {
+            if m.reclaim_ms < 0.1 {
+                return Err(format!("memcg {:?}: reclaim_ms: expected 0.1 or more", m.name));
+            }
             if let Some(parent) = &m.parent
                 && !self.memcg[..i].iter().any(|g| &g.name == parent)
             {

@@ -1,0 +1,63 @@
+//! Reclaim on command, as a program does that writes to `memory.reclaim` now and then.
+
+use ebb_core::lru::scan::DEF_PRIORITY;
+use ebb_core::reclaim::Proactive;
+use ebb_core::types::PAGE_SIZE;
+
+use super::mem::Mem;
+use super::sched::{Event, Machine};
+
+/// What is commanded.
+#[derive(Clone, Copy, Debug)]
+pub struct Command {
+    /// Of which memcg and all below it.
+    pub memcg: usize,
+    /// Pages.
+    pub pages: u64,
+    /// How often.
+    pub every_ns: u64,
+}
+
+impl Mem {
+    /// Frees `pages` of a memcg, or has them written, if that can be done.
+    fn reclaim_on_command(&mut self, now: u64, memcg: usize, pages: u64) {
+        let mut run = Proactive::new(pages * PAGE_SIZE as u64);
+        while let Some(target) = run.next() {
+            let (mut freed, mut begun) = (0, 0);
+            let writing = self.out.writes.pending();
+            for priority in (0..=DEF_PRIORITY).rev() {
+                self.protect(Some(memcg), false);
+                let left = target - freed - begun;
+                let mut sc = Proactive::scan(left, priority, self.tun.swappiness.0);
+                self.shrink(now, Some(memcg), &mut sc);
+                freed += self.out.freed;
+                begun = self.out.writes.pending() - writing;
+                if freed + begun >= target {
+                    break;
+                }
+            }
+            // What is being written goes when that has ended: a later command finds it at the old end.
+            run.passed(freed + begun);
+        }
+    }
+}
+
+impl Machine {
+    /// Has this done from the start of measuring on.
+    pub fn command(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+
+    pub(super) fn begin_commands(&mut self, now: u64) {
+        for i in 0..self.commands.len() {
+            self.ask(now + self.commands[i].every_ns, Event::Command(i));
+        }
+    }
+
+    /// Carries out a command. It takes a CPU of its own.
+    pub(super) fn carry_out(&mut self, i: usize) {
+        let command = self.commands[i];
+        self.mem.reclaim_on_command(self.now, command.memcg, command.pages);
+        self.ask(self.now + command.every_ns, Event::Command(i));
+    }
+}
