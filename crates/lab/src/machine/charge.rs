@@ -4,6 +4,7 @@
 //! counters and turned into time by [`costs`](super::costs). Work under the lru lock of a memcg makes
 //! the next who wants that lock wait.
 
+use ebb_core::lru::scan::MIN_LRU_BATCH;
 use ebb_core::tunables::LruKind;
 
 use super::costs::Costs;
@@ -37,7 +38,7 @@ impl Mem {
             n[i] = value - self.marks[i];
             self.marks[i] = value;
         }
-        let [kswapd, direct, anon, steal_a, steal_f, refill, scanned, ..] = n;
+        let [kswapd, direct, anon, file, steal_a, steal_f, refill, scanned, ..] = n;
         let [.., walked, promoted, aged, around, deactivated, skipped] = n;
         let c = &self.costs;
         let taken = kswapd + direct;
@@ -61,9 +62,13 @@ impl Mem {
             let h = Handled { looked: scanned + aged, taken, moved: sorted };
             hold_ns(c, h, move_ns, tun.prefetch) + back * c.move_ns
         };
-        let rmaps = anon + if classic { refill } else { 0 };
-        let free = rmaps * c.rmap_ns
-            + steal * c.evict_ns
+        // The classic LRU looks folios up when it deactivates them as well; of which type is not counted.
+        let more = if classic { refill } else { 0 };
+        let share = |n: u64| n + more * n / (anon + file).max(1);
+        let [anon_ns, file_ns] = self.out.mappings.mean_ns();
+        let c = &self.costs;
+        let free = share(anon) * anon_ns
+            + share(file) * file_ns
             + walked * c.walk_ns
             + promoted * c.promote_ns
             + around * c.look_ns
@@ -83,14 +88,56 @@ impl Mem {
         self.under_lock(now, memcg, hold)
     }
 
-    /// Holds a memcg's lru lock for `hold`, once it is free. Returns waiting and holding.
+    /// Holds a memcg's lru lock for `hold`. Returns waiting and holding.
+    ///
+    /// The kernel lets go of the lock after every batch, and who waits gets it next. So of a long hold only
+    /// one batch is ahead of who comes; the rest is done in turn with those that come, or while nobody does.
     fn under_lock(&mut self, now: u64, memcg: usize, hold: u64) -> u64 {
-        let free_at = &mut self.memcgs[memcg].lock_free_ns;
-        let wait = free_at.saturating_sub(now);
-        *free_at = now + wait + hold;
+        let folios = (u64::from(self.tun.lock_hold) / self.haste.max(1)).max(MIN_LRU_BATCH);
+        let batch = folios * (self.costs.scan_ns + self.costs.move_ns);
+        let wait = self.memcgs[memcg].lock.take(
+            (self.clock_ns, now.saturating_sub(self.clock_ns)),
+            hold,
+            batch,
+        );
         self.spent.lock_wait_ns += wait;
         self.spent.lock_hold_ns += hold;
         wait + hold
+    }
+}
+
+/// An lru lock: the work of those who came, as of a moment of the machine's clock.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct LruLock {
+    at_ns: u64,
+    /// What has to be done before who comes next has its turn.
+    ahead_ns: u64,
+    /// What is left of longer holds beside that.
+    rest_ns: u64,
+}
+
+impl LruLock {
+    /// Takes it for `hold`, in batches of `batch`, `later` after the machine's clock shows `clock`.
+    /// Returns the time waited.
+    ///
+    /// Who reclaims is often ahead of the clock. What it holds then must not make those wait that are
+    /// not there yet, or each of them puts the next further off.
+    fn take(&mut self, (clock, later): (u64, u64), hold: u64, batch: u64) -> u64 {
+        self.pass(clock.saturating_sub(self.at_ns));
+        self.at_ns = self.at_ns.max(clock);
+        let mut then = *self;
+        then.pass(later);
+        let in_turn = then.rest_ns.min(hold + batch);
+        let first = hold.min(batch);
+        self.ahead_ns += in_turn + first;
+        self.rest_ns = self.rest_ns - in_turn + hold - first;
+        then.ahead_ns + in_turn
+    }
+
+    fn pass(&mut self, ns: u64) {
+        let ahead = ns.min(self.ahead_ns);
+        self.ahead_ns -= ahead;
+        self.rest_ns = self.rest_ns.saturating_sub(ns - ahead);
     }
 }
 
@@ -102,6 +149,35 @@ mod tests {
     fn batching_never_makes_moving_dearer() {
         let c = Costs::default();
         assert!(c.move_ns >= c.move_counter_ns && c.move_counter_ns >= c.move_bulk_ns);
+    }
+
+    #[test]
+    fn a_long_hold_lets_others_in_after_each_batch_and_takes_as_long_in_all() {
+        let mut lock = LruLock::default();
+        assert_eq!(lock.take((0, 0), 1000, 10), 0);
+        // Who comes while it is held waits for a batch and its turn, not for the whole.
+        assert_eq!(lock.take((5, 0), 1, 10), 5 + 11);
+        // Nothing is lost: the next long one waits for all that is left.
+        assert_eq!(lock.take((17, 0), 2000, 10), 1000 + 1 - 17);
+    }
+
+    #[test]
+    fn a_lock_that_is_wanted_all_the_time_is_never_held_twice() {
+        let (mut lock, mut end) = (LruLock::default(), 0);
+        for i in 0..100 {
+            end = end.max(i + lock.take((i, 0), 15, 20) + 15);
+        }
+        assert_eq!(end, 1500);
+    }
+
+    #[test]
+    fn who_is_ahead_of_the_clock_holds_no_lock_before_its_time() {
+        let mut lock = LruLock::default();
+        assert_eq!(lock.take((0, 5000), 10, 20), 0);
+        let wait = lock.take((1, 0), 10, 20);
+        assert!(wait <= 10, "{wait}");
+        // By the time the next one comes what was asked for is done.
+        assert_eq!(lock.take((0, 400), 10, 20), 0);
     }
 
     #[test]

@@ -48,15 +48,29 @@ pub struct Costs {
     /// Finding and reading the page-table entries of one folio: ten misses (record, reverse map and its
     /// lock, two of its tree, area, two levels of tables, entry, and back).
     pub rmap_ns: u64,
+    /// The same where the line of the entry was read for another folio just before: three misses (record,
+    /// reverse map, its lock).
+    pub rmap_near_ns: u64,
+    /// The same for every further process that maps the folio: six misses (area, process, two levels of
+    /// tables, lock of the last, entry).
+    pub rmap_more_ns: u64,
     /// A neighbour found accessed by the look around an entry.
     pub look_ns: u64,
     /// Reading one page-table entry in a walk. Measured: 0.8.
     pub walk_ns: u64,
     /// Promoting one folio in a walk. Measured: 12.
     pub promote_ns: u64,
-    /// Taking one folio out: the same walk again, its share of telling the processors, slot, frame.
+    /// Taking one mapped folio out: the same walk again, its share of telling the processors, frame.
     pub evict_ns: u64,
-    /// Submitting one page to a device. Kernel.
+    /// Taking one folio out of the page cache that nobody maps. Kernel: kswapd gets through 4 GB of clean
+    /// page cache a second, that is a microsecond a page with looking at it and taking it off its list.
+    pub drop_ns: u64,
+    /// Getting one page into swap beside all that: slot, swap cache, request, end of the write. Kernel:
+    /// eight processes of the swap-w-seq test write 3.7 to 4.2 GB/s to swap in memory ("mm, THP, swap:
+    /// check whether THP can be split firstly" and the series around it), 7.9 us a page, of which
+    /// faults, looking at it and taking it out are 3.5.
+    pub swap_out_ns: u64,
+    /// Submitting one page of a file to a device. Kernel.
     pub submit_ns: u64,
     /// Going to sleep and being woken again. Kernel.
     pub switch_ns: u64,
@@ -79,10 +93,14 @@ impl Default for Costs {
             move_counter_ns: 15,
             move_bulk_ns: 7,
             rmap_ns: 800,
+            rmap_near_ns: 240,
+            rmap_more_ns: 480,
             look_ns: 20,
             walk_ns: 1,
             promote_ns: 12,
             evict_ns: 1500,
+            drop_ns: 700,
+            swap_out_ns: 4400,
             submit_ns: 500,
             switch_ns: 1500,
         }

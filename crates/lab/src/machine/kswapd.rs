@@ -100,6 +100,7 @@ impl Machine {
         let mut sc = pass.scan(self.mem.tun.swappiness.0);
         self.mem.out.watch_zone = Some(pass.highest);
         self.mem.protect(None, false);
+        self.mem.clock_ns = self.now;
         let cost = self.mem.shrink(self.now, None, &mut sc);
         self.mem.out.watch_zone = None;
         self.mem.spent.kswapd_ns += cost;

@@ -25,6 +25,7 @@ use ebb_core::tunables::Tunables;
 use ebb_core::types::{Pfn, Vpn};
 
 use super::ahead::{STREAMS, Stream, WINDOW_FILE, Window};
+use super::charge::LruLock;
 use super::costs::Costs;
 use super::device::Device;
 use super::flusher::Flusher;
@@ -69,6 +70,8 @@ pub struct Region {
     pub recency: bool,
     /// Program text.
     pub exec: bool,
+    /// Processes that map it, each with page tables of its own.
+    pub processes: u32,
 }
 
 /// No timer of a scaled machine is shorter, about what a device takes: it would be time spent on asking.
@@ -107,7 +110,7 @@ pub struct Memcg {
     /// Pages it may have.
     pub limit: u64,
     pub(super) pagevec: Pagevec,
-    pub(super) lock_free_ns: u64,
+    pub(super) lock: LruLock,
     /// Folios waiting in its batch.
     pub(super) added: u64,
 }
@@ -141,6 +144,8 @@ pub struct Mem {
     pub costs: Costs,
     /// Time spent.
     pub spent: Spent,
+    /// The machine's clock, at the last fault or pass of kswapd.
+    pub(super) clock_ns: u64,
     /// Pages of files read ahead at most.
     pub read_ahead: u64,
     /// How much longer the lists of the machine that this one stands for are: see [`ebb_core::lru::Scan`].
@@ -180,10 +185,11 @@ pub struct Mem {
 }
 
 /// The counters that say what reclaim did.
-pub(super) const COUNTED: [Event; 13] = [
+pub(super) const COUNTED: [Event; 14] = [
     Event::PgScanKswapd,
     Event::PgScanDirect,
     Event::PgScanAnon,
+    Event::PgScanFile,
     Event::PgStealAnon,
     Event::PgStealFile,
     Event::PgRefill,
@@ -244,6 +250,7 @@ impl Mem {
             flusher: Flusher::default(),
             costs,
             spent: Spent::default(),
+            clock_ns: 0,
             read_ahead: WINDOW_FILE,
             lift: 0,
             haste: 1,
@@ -288,7 +295,7 @@ impl Mem {
         self.lru.online(Arc::clone(&lruvec));
         let pagevec = Pagevec::default();
         self.turns.push(0);
-        self.memcgs.push(Memcg { lruvec, limit, pagevec, lock_free_ns: 0, added: 0 });
+        self.memcgs.push(Memcg { lruvec, limit, pagevec, lock: LruLock::default(), added: 0 });
         id
     }
 
@@ -297,6 +304,7 @@ impl Mem {
         let space = self.spaces.create(MemcgId(memcg as u16 + 1));
         let mut at = 0;
         let mut ends = Vec::new();
+        self.out.mappings.add_space(regions);
         for r in regions.iter().filter(|r| r.pages > 0) {
             let mut area = Area::new(Vpn(at), Vpn(at + r.pages), r.backing);
             (area.recency, area.exec) = (r.recency, r.exec);
@@ -400,6 +408,7 @@ impl Mem {
         streams: &mut [Stream; STREAMS],
     ) -> Fault {
         self.stalls = false;
+        self.clock_ns = now;
         let fault = self.handle(now, space, page, access, streams);
         if let Some(pfn) = self.held.take() {
             self.out.release(pfn);

@@ -9,6 +9,7 @@
 //! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
 //! * `reclaim`: direct reclaim. `charge`: what it and insertion cost. `check`: conservation laws.
 //! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
+//! * `mappings`: who maps what, and what finding that out takes.
 //! * [`flusher`]: dirty file pages.
 //! * [`proactive`]: reclaim on command. [`pressure`]: time lost for want of memory.
 //! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
@@ -26,6 +27,7 @@ pub mod flusher;
 pub mod heat;
 pub mod histogram;
 pub mod kswapd;
+mod mappings;
 pub mod mem;
 pub mod outcome;
 pub mod outflow;

@@ -34,6 +34,8 @@ pub struct Outcome {
     pub elapsed_ns: u64,
     /// Operations done.
     pub ops: u64,
+    /// Touches while all threads worked, and how long that was: until the first of them had ended.
+    pub full: (u64, u64),
     /// Latencies by kind of operation.
     pub latency: [Histogram; KINDS],
     /// The engine's counters, by vmstat name.
@@ -56,6 +58,17 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// What was touched.
     pub trace: Trace,
+}
+
+impl Outcome {
+    /// Operations a second while all threads worked, by touches: operations that were only begun count in
+    /// part. What the slowest does alone at the end says little about a server.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        let (touches, ns) = self.full;
+        let part = touches as f64 / (self.touches as f64).max(1.0);
+        self.ops as f64 * part * 1e9 / (ns as f64).max(1.0)
+    }
 }
 
 /// Touches kept at most: what a curve of miss ratios needs, and no more memory than that.

@@ -8,7 +8,7 @@
 //! * I2: a folio is `WRITEBACK` exactly while it is gathered in `writes`, its entry is in `started`, or
 //!   its event is pending.
 
-use ebb_core::folio::LruType;
+use ebb_core::folio::{LruType, Word};
 use ebb_core::frame::{Frames, Gfp, NoHost, Order, Request};
 use ebb_core::lru::{Ctx, Evicted, Pageout, Shadow};
 use ebb_core::memcg::Memcgs;
@@ -20,6 +20,7 @@ use ebb_core::writeback::{FileId, PageCache, To, Writes};
 
 use super::costs::Costs;
 use super::device::Device;
+use super::mappings::Mappings;
 
 /// Slots of a device without a limit.
 const SLOTS_MAX: u64 = 1 << 31;
@@ -65,8 +66,9 @@ pub struct Outflow {
     pub freed: u64,
     /// Which CPU's sets frames go to.
     pub cpu: usize,
-    /// The cost of handing a page to a device.
-    pub submit_ns: u64,
+    /// Who maps what is taken out.
+    pub mappings: Mappings,
+    costs: Costs,
     /// Root reclaim stops when this zone, or one below it, is fine.
     pub watch_zone: Option<usize>,
     /// Where pages come and go, if somebody wants to know.
@@ -100,7 +102,8 @@ impl Outflow {
             spent_ns: 0,
             freed: 0,
             cpu: 0,
-            submit_ns: costs.submit_ns,
+            mappings: Mappings::new(costs),
+            costs: costs.clone(),
             watch_zone: None,
             heat: None,
             pinned: Vec::new(),
@@ -175,6 +178,13 @@ impl Outflow {
             self.started.extend(request.frames.iter().map(|&pfn| (done, pfn)));
         }
     }
+
+    /// A folio is taken out: what its entries and its record take.
+    fn spend(&mut self, cx: &Ctx, pfn: Pfn, ty: LruType, mapped: bool) {
+        let (mm, vpn) = cx.folios.owner(pfn);
+        let further = self.mappings.taken(ty, mapped, mm.0, vpn.0);
+        self.spent_ns += further + if mapped { self.costs.evict_ns } else { self.costs.drop_ns };
+    }
 }
 
 /// Where on the disk a page of a file lies.
@@ -187,13 +197,15 @@ impl Pageout for Outflow {
         if self.ready_ns[pfn.0 as usize] > self.now_ns {
             return Evicted::Busy;
         }
+        let mapped = cx.folios.word(pfn).has(Word::MAPPED);
         if ty == LruType::Anon && !self.stored.is_stored(cx, pfn) {
             if !self.swap.as_ref().is_some_and(Device::is_sync) {
                 if !self.writes.begin(cx, &mut self.cache, &mut self.stored, pfn) {
                     return Evicted::Young;
                 }
                 self.settle_pool();
-                self.spent_ns += self.submit_ns;
+                self.spend(cx, pfn, ty, mapped);
+                self.spent_ns += self.costs.swap_out_ns;
                 return Evicted::Writing;
             }
             if !self.stored.store(cx, pfn) {
@@ -215,12 +227,13 @@ impl Pageout for Outflow {
             cx.spaces.unmap(cx.folios, pfn, shadow.0);
             self.stored.leave(cx, pfn);
         }
+        self.spend(cx, pfn, ty, mapped);
         self.forget(cx, pfn);
         Evicted::Freed
     }
 
     fn write_file(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
-        self.spent_ns += self.submit_ns;
+        self.spent_ns += self.costs.submit_ns;
         self.writes.begin(cx, &mut self.cache, &mut self.stored, pfn)
     }
 

@@ -362,7 +362,7 @@ impl Machine {
                 thread.at = 0;
                 thread.program.fill(&mut thread.steps);
                 if thread.steps.is_empty() {
-                    self.end_thread(id);
+                    self.end_thread(id, t);
                     self.release(cpu, t);
                     self.now = t;
                     return;
@@ -508,17 +508,20 @@ impl Machine {
         self.outcome.kills += 1;
         for i in 0..self.threads.len() {
             if self.threads[i].home == home && !self.threads[i].ended {
-                self.end_thread(i);
+                self.end_thread(i, self.now);
             }
         }
         let pages = self.mem.pages_of(home);
         self.mem.free(t, home, 0, pages);
     }
 
-    fn end_thread(&mut self, id: usize) {
+    fn end_thread(&mut self, id: usize, t: u64) {
         self.does(id, Doing::Nothing);
         let thread = &mut self.threads[id];
         thread.ended = true;
+        if let Some(begun) = self.begun_ns.filter(|_| thread.measured && self.outcome.full.1 == 0) {
+            self.outcome.full = (self.outcome.touches, t - begun);
+        }
         self.ended += usize::from(thread.measured);
         if thread.measured && !self.starting.is_empty() {
             self.begin_if_all_here(self.now);
@@ -710,6 +713,9 @@ impl Machine {
         let mut out = std::mem::take(&mut self.outcome);
         out.elapsed_ns = now - self.begun_ns.unwrap_or(0);
         out.pressure = self.pressure.read(now, &self.names);
+        if out.full.0 == 0 {
+            out.full = (out.touches, out.elapsed_ns);
+        }
         let was = |name| before.counters.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1);
         out.counters = after.counters.iter().map(|&(n, v)| (n, v - was(n))).collect();
         out.spent = after.spent.since(&before.spent);

@@ -158,7 +158,7 @@ fn metrics(o: &Outcome) -> Metrics {
     };
     put("elapsed_s", seconds);
     put("ops", o.ops as f64);
-    put("ops_per_s", o.ops as f64 / seconds.max(1e-9));
+    put("ops_per_s", o.rate());
     for (kind, h) in KIND_NAMES.iter().zip(&o.latency).filter(|(_, h)| h.count() > 0) {
         put(&format!("{kind}_mean_us"), h.mean() / 1000.0);
         for (name, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {

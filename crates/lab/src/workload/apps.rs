@@ -56,7 +56,8 @@ impl Apps {
         let anon = (place.pages(self.anon) / n).max(8);
         let files = (place.pages(self.files) / n).max(4);
         let shared = place.pages(self.shared).max(4);
-        let region = |pages, backing, exec| Region { pages, backing, recency: true, exec };
+        let region =
+            |pages, backing, exec| Region { pages, backing, recency: true, exec, processes: 1 };
         let text = plan.space(place.memcg, vec![region(shared, Backing::File, true)]);
         let spaces: Vec<u16> = (0..n)
             .map(|_| {

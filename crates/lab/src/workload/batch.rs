@@ -52,7 +52,8 @@ impl Batch {
         let all = jobs * tasks;
         let heap = (place.pages(self.heap) / all).max(4);
         let split = (place.pages(self.input) / all).max(4);
-        let region = |pages, backing| Region { pages, backing, recency: true, exec: false };
+        let region =
+            |pages, backing| Region { pages, backing, recency: true, exec: false, processes: 1 };
         let group = plan.group();
         for job in 0..jobs {
             let own = plan.space(place.memcg, vec![region(heap * tasks, Backing::Anon)]);

@@ -50,7 +50,13 @@ impl Build {
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
         let (text, headers) = (place.pages(self.text), place.pages(self.headers));
         let (sources, own) = (place.pages(self.sources), place.pages(self.memory));
-        let file = |pages, exec| Region { pages, backing: Backing::File, recency: true, exec };
+        let file = |pages, exec| Region {
+            pages,
+            backing: Backing::File,
+            recency: true,
+            exec,
+            processes: 1,
+        };
         let shared = vec![
             file(text, true),
             file(headers, false),
@@ -60,8 +66,13 @@ impl Build {
         let files = plan.space(place.memcg, shared);
         for job in 0..u64::from(self.jobs) {
             // Programs differ in size by a half.
-            let anon =
-                Region { pages: own + own / 2, backing: Backing::Anon, recency: true, exec: false };
+            let anon = Region {
+                pages: own + own / 2,
+                backing: Backing::Anon,
+                recency: true,
+                exec: false,
+                processes: 1,
+            };
             let space = plan.space(place.memcg, vec![anon]);
             let first = u64::from(self.programs) * job / u64::from(self.jobs);
             let last = u64::from(self.programs) * (job + 1) / u64::from(self.jobs);

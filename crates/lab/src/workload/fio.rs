@@ -46,8 +46,13 @@ impl Fio {
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
         let jobs = u64::from(self.jobs);
         let pages = (place.pages(self.data) / jobs).max(4);
-        let region =
-            Region { pages: pages * jobs, backing: Backing::File, recency: true, exec: false };
+        let region = Region {
+            pages: pages * jobs,
+            backing: Backing::File,
+            recency: true,
+            exec: false,
+            processes: 1,
+        };
         let space = plan.space(place.memcg, vec![region]);
         for job in 0..jobs {
             let worker = Worker {

@@ -64,7 +64,13 @@ impl KeyValue {
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
         let pages = place.pages(self.data) / u64::from(self.processes);
         let index = (pages as f64 * self.index).ceil() as u64;
-        let region = |pages| Region { pages, backing: Backing::Anon, recency: true, exec: false };
+        let region = |pages| Region {
+            pages,
+            backing: Backing::Anon,
+            recency: true,
+            exec: false,
+            processes: 1,
+        };
         let threads = u64::from(self.threads);
         let items = pages * 4096 / u64::from(self.item_bytes);
         for process in 0..u64::from(self.processes) {

@@ -67,7 +67,8 @@ impl Simoop {
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
         let data = place.pages(self.data).max(u64::from(self.chunk) * 2);
         let area = place.pages(self.area).max(2);
-        let region = |pages, backing| Region { pages, backing, recency: true, exec: false };
+        let region =
+            |pages, backing| Region { pages, backing, recency: true, exec: false, processes: 1 };
         let files = plan.space(place.memcg, vec![region(data, Backing::File)]);
         let kinds = [(0, self.readers), (1, self.writers), (2, self.allocators)];
         for (kind, threads) in kinds {

@@ -80,9 +80,12 @@ impl Tpcc {
         let (data, pool) = (share(self.data), share(self.pool));
         let connection = place.pages(self.connection).max(2);
         let backing = if self.shared { Backing::Shmem } else { Backing::Anon };
-        let region = |pages, backing| Region { pages, backing, recency: true, exec: false };
-        let regions =
-            vec![region(pool * users, backing), region(connection * users, Backing::Anon)];
+        let region =
+            |pages, backing| Region { pages, backing, recency: true, exec: false, processes: 1 };
+        // One process for each user maps shared buffers.
+        let processes = if self.shared { self.users } else { 1 };
+        let shared = |pages| Region { processes, ..region(pages, backing) };
+        let regions = vec![shared(pool * users), region(connection * users, Backing::Anon)];
         let server = plan.space(place.memcg, regions);
         let files = plan.space(place.memcg, vec![region(data * users, Backing::File)]);
         let each = |ratio: f64| {

@@ -93,8 +93,20 @@ impl Ycsb {
         let (data, cache) = (share(self.data).max(8 * block), share(self.cache));
         let cache = if self.cache > 0.0 { cache.max(block) } else { 0 };
         let heap = place.pages(self.heap).max(1);
-        let anon = |pages| Region { pages, backing: Backing::Anon, recency: true, exec: false };
-        let file = |pages| Region { pages, backing: Backing::File, recency: true, exec: false };
+        let anon = |pages| Region {
+            pages,
+            backing: Backing::Anon,
+            recency: true,
+            exec: false,
+            processes: 1,
+        };
+        let file = |pages| Region {
+            pages,
+            backing: Backing::File,
+            recency: true,
+            exec: false,
+            processes: 1,
+        };
         let log = place.pages(4.0);
         let engine = plan.space(place.memcg, vec![anon(heap), anon((cache * threads).max(1))]);
         let files = plan.space(place.memcg, vec![file(data * threads), file(log)]);

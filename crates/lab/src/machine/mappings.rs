@@ -1,0 +1,150 @@
+//! What it takes to find the entries of folios: by how many processes they are mapped, if at all, and
+//! whether their entries lie beside others that were just read.
+//!
+//! The engine says how many folios it looked up, not which. Those that it takes out are seen here one
+//! by one; what finding them took on average stands for all of their type.
+//!
+//! Invariant
+//! * I1: the mean of a type is that of the last pass in which a folio of it was taken out, or of the
+//!   dearest region that there is if none was.
+
+use ebb_core::folio::LruType;
+use ebb_core::space::Backing;
+
+use super::costs::Costs;
+use super::mem::Region;
+
+/// Lines of entries that a processor remembers.
+const LINES: usize = 64;
+/// Entries in one line: 64 bytes.
+const LINE_ENTRIES: u64 = 8;
+
+/// Folios of a type that were taken out, and what finding them took.
+#[derive(Clone, Copy, Default, Debug)]
+struct Taken {
+    folios: u64,
+    walk_ns: u64,
+}
+
+/// What finding entries takes.
+#[derive(Debug)]
+pub struct Mappings {
+    /// By space: where each region ends, and how many processes map it.
+    spaces: Vec<Vec<(u64, u32)>>,
+    now: [Taken; 2],
+    mean_ns: [u64; 2],
+    lines: [(u32, u64); LINES],
+    next: usize,
+    near_ns: u64,
+    one_ns: u64,
+    more_ns: u64,
+}
+
+impl Mappings {
+    /// None yet.
+    #[must_use]
+    pub fn new(costs: &Costs) -> Self {
+        Self {
+            spaces: Vec::new(),
+            now: [Taken::default(); 2],
+            mean_ns: [0; 2],
+            lines: [(u32::MAX, 0); LINES],
+            next: 0,
+            near_ns: costs.rmap_near_ns,
+            one_ns: costs.rmap_ns,
+            more_ns: costs.rmap_more_ns,
+        }
+    }
+
+    /// A space with these regions was made; it is the next one.
+    pub fn add_space(&mut self, regions: &[Region]) {
+        let mut end = 0;
+        let mut ends = Vec::new();
+        for r in regions.iter().filter(|r| r.pages > 0) {
+            end += r.pages;
+            ends.push((end, r.processes));
+            let ty = usize::from(r.backing == Backing::File);
+            let ns = self.one_ns + self.further_ns(r.processes);
+            self.mean_ns[ty] = self.mean_ns[ty].max(ns);
+        }
+        self.spaces.push(ends);
+    }
+
+    fn further_ns(&self, processes: u32) -> u64 {
+        u64::from(processes.saturating_sub(1)) * self.more_ns
+    }
+
+    /// A folio is taken out. Returns what it takes to find its entries beyond the first process's.
+    pub fn taken(&mut self, ty: LruType, mapped: bool, space: u32, page: u64) -> u64 {
+        let taken = &mut self.now[ty.index()];
+        taken.folios += 1;
+        if !mapped {
+            return 0;
+        }
+        let regions = &self.spaces[space as usize];
+        let region = regions.partition_point(|&(end, _)| end <= page).min(regions.len() - 1);
+        let further = u64::from(regions[region].1.saturating_sub(1)) * self.more_ns;
+        let line = (space, page / LINE_ENTRIES);
+        let first = if self.lines.contains(&line) {
+            self.near_ns
+        } else {
+            self.lines[self.next] = line;
+            self.next = (self.next + 1) % LINES;
+            self.one_ns
+        };
+        taken.walk_ns += first + further;
+        further
+    }
+
+    /// What finding one folio of each type took on average.
+    pub fn mean_ns(&mut self) -> [u64; 2] {
+        for (mean, now) in self.mean_ns.iter_mut().zip(&mut self.now) {
+            if now.folios > 0 {
+                *mean = now.walk_ns / now.folios;
+            }
+            *now = Taken::default();
+        }
+        self.mean_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_regions() -> (Mappings, Costs) {
+        let costs = Costs::default();
+        let mut m = Mappings::new(&costs);
+        let region = |pages, processes| Region {
+            pages,
+            backing: Backing::Shmem,
+            recency: true,
+            exec: false,
+            processes,
+        };
+        m.add_space(&[region(100, 10), region(100, 1)]);
+        (m, costs)
+    }
+
+    #[test]
+    fn every_process_that_maps_a_folio_is_a_walk() {
+        let (mut m, c) = two_regions();
+        assert_eq!(m.mean_ns()[0], c.rmap_ns + 9 * c.rmap_more_ns, "the dearest, to begin with");
+        assert_eq!(m.taken(LruType::Anon, true, 0, 5), 9 * c.rmap_more_ns);
+        assert_eq!(m.mean_ns()[0], c.rmap_ns + 9 * c.rmap_more_ns);
+        assert_eq!(m.taken(LruType::Anon, true, 0, 150), 0);
+        assert_eq!(m.mean_ns()[0], c.rmap_ns);
+        assert_eq!(m.mean_ns()[0], c.rmap_ns, "nothing new is known");
+    }
+
+    #[test]
+    fn entries_in_a_line_that_was_read_are_near_and_unmapped_folios_have_none() {
+        let (mut m, c) = two_regions();
+        (104..112).for_each(|page| {
+            m.taken(LruType::Anon, true, 0, page);
+        });
+        assert_eq!(m.mean_ns()[0], (c.rmap_ns + 7 * c.rmap_near_ns) / 8);
+        m.taken(LruType::File, false, 0, 120);
+        assert_eq!(m.mean_ns()[1], 0);
+    }
+}
