@@ -58,7 +58,8 @@ impl Apps {
         let shared = place.pages(self.shared).max(4);
         let region =
             |pages, backing, exec| Region { pages, backing, recency: true, exec, processes: 1 };
-        let text = plan.space(place.memcg, vec![region(shared, Backing::File, true)]);
+        let everywhere = Region { processes: self.apps, ..region(shared, Backing::File, true) };
+        let text = plan.space(place.memcg, vec![everywhere]);
         let spaces: Vec<u16> = (0..n)
             .map(|_| {
                 let own =
