@@ -14,23 +14,27 @@ fn stdout(arguments: &[&str]) -> String {
 fn tuning_finds_the_faster_drive_and_tries_it_where_it_did_not_look() {
     // What is searched for is known beforehand: a drive ten times as fast.
     let over = "machine.swap.read_us=400,40";
-    let text = stdout(&[
-        "tune",
-        SMALL,
-        "--maximise",
-        "ops_per_s",
-        "--over",
-        over,
-        "--seeds",
-        "2",
-        "--check",
-        SMALL,
-    ]);
+    // Held out: one that misses as well, and one that fits and has no use for any drive.
+    let held_out = |name: &str, data: &str| {
+        let text = std::fs::read_to_string(SMALL).unwrap();
+        let path = format!("{}/{name}.toml", env!("CARGO_TARGET_TMPDIR"));
+        let changed = text.replace("data = 1.5", data);
+        assert_ne!(changed, text);
+        std::fs::write(&path, changed).unwrap();
+        path
+    };
+    let (larger, fits) = (held_out("larger", "data = 1.9"), held_out("fits", "data = 0.5"));
+    let check = format!("{SMALL},{larger},{fits}");
+    let tune = ["tune", SMALL, "--maximise", "ops_per_s", "--over", over, "--seeds", "2"];
+    let text = stdout(&[&tune[..], &["--check", &check]].concat());
     let lines: Vec<&str> = text.lines().collect();
     assert!(lines[0].ends_with("(2 seeds each)"), "{text}");
     assert_eq!(lines[1], "best: machine.swap.read_us=40");
-    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!(lines.len(), 5, "{text}");
     assert!(lines[2].contains(" better (seeds not tuned on)"), "{text}");
+    assert!(lines[3].contains(&larger) && lines[3].ends_with(" better (not tuned on)"), "{text}");
+    let same = " no significant difference (not tuned on)";
+    assert!(lines[4].contains(&fits) && lines[4].ends_with(same), "{text}");
 }
 
 #[test]

@@ -112,8 +112,8 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
         bail!("expected --minimise or --maximise");
     };
     // Told here rather than after the search.
-    let checked: Vec<&str> =
-        args.check.split(',').map(str::trim).filter(|n| !n.is_empty()).collect();
+    let held_out = |n: &&str| !n.is_empty() && *n != args.scenario;
+    let checked: Vec<&str> = args.check.split(',').map(str::trim).filter(held_out).collect();
     for name in &checked {
         source(name)?;
     }
