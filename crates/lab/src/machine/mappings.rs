@@ -99,8 +99,8 @@ impl Mappings {
     /// What finding one folio of each type took on average.
     pub fn mean_ns(&mut self) -> [u64; 2] {
         for (mean, now) in self.mean_ns.iter_mut().zip(&mut self.now) {
-            if now.folios > 0 {
-                *mean = now.walk_ns / now.folios;
+            if let Some(ns) = now.walk_ns.checked_div(now.folios) {
+                *mean = ns;
             }
             *now = Taken::default();
         }
