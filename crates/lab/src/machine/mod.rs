@@ -6,7 +6,8 @@
 //! memory does is the engine of `ebb_core`, unchanged; what that costs is in [`costs`].
 //!
 //! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim.
-//! * [`mem`]: address spaces, faults, reclaim. [`outflow`]: frames, charges, swap.
+//! * `steps`: what threads do that is rare. `measure`: what is noted of a run.
+//! * [`mem`]: address spaces, touches; `fault`: faults. [`outflow`]: frames, charges, swap.
 //! * `reclaim`: direct reclaim. `charge`: what it and insertion cost. `check`: conservation laws.
 //! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
 //! * `mappings`: who maps what, and what finding that out takes.
@@ -23,11 +24,13 @@ mod charge;
 mod check;
 pub mod costs;
 pub mod device;
+mod fault;
 pub mod flusher;
 pub mod heat;
 pub mod histogram;
 pub mod kswapd;
 mod mappings;
+mod measure;
 pub mod mem;
 pub mod outcome;
 pub mod outflow;
@@ -36,6 +39,7 @@ pub mod proactive;
 mod reclaim;
 pub mod sched;
 pub mod spent;
+mod steps;
 mod swapin;
 
 pub use costs::Costs;

@@ -15,8 +15,8 @@ use ebb_core::types::Pfn;
 use super::Access;
 use super::ahead::{STREAMS, Stream};
 use super::kswapd::Kswapd;
-use super::mem::{Fault, Mem};
-use super::outcome::{Outcome, Sample};
+use super::mem::Mem;
+use super::outcome::Outcome;
 use super::pressure::{Doing, Pressure};
 use super::proactive::Command;
 use crate::workload::{KINDS, Program, Step};
@@ -26,7 +26,7 @@ pub const SLICE_NS: u64 = 50_000;
 /// How long a thread keeps a CPU that others wait for.
 const QUANTUM_NS: u64 = 1_000_000;
 /// Looks at the machine that are kept.
-const SAMPLES_MAX: usize = 240;
+pub(super) const SAMPLES_MAX: usize = 240;
 /// How long the flusher rests between two batches.
 const FLUSH_PAUSE_NS: u64 = 1_000_000;
 /// A run that takes longer than this in virtual time has gone wrong.
@@ -52,57 +52,57 @@ pub(super) enum Event {
     Stop,
 }
 
-struct Thread {
-    program: Box<dyn Program>,
-    steps: Vec<Step>,
-    at: usize,
-    streams: [Stream; STREAMS],
-    op_start_ns: u64,
-    ran_ns: u64,
-    measured: bool,
-    ended: bool,
+pub(super) struct Thread {
+    pub(super) program: Box<dyn Program>,
+    pub(super) steps: Vec<Step>,
+    pub(super) at: usize,
+    pub(super) streams: [Stream; STREAMS],
+    pub(super) op_start_ns: u64,
+    pub(super) ran_ns: u64,
+    pub(super) measured: bool,
+    pub(super) ended: bool,
     /// The space that dies with it when memory runs out.
-    home: usize,
+    pub(super) home: usize,
     /// What it waits for, if it does.
-    waits_for: &'static str,
-    doing: Doing,
+    pub(super) waits_for: &'static str,
+    pub(super) doing: Doing,
     /// When it last began to reclaim.
-    reclaims: u64,
+    pub(super) reclaims: u64,
 }
 
 /// Since when no measured thread has got on.
 #[derive(Clone, Copy, Default)]
-struct Quiet {
-    since_ns: u64,
-    events: u64,
+pub(super) struct Quiet {
+    pub(super) since_ns: u64,
+    pub(super) events: u64,
 }
 
 /// The machine.
 pub struct Machine {
     /// Its memory.
     pub mem: Mem,
-    heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    asked: u64,
+    pub(super) heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    pub(super) asked: u64,
     pub(super) now: u64,
-    idle: Vec<(u64, usize)>,
-    queue: VecDeque<usize>,
-    threads: Vec<Thread>,
-    barriers: Vec<(u64, Vec<usize>)>,
-    starting: Vec<usize>,
-    measured: usize,
-    ended: usize,
+    pub(super) idle: Vec<(u64, usize)>,
+    pub(super) queue: VecDeque<usize>,
+    pub(super) threads: Vec<Thread>,
+    pub(super) barriers: Vec<(u64, Vec<usize>)>,
+    pub(super) starting: Vec<usize>,
+    pub(super) measured: usize,
+    pub(super) ended: usize,
     pub(super) kswapd: Kswapd,
-    begun_ns: Option<u64>,
-    before: Outcome,
-    outcome: Outcome,
-    flush_at: u64,
-    flush_turn: u64,
-    sample_ns: u64,
-    limit_ns: u64,
-    stopped: bool,
-    quiet: Quiet,
-    pressure: Pressure,
-    names: Vec<String>,
+    pub(super) begun_ns: Option<u64>,
+    pub(super) before: Outcome,
+    pub(super) outcome: Outcome,
+    pub(super) flush_at: u64,
+    pub(super) flush_turn: u64,
+    pub(super) sample_ns: u64,
+    pub(super) limit_ns: u64,
+    pub(super) stopped: bool,
+    pub(super) quiet: Quiet,
+    pub(super) pressure: Pressure,
+    pub(super) names: Vec<String>,
     pub(super) commands: Vec<Command>,
 }
 
@@ -145,7 +145,7 @@ impl Machine {
     }
 
     /// A thread does something else from now on.
-    fn does(&mut self, id: usize, doing: Doing) {
+    pub(super) fn does(&mut self, id: usize, doing: Doing) {
         let was = std::mem::replace(&mut self.threads[id].doing, doing);
         if was != doing {
             let memcg = self.mem.memcg_of(self.threads[id].home);
@@ -259,7 +259,7 @@ impl Machine {
     }
 
     /// A thread got on.
-    fn moves(&mut self, id: usize) {
+    pub(super) fn moves(&mut self, id: usize) {
         let thread = &mut self.threads[id];
         thread.waits_for = "that run";
         if thread.measured {
@@ -268,7 +268,7 @@ impl Machine {
     }
 
     /// Turns what memory did into events.
-    fn after(&mut self) {
+    pub(super) fn after(&mut self) {
         if !self.mem.out.started.is_empty() {
             for (done, pfn) in std::mem::take(&mut self.mem.out.started) {
                 self.ask(done, Event::WriteDone(pfn.0));
@@ -298,7 +298,7 @@ impl Machine {
         }
     }
 
-    fn wake(&mut self, thread: usize) {
+    pub(super) fn wake(&mut self, thread: usize) {
         if self.threads[thread].ended {
             return;
         }
@@ -317,7 +317,7 @@ impl Machine {
     }
 
     /// A CPU is free from `at` on.
-    fn release(&mut self, cpu: usize, at: u64) {
+    pub(super) fn release(&mut self, cpu: usize, at: u64) {
         while let Some(thread) = self.queue.pop_front() {
             if !self.threads[thread].ended {
                 let switch = self.mem.costs.switch_ns;
@@ -330,7 +330,7 @@ impl Machine {
     }
 
     /// The thread waits until `until`, having worked until `at`.
-    fn block(&mut self, cpu: usize, thread: usize, at: u64, until: u64) {
+    pub(super) fn block(&mut self, cpu: usize, thread: usize, at: u64, until: u64) {
         let stalls = std::mem::take(&mut self.mem.stalls);
         self.threads[thread].reclaims = u64::MAX;
         self.does(thread, if stalls { Doing::Stalls } else { Doing::Nothing });
@@ -438,7 +438,7 @@ impl Machine {
     }
 
     /// Whether something else comes before `t`.
-    fn ahead(&self, t: u64) -> bool {
+    pub(super) fn ahead(&self, t: u64) -> bool {
         self.heap.peek().is_some_and(|Reverse((time, ..))| *time < t)
     }
 
@@ -454,280 +454,21 @@ impl Machine {
         false
     }
 
-    /// Handles a page that is not there. The time after it, or none if the thread has to wait.
-    fn fault(
-        &mut self,
-        cpu: usize,
-        id: usize,
-        t: u64,
-        space: usize,
-        page: u64,
-        access: Access,
-    ) -> Option<u64> {
-        self.now = t;
-        let thread = &mut self.threads[id];
-        let before = self.mem.spent.direct_ns;
-        let fault = self.mem.fault(t, space, page, access, &mut thread.streams);
-        let reclaimed = self.mem.spent.direct_ns - before;
-        self.after();
-        if reclaimed > 0 && matches!(fault, Fault::Done(_)) {
-            self.threads[id].reclaims = t;
-            self.does(id, Doing::Stalls);
-            self.ask(t + reclaimed, Event::Reclaimed(id, t));
-        }
-        match fault {
-            Fault::Done(cost) => {
-                self.outcome.trace.note(space, page);
-                self.threads[id].at += 1;
-                self.outcome.touches += 1;
-                Some(t + cost)
-            }
-            Fault::Wait { until_ns, cost_ns } => {
-                self.threads[id].waits_for = "for a page or for room";
-                self.block(cpu, id, t + cost_ns, until_ns);
-                None
-            }
-            Fault::NoMemory(cost) => {
-                self.kill(id, t + cost);
-                self.block(cpu, id, t + cost, t + cost);
-                None
-            }
-        }
-    }
-
-    /// Kills the process that has the most memory, of those that share a memcg with a thread, and frees
-    /// its memory.
-    fn kill(&mut self, id: usize, t: u64) {
-        let memcg = self.mem.memcg_of(self.threads[id].home);
-        let homes = self.threads.iter().filter(|t| !t.ended).map(|t| t.home);
-        let near = homes.filter(|&home| self.mem.memcg_of(home) == memcg);
-        // Of equals the first.
-        let Some(home) = near.min_by_key(|&h| (std::cmp::Reverse(self.mem.holds(h)), h)) else {
-            return;
-        };
-        self.outcome.kills += 1;
-        for i in 0..self.threads.len() {
-            if self.threads[i].home == home && !self.threads[i].ended {
-                self.end_thread(i, self.now);
-            }
-        }
-        let pages = self.mem.pages_of(home);
-        self.mem.free(t, home, 0, pages);
-    }
-
-    fn end_thread(&mut self, id: usize, t: u64) {
-        self.does(id, Doing::Nothing);
-        let thread = &mut self.threads[id];
-        thread.ended = true;
-        if let Some(begun) = self.begun_ns.filter(|_| thread.measured && self.outcome.full.1 == 0) {
-            self.outcome.full = (self.outcome.touches, t - begun);
-        }
-        self.ended += usize::from(thread.measured);
-        if thread.measured && !self.starting.is_empty() {
-            self.begin_if_all_here(self.now);
-        }
-    }
-
-    /// Steps other than touches and computing.
-    fn rare(&mut self, cpu: usize, id: usize, t: u64, step: Step) -> Option<u64> {
-        self.now = t;
-        match step {
-            Step::Sleep(ns) => {
-                self.threads[id].waits_for = "asleep";
-                self.block(cpu, id, t, t + ns);
-                self.threads[id].op_start_ns = t + ns;
-                None
-            }
-            // Only those in the background come late.
-            Step::Start if self.begun_ns.is_some() => Some(t),
-            Step::Start => {
-                self.threads[id].waits_for = "at the start";
-                self.does(id, Doing::Nothing);
-                self.starting.push(id);
-                self.release(cpu, t);
-                self.begin_if_all_here(t);
-                None
-            }
-            Step::Barrier { group, parties } => {
-                let group = usize::from(group);
-                self.threads[id].waits_for = "at a barrier";
-                self.does(id, Doing::Nothing);
-                if self.barriers.len() <= group {
-                    self.barriers.resize(group + 1, (0, Vec::new()));
-                }
-                self.barriers[group].1.push(id);
-                self.release(cpu, t);
-                if self.barriers[group].1.len() >= usize::from(parties) {
-                    for thread in std::mem::take(&mut self.barriers[group].1) {
-                        self.threads[thread].op_start_ns = t;
-                        self.ask(t, Event::Wake(thread));
-                    }
-                }
-                None
-            }
-            Step::Free { space, page, pages } => {
-                let (page, pages) = (u64::from(page), u64::from(pages));
-                Some(t + self.mem.free(t, usize::from(space), page, pages))
-            }
-            Step::Sync { space } => {
-                let done = self.mem.flush(t, Some(usize::from(space)));
-                self.after();
-                if done > t {
-                    self.threads[id].waits_for = "for a sync";
-                    self.block(cpu, id, t, done);
-                    return None;
-                }
-                Some(t)
-            }
-            Step::Direct { pages, write } => {
-                let place = self.mem.direct_at();
-                let done = self.mem.disk.submit(t, write, place, u64::from(pages));
-                if write || done == t {
-                    // Written behind: nobody waits for it.
-                    return Some(t + self.mem.costs.submit_ns);
-                }
-                self.threads[id].waits_for = "for a transfer";
-                self.block(cpu, id, t + self.mem.costs.submit_ns, done);
-                None
-            }
-            Step::Ahead { page, space, pages } => {
-                let stream = Stream::request(usize::from(space), u64::from(page), pages);
-                let streams = &mut self.threads[id].streams;
-                streams.rotate_right(1);
-                streams[0] = stream;
-                Some(t)
-            }
-            Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
-        }
-    }
-
-    /// Measuring begins when the last measured thread that lives has come to the start.
-    fn begin_if_all_here(&mut self, t: u64) {
-        let here = self.starting.iter().filter(|&&id| self.threads[id].measured).count();
-        if self.begun_ns.is_some() || here + self.ended < self.measured {
-            return;
-        }
-        self.begun_ns = Some(t);
-        self.before = self.snapshot();
-        self.outcome.ops = 0;
-        self.outcome.touches = 0;
-        for thread in std::mem::take(&mut self.starting) {
-            self.threads[thread].op_start_ns = t;
-            self.ask(t, Event::Wake(thread));
-        }
-        if self.sample_ns > 0 {
-            let lengths = (0..self.mem.list.len()).map(|space| self.mem.pages_of(space));
-            self.outcome.trace.begin();
-            self.mem.out.heat = Some(Box::new(super::heat::Heat::new(lengths)));
-            self.ask(t, Event::Sample);
-        }
-        self.begin_commands(t);
-        if self.limit_ns > 0 {
-            self.ask(t + self.limit_ns, Event::Stop);
-        }
-    }
-
     /// Has the flusher look after `wait`, and not when it was going to.
-    fn flush_soon(&mut self, wait: u64) {
+    pub(super) fn flush_soon(&mut self, wait: u64) {
         self.mem.flusher.awake = true;
         self.flush_at = self.now + wait;
         self.flush_turn += 1;
         self.ask(self.flush_at, Event::Flusher(self.flush_turn));
     }
 
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         self.mem.flush(self.now, None);
         self.mem.flusher.awake = false;
         if self.mem.flusher_needed() {
             let pause = self.mem.timer(FLUSH_PAUSE_NS);
             self.flush_soon(pause.max(self.mem.flusher.busy_ns(self.now)));
         }
-    }
-
-    fn snapshot(&self) -> Outcome {
-        let counters = ebb_core::observe::vmstat::Event::ALL;
-        let (moved, requests) =
-            self.mem.out.swap.as_ref().map_or(([0; 2], [0; 2]), |d| (d.moved, d.requests));
-        Outcome {
-            counters: counters.iter().map(|&e| (e.name(), self.mem.stat.get(e))).collect(),
-            spent: self.mem.spent,
-            kswapd: self.kswapd_stats(),
-            moved: [moved, self.mem.disk.moved],
-            requests: [requests, self.mem.disk.requests],
-            ..Outcome::default()
-        }
-    }
-
-    fn sample(&mut self) {
-        use ebb_core::folio::LruType;
-        let Some(begun) = self.begun_ns else { return };
-        let spent = self.mem.spent;
-        let count = |e| self.mem.stat.get(e);
-        let refault = [
-            ebb_core::observe::vmstat::Event::WorkingsetRefaultAnon,
-            ebb_core::observe::vmstat::Event::WorkingsetRefaultFile,
-        ];
-        let g = self.mem.memcgs[0].lruvec.generations();
-        let first = g.min_seq(LruType::Anon).min(g.min_seq(LruType::File));
-        let generations = (first..=g.max_seq()).map(|seq| {
-            let age = (self.now / 1_000_000).saturating_sub(g.born_ms(seq));
-            (seq, age, g.pages(seq, LruType::Anon), g.pages(seq, LruType::File))
-        });
-        let sample = Sample {
-            time_ns: self.now - begun,
-            ops: self.outcome.ops,
-            refaults: refault.map(count),
-            reclaim_ns: [spent.direct_ns, spent.kswapd_ns],
-            free: self.mem.free_pages(),
-            tiers: std::array::from_fn(|tier| g.tiers().refaults(LruType::File, tier)),
-            generations: generations.collect(),
-            heat: self.mem.out.heat.as_mut().map(|h| h.take()).unwrap_or_default(),
-        };
-        self.outcome.samples.push(sample);
-        if self.outcome.samples.len() >= SAMPLES_MAX {
-            self.thin_out();
-        }
-        self.ask(self.now + self.sample_ns, Event::Sample);
-    }
-
-    /// Halves the number of looks, and looks half as often from now on.
-    fn thin_out(&mut self) {
-        let samples = std::mem::take(&mut self.outcome.samples);
-        let mut pairs = samples.into_iter();
-        while let Some(first) = pairs.next() {
-            let Some(mut second) = pairs.next() else {
-                self.outcome.samples.push(first);
-                break;
-            };
-            for (sum, row) in second.heat.iter_mut().zip(&first.heat) {
-                sum.iter_mut().zip(row).for_each(|(s, n)| *s += n);
-            }
-            self.outcome.samples.push(second);
-        }
-        self.sample_ns *= 2;
-    }
-
-    fn close(&mut self, now: u64) -> Outcome {
-        let after = self.snapshot();
-        let before = std::mem::take(&mut self.before);
-        let mut out = std::mem::take(&mut self.outcome);
-        out.elapsed_ns = now - self.begun_ns.unwrap_or(0);
-        out.pressure = self.pressure.read(now, &self.names);
-        if out.full.0 == 0 {
-            out.full = (out.touches, out.elapsed_ns);
-        }
-        let was = |name| before.counters.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1);
-        out.counters = after.counters.iter().map(|&(n, v)| (n, v - was(n))).collect();
-        out.spent = after.spent.since(&before.spent);
-        out.kswapd = after.kswapd.since(&before.kswapd);
-        for (i, row) in after.moved.iter().enumerate() {
-            out.moved[i] = [row[0] - before.moved[i][0], row[1] - before.moved[i][1]];
-        }
-        for (i, row) in after.requests.iter().enumerate() {
-            let was = before.requests[i];
-            out.requests[i] = [row[0] - was[0], row[1] - was[1]];
-        }
-        out
     }
 }
 

@@ -1,0 +1,326 @@
+//! Faults: a page that is not there gets a frame, and its content if it had any.
+//!
+//! Room is made first, then whole windows are put into frames and read together. Who waits, and for what,
+//! is the scheduler's business; what each step costs is returned.
+
+use std::sync::Arc;
+
+use ebb_core::folio::{LruType, MemcgId, Word};
+use ebb_core::lru::{Ctx, Shadow};
+use ebb_core::memcg::Charged;
+use ebb_core::observe::vmstat::Event;
+use ebb_core::space::{Backing, Pte};
+use ebb_core::types::{Pfn, Vpn};
+
+use super::ahead::{STREAMS, Stream, Window};
+use super::device::Device;
+use super::mem::{Access, Fault, Mem, Region, cx};
+
+impl Mem {
+    /// Makes a page that [`touch`](Self::touch) did not find available.
+    pub fn fault(
+        &mut self,
+        now: u64,
+        space: usize,
+        page: u64,
+        access: Access,
+        streams: &mut [Stream; STREAMS],
+    ) -> Fault {
+        self.stalls = false;
+        self.clock_ns = now;
+        let fault = self.handle(now, space, page, access, streams);
+        if let Some(pfn) = self.held.take() {
+            self.out.release(pfn);
+        }
+        self.hold_above_high(now, self.owner[space], fault)
+    }
+
+    fn handle(
+        &mut self,
+        now: u64,
+        space: usize,
+        page: u64,
+        access: Access,
+        streams: &mut [Stream; STREAMS],
+    ) -> Fault {
+        let costs = self.costs.clone();
+        let entry = if access.mapped() { costs.fault_ns } else { costs.fd_ns };
+        let tree = Arc::clone(&self.list[space]);
+        let place = tree.tree().place(Vpn(page));
+        let pte = place.get();
+        if pte.present() {
+            let ready = self.out.ready_ns[pte.pfn().0 as usize];
+            if ready > now {
+                self.stalls = self.folios.word(pte.pfn()).has(Word::WORKINGSET);
+                return Fault::Wait { until_ns: ready, cost_ns: 0 };
+            }
+            self.spent.fault_ns += entry;
+            let mut cost = entry;
+            if access.mapped() {
+                if !self.folios.word(pte.pfn()).has(Word::SWAPBACKED) {
+                    self.not_missed(space);
+                }
+            } else if std::mem::take(&mut self.marked[pte.pfn().0 as usize]) {
+                cost += self.read_on(now, space, page);
+            }
+            let pte = place.get();
+            if !pte.present() {
+                // Making room for what follows took this page out.
+                return Fault::Wait { until_ns: now + cost, cost_ns: cost };
+            }
+            self.map_present(space, page, pte, access, now);
+            return Fault::Done(cost);
+        }
+        self.stat.add(Event::PgFault, 1);
+        let (end, region) = self.region(space, page);
+        let anon = region.backing != Backing::File;
+        let stored = pte.shadow().is_some();
+        let reads = if anon { stored } else { access != Access::FdWrite };
+        let mut others = Vec::new();
+        let window = if !reads || anon {
+            Window::one(page)
+        } else {
+            self.window(streams, (space, page), (end, region), access.mapped())
+        };
+        if reads && anon {
+            others = self.ahead_from_swap(space, page);
+        }
+        let pages = window.pages + others.len() as u64;
+        let (room, mut cost) = self.make_room(now, self.owner[space], pages);
+        cost += entry;
+        if room == 0 {
+            return match self.next_write() {
+                Some(until_ns) => {
+                    self.stalls = true;
+                    self.spent.room_ns += until_ns.saturating_sub(now + cost);
+                    Fault::Wait { until_ns: until_ns.max(now + cost), cost_ns: cost }
+                }
+                None => Fault::NoMemory(cost),
+            };
+        }
+        self.fold();
+        if !reads {
+            let zero = costs.zero_ns + costs.alloc_ns;
+            if self.insert(now, space, page, access, region, true).is_none() {
+                return self.no_frame(now, cost);
+            }
+            self.spent.fault_ns += entry + zero;
+            cost += self.charge_add(now + cost, self.owner[space]);
+            return Fault::Done(cost + zero);
+        }
+        let window = window.within(page, room);
+        if anon {
+            others.truncate(room as usize - 1);
+        } else {
+            others = window.others(space, page);
+        }
+        self.bring_in(now, cost, (space, page, access), (&others, window.mark), anon)
+    }
+
+    /// The frame that was there is gone again, to compressed memory: the fault is tried again.
+    fn no_frame(&mut self, now: u64, cost: u64) -> Fault {
+        let cost = cost + self.direct(now + cost, None).1;
+        Fault::Wait { until_ns: now + cost, cost_ns: cost }
+    }
+
+    /// Reads a page and those that are to come with it.
+    fn bring_in(
+        &mut self,
+        now: u64,
+        mut cost: u64,
+        (space, page, access): (usize, u64, Access),
+        (others, mark): (&[(usize, u64)], Option<u64>),
+        anon: bool,
+    ) -> Fault {
+        self.stat.add(Event::PgMajFault, 1);
+        cost += self.costs.major_ns;
+        self.spent.fault_ns += self.costs.major_ns;
+        let (first, took) = self.fill(now + cost, (space, page, access), others, mark, anon);
+        cost += took;
+        let Some(first) = first else { return self.no_frame(now, cost) };
+        let start = now + cost;
+        let (done, sync) = if anon { self.read_swap(start) } else { self.read_file(start) };
+        if sync {
+            Fault::Done(cost + (done - start))
+        } else if done > start {
+            self.stalls = self.folios.word(first).has(Word::WORKINGSET);
+            Fault::Wait { until_ns: done, cost_ns: cost }
+        } else {
+            let pte = self.list[space].tree().place(Vpn(page)).get();
+            debug_assert_eq!(pte.pfn(), first);
+            self.map_present(space, page, pte, access, now);
+            Fault::Done(cost)
+        }
+    }
+
+    /// Puts pages into frames, `page` first; those that were missing and got one are in `brought`.
+    /// Returns its frame, and what it cost.
+    fn fill(
+        &mut self,
+        now: u64,
+        (space, page, access): (usize, u64, Access),
+        others: &[(usize, u64)],
+        mark: Option<u64>,
+        anon: bool,
+    ) -> (Option<Pfn>, u64) {
+        let sync = self.device(anon).is_none_or(|d| d.is_sync());
+        self.brought.clear();
+        self.brought_from.clear();
+        let (mut first, mut cost) = (None, 0);
+        for &(owner, at) in std::iter::once(&(space, page)).chain(others) {
+            let pte = self.list[owner].tree().place(Vpn(at)).get();
+            if pte.present() {
+                continue;
+            }
+            if anon {
+                let Some(slot) = self.out.stored.slot_outside(self.list[owner].id(), Vpn(at))
+                else {
+                    continue;
+                };
+                self.brought_from.push(u64::from(slot.0));
+            }
+            let asked = (owner, at) == (space, page);
+            let region = self.region(owner, at).1;
+            let Some(pfn) = self.insert(now, owner, at, access, region, sync && asked) else {
+                self.brought_from.truncate(self.brought.len());
+                break;
+            };
+            if asked {
+                first = Some(pfn);
+            } else {
+                self.folios.set(pfn, Word::PREFAULT);
+            }
+            self.marked[pfn.0 as usize] = if anon { !asked } else { mark == Some(at) };
+            cost += self.costs.alloc_ns + self.charge_add(now + cost, self.owner[owner]);
+            self.brought.push((owner, at));
+        }
+        (first, cost)
+    }
+
+    fn device(&mut self, anon: bool) -> Option<&mut Device> {
+        if anon { self.out.swap.as_mut() } else { Some(&mut self.disk) }
+    }
+
+    /// Reads the pages of a file that have got frames. Returns when they are there, and whether that
+    /// took the processor.
+    fn read_file(&mut self, start: u64) -> (u64, bool) {
+        let n = self.brought.len() as u64;
+        let first = self.brought.iter().min().copied().unwrap_or_default();
+        let done = self.disk.submit(start, false, ((first.0 as u64) << 36) + first.1, n);
+        let sync = self.disk.is_sync();
+        if !sync && done > start {
+            (0..self.brought.len()).for_each(|i| self.is_there_at(i, done));
+        }
+        (done, sync)
+    }
+
+    /// The `i`th page brought in will be there at `done`.
+    pub(super) fn is_there_at(&mut self, i: usize, done: u64) {
+        let (space, page) = self.brought[i];
+        let pte = self.list[space].tree().place(Vpn(page)).get();
+        self.out.ready_ns[pte.pfn().0 as usize] = done;
+    }
+
+    /// A marked page was reached: the next window is read, and nobody waits for it. Returns the cost.
+    fn read_on(&mut self, now: u64, space: usize, page: u64) -> u64 {
+        let (end, _) = self.region(space, page);
+        let Some(window) = self.next_window(space, page, end) else { return 0 };
+        let (room, mut cost) = self.make_room(now, self.owner[space], window.pages);
+        if room == 0 {
+            return cost;
+        }
+        let window = window.within(window.first, room);
+        let at = (space, window.first, Access::FdRead);
+        let others = window.others(space, window.first);
+        let (_, took) = self.fill(now + cost, at, &others, window.mark, false);
+        cost += took;
+        if !self.brought.is_empty() {
+            cost += self.costs.submit_ns;
+            let start = now + cost;
+            let (done, sync) = self.read_file(start);
+            cost += if sync { done - start } else { 0 };
+        }
+        cost
+    }
+
+    /// A page that is in memory and not mapped is mapped, or touched through a descriptor.
+    fn map_present(&mut self, space: usize, page: u64, pte: Pte, access: Access, now: u64) {
+        if !access.mapped() {
+            self.touch_fd(space, page, pte.pfn(), access, now);
+            return;
+        }
+        self.folios.update(pte.pfn(), |w| w.with(Word::MAPPED).without(Word::PREFAULT));
+        if std::mem::take(&mut self.marked[pte.pfn().0 as usize]) {
+            self.hit_ahead(space, page, pte.pfn(), now);
+        }
+        let tree = Arc::clone(&self.list[space]);
+        let place = tree.tree().place(Vpn(page));
+        let mut bits = Pte::MAPPED | Pte::ACCESSED;
+        if access.writes() {
+            bits |= Pte::DIRTY;
+            self.made_dirty(pte.pfn(), now);
+        }
+        place.touch(pte, bits);
+    }
+
+    /// Puts a page into a frame that [`make_room`](Self::make_room) has shown to be there.
+    fn insert(
+        &mut self,
+        now: u64,
+        space: usize,
+        page: u64,
+        access: Access,
+        region: Region,
+        map: bool,
+    ) -> Option<Pfn> {
+        let id = self.owner[space];
+        let pfn = self.alloc()?;
+        let charged = self.out.groups.charge(MemcgId(id as u16 + 1), 1);
+        debug_assert!(!matches!(charged, Charged::Full(_)), "room was made");
+        if let Some(heat) = &mut self.out.heat {
+            heat.count(0, space, page);
+        }
+        self.out.ready_ns[pfn.0 as usize] = 0;
+        self.marked[pfn.0 as usize] = false;
+        let anon = region.backing != Backing::File;
+        let tree = Arc::clone(&self.list[space]);
+        let place = tree.tree().place(Vpn(page));
+        let shadow = place.get().shadow();
+        let zone = self.zone_ends.partition_point(|&(end, _)| end <= pfn.0);
+        let zone = self.zone_ends[zone.min(self.zone_ends.len() - 1)].1;
+        let ty = if anon { LruType::Anon } else { LruType::File };
+        let mut word = Word::new(ty, 0, zone);
+        let mut bits = 0;
+        if map && access.mapped() {
+            word = word.with(Word::MAPPED);
+            bits = Pte::MAPPED | Pte::ACCESSED;
+            bits |= if access.writes() { Pte::DIRTY } else { 0 };
+        }
+        let cx = cx!(self, now);
+        let memcg = &mut self.memcgs[id];
+        self.folios.init(pfn, word, memcg.lruvec.memcg(), tree.id(), Vpn(page));
+        if anon && shadow.is_some() {
+            // As in the kernel, slots are kept only while swap is less than half full.
+            let keep = self.tun.keep_slot && !self.out.stored.is_scarce();
+            self.out.stored.arrive(&cx, pfn, keep && !(map && access.writes()));
+            self.out.settle_pool();
+        }
+        let in_fault = access.mapped() && region.recency;
+        // Nobody missed the old content of a page that is written whole: that is no refault.
+        if let Some(s) = shadow.filter(|_| access != Access::FdWrite) {
+            memcg.lruvec.refault(&cx, pfn, Shadow(s), in_fault);
+        }
+        if in_fault {
+            memcg.lruvec.note_fault(&cx, pfn);
+        }
+        place.table.set(place.index, Pte::of_frame(pfn, bits));
+        place.touch(place.get(), bits);
+        memcg.pagevec.add(&memcg.lruvec, &cx, pfn);
+        if !access.mapped() {
+            self.touch_fd(space, page, pfn, access, now);
+        } else if !anon && bits & Pte::DIRTY != 0 {
+            self.dirty_file(pfn, now);
+        }
+        Some(pfn)
+    }
+}

@@ -1,0 +1,118 @@
+//! Measuring: when it begins, looks at the machine on the way, and what a run came to.
+
+use super::outcome::{Outcome, Sample};
+use super::sched::{Event, Machine, SAMPLES_MAX};
+
+impl Machine {
+    /// Measuring begins when the last measured thread that lives has come to the start.
+    pub(super) fn begin_if_all_here(&mut self, t: u64) {
+        let here = self.starting.iter().filter(|&&id| self.threads[id].measured).count();
+        if self.begun_ns.is_some() || here + self.ended < self.measured {
+            return;
+        }
+        self.begun_ns = Some(t);
+        self.before = self.snapshot();
+        self.outcome.ops = 0;
+        self.outcome.touches = 0;
+        for thread in std::mem::take(&mut self.starting) {
+            self.threads[thread].op_start_ns = t;
+            self.ask(t, Event::Wake(thread));
+        }
+        if self.sample_ns > 0 {
+            let lengths = (0..self.mem.list.len()).map(|space| self.mem.pages_of(space));
+            self.outcome.trace.begin();
+            self.mem.out.heat = Some(Box::new(super::heat::Heat::new(lengths)));
+            self.ask(t, Event::Sample);
+        }
+        self.begin_commands(t);
+        if self.limit_ns > 0 {
+            self.ask(t + self.limit_ns, Event::Stop);
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Outcome {
+        let counters = ebb_core::observe::vmstat::Event::ALL;
+        let (moved, requests) =
+            self.mem.out.swap.as_ref().map_or(([0; 2], [0; 2]), |d| (d.moved, d.requests));
+        Outcome {
+            counters: counters.iter().map(|&e| (e.name(), self.mem.stat.get(e))).collect(),
+            spent: self.mem.spent,
+            kswapd: self.kswapd_stats(),
+            moved: [moved, self.mem.disk.moved],
+            requests: [requests, self.mem.disk.requests],
+            ..Outcome::default()
+        }
+    }
+
+    pub(super) fn sample(&mut self) {
+        use ebb_core::folio::LruType;
+        let Some(begun) = self.begun_ns else { return };
+        let spent = self.mem.spent;
+        let count = |e| self.mem.stat.get(e);
+        let refault = [
+            ebb_core::observe::vmstat::Event::WorkingsetRefaultAnon,
+            ebb_core::observe::vmstat::Event::WorkingsetRefaultFile,
+        ];
+        let g = self.mem.memcgs[0].lruvec.generations();
+        let first = g.min_seq(LruType::Anon).min(g.min_seq(LruType::File));
+        let generations = (first..=g.max_seq()).map(|seq| {
+            let age = (self.now / 1_000_000).saturating_sub(g.born_ms(seq));
+            (seq, age, g.pages(seq, LruType::Anon), g.pages(seq, LruType::File))
+        });
+        let sample = Sample {
+            time_ns: self.now - begun,
+            ops: self.outcome.ops,
+            refaults: refault.map(count),
+            reclaim_ns: [spent.direct_ns, spent.kswapd_ns],
+            free: self.mem.free_pages(),
+            tiers: std::array::from_fn(|tier| g.tiers().refaults(LruType::File, tier)),
+            generations: generations.collect(),
+            heat: self.mem.out.heat.as_mut().map(|h| h.take()).unwrap_or_default(),
+        };
+        self.outcome.samples.push(sample);
+        if self.outcome.samples.len() >= SAMPLES_MAX {
+            self.thin_out();
+        }
+        self.ask(self.now + self.sample_ns, Event::Sample);
+    }
+
+    /// Halves the number of looks, and looks half as often from now on.
+    pub(super) fn thin_out(&mut self) {
+        let samples = std::mem::take(&mut self.outcome.samples);
+        let mut pairs = samples.into_iter();
+        while let Some(first) = pairs.next() {
+            let Some(mut second) = pairs.next() else {
+                self.outcome.samples.push(first);
+                break;
+            };
+            for (sum, row) in second.heat.iter_mut().zip(&first.heat) {
+                sum.iter_mut().zip(row).for_each(|(s, n)| *s += n);
+            }
+            self.outcome.samples.push(second);
+        }
+        self.sample_ns *= 2;
+    }
+
+    pub(super) fn close(&mut self, now: u64) -> Outcome {
+        let after = self.snapshot();
+        let before = std::mem::take(&mut self.before);
+        let mut out = std::mem::take(&mut self.outcome);
+        out.elapsed_ns = now - self.begun_ns.unwrap_or(0);
+        out.pressure = self.pressure.read(now, &self.names);
+        if out.full.0 == 0 {
+            out.full = (out.touches, out.elapsed_ns);
+        }
+        let was = |name| before.counters.iter().find(|(n, _)| *n == name).map_or(0, |c| c.1);
+        out.counters = after.counters.iter().map(|&(n, v)| (n, v - was(n))).collect();
+        out.spent = after.spent.since(&before.spent);
+        out.kswapd = after.kswapd.since(&before.kswapd);
+        for (i, row) in after.moved.iter().enumerate() {
+            out.moved[i] = [row[0] - before.moved[i][0], row[1] - before.moved[i][1]];
+        }
+        for (i, row) in after.requests.iter().enumerate() {
+            let was = before.requests[i];
+            out.requests[i] = [row[0] - was[0], row[1] - was[1]];
+        }
+        out
+    }
+}

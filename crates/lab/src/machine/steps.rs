@@ -1,0 +1,157 @@
+//! What a thread does beside touching pages that are there: faults, and steps that are rare.
+
+use super::Access;
+use super::ahead::Stream;
+use super::mem::Fault;
+use super::pressure::Doing;
+use super::sched::{Event, Machine};
+use crate::workload::Step;
+
+impl Machine {
+    /// Handles a page that is not there. The time after it, or none if the thread has to wait.
+    pub(super) fn fault(
+        &mut self,
+        cpu: usize,
+        id: usize,
+        t: u64,
+        space: usize,
+        page: u64,
+        access: Access,
+    ) -> Option<u64> {
+        self.now = t;
+        let thread = &mut self.threads[id];
+        let before = self.mem.spent.direct_ns;
+        let fault = self.mem.fault(t, space, page, access, &mut thread.streams);
+        let reclaimed = self.mem.spent.direct_ns - before;
+        self.after();
+        if reclaimed > 0 && matches!(fault, Fault::Done(_)) {
+            self.threads[id].reclaims = t;
+            self.does(id, Doing::Stalls);
+            self.ask(t + reclaimed, Event::Reclaimed(id, t));
+        }
+        match fault {
+            Fault::Done(cost) => {
+                self.outcome.trace.note(space, page);
+                self.threads[id].at += 1;
+                self.outcome.touches += 1;
+                Some(t + cost)
+            }
+            Fault::Wait { until_ns, cost_ns } => {
+                self.threads[id].waits_for = "for a page or for room";
+                self.block(cpu, id, t + cost_ns, until_ns);
+                None
+            }
+            Fault::NoMemory(cost) => {
+                self.kill(id, t + cost);
+                self.block(cpu, id, t + cost, t + cost);
+                None
+            }
+        }
+    }
+
+    /// Kills the process that has the most memory, of those that share a memcg with a thread, and frees
+    /// its memory.
+    pub(super) fn kill(&mut self, id: usize, t: u64) {
+        let memcg = self.mem.memcg_of(self.threads[id].home);
+        let homes = self.threads.iter().filter(|t| !t.ended).map(|t| t.home);
+        let near = homes.filter(|&home| self.mem.memcg_of(home) == memcg);
+        // Of equals the first.
+        let Some(home) = near.min_by_key(|&h| (std::cmp::Reverse(self.mem.holds(h)), h)) else {
+            return;
+        };
+        self.outcome.kills += 1;
+        for i in 0..self.threads.len() {
+            if self.threads[i].home == home && !self.threads[i].ended {
+                self.end_thread(i, self.now);
+            }
+        }
+        let pages = self.mem.pages_of(home);
+        self.mem.free(t, home, 0, pages);
+    }
+
+    pub(super) fn end_thread(&mut self, id: usize, t: u64) {
+        self.does(id, Doing::Nothing);
+        let thread = &mut self.threads[id];
+        thread.ended = true;
+        if let Some(begun) = self.begun_ns.filter(|_| thread.measured && self.outcome.full.1 == 0) {
+            self.outcome.full = (self.outcome.touches, t - begun);
+        }
+        self.ended += usize::from(thread.measured);
+        if thread.measured && !self.starting.is_empty() {
+            self.begin_if_all_here(self.now);
+        }
+    }
+
+    /// Steps other than touches and computing.
+    pub(super) fn rare(&mut self, cpu: usize, id: usize, t: u64, step: Step) -> Option<u64> {
+        self.now = t;
+        match step {
+            Step::Sleep(ns) => {
+                self.threads[id].waits_for = "asleep";
+                self.block(cpu, id, t, t + ns);
+                self.threads[id].op_start_ns = t + ns;
+                None
+            }
+            // Only those in the background come late.
+            Step::Start if self.begun_ns.is_some() => Some(t),
+            Step::Start => {
+                self.threads[id].waits_for = "at the start";
+                self.does(id, Doing::Nothing);
+                self.starting.push(id);
+                self.release(cpu, t);
+                self.begin_if_all_here(t);
+                None
+            }
+            Step::Barrier { group, parties } => {
+                let group = usize::from(group);
+                self.threads[id].waits_for = "at a barrier";
+                self.does(id, Doing::Nothing);
+                if self.barriers.len() <= group {
+                    self.barriers.resize(group + 1, (0, Vec::new()));
+                }
+                self.barriers[group].1.push(id);
+                self.release(cpu, t);
+                if self.barriers[group].1.len() >= usize::from(parties) {
+                    for thread in std::mem::take(&mut self.barriers[group].1) {
+                        self.threads[thread].op_start_ns = t;
+                        self.ask(t, Event::Wake(thread));
+                    }
+                }
+                None
+            }
+            Step::Free { space, page, pages } => {
+                let (page, pages) = (u64::from(page), u64::from(pages));
+                Some(t + self.mem.free(t, usize::from(space), page, pages))
+            }
+            Step::Sync { space } => {
+                let done = self.mem.flush(t, Some(usize::from(space)));
+                self.after();
+                if done > t {
+                    self.threads[id].waits_for = "for a sync";
+                    self.block(cpu, id, t, done);
+                    return None;
+                }
+                Some(t)
+            }
+            Step::Direct { pages, write } => {
+                let place = self.mem.direct_at();
+                let done = self.mem.disk.submit(t, write, place, u64::from(pages));
+                if write || done == t {
+                    // Written behind: nobody waits for it.
+                    return Some(t + self.mem.costs.submit_ns);
+                }
+                self.threads[id].waits_for = "for a transfer";
+                self.block(cpu, id, t + self.mem.costs.submit_ns, done);
+                None
+            }
+            Step::Ahead { page, space, pages } => {
+                let stream = Stream::request(usize::from(space), u64::from(page), pages);
+                let streams = &mut self.threads[id].streams;
+                streams.rotate_right(1);
+                streams[0] = stream;
+                Some(t)
+            }
+            Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
+        }
+    }
+}
