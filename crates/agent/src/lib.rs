@@ -29,4 +29,6 @@ mod remap;
 #[cfg(ebb_preload)]
 mod syscall;
 #[cfg(ebb_preload)]
+mod threads;
+#[cfg(ebb_preload)]
 mod worker;
