@@ -59,6 +59,9 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),
     };
+    if matches!(arguments.command, Command::Lab(_) | Command::Bench { .. }) {
+        ebb_sys::signals::end_on_closed_pipe();
+    }
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),

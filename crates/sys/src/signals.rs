@@ -97,6 +97,12 @@ pub fn send(pid: u32, signal: i32) {
     }
 }
 
+/// From now on this process ends quietly when whoever reads its output is gone, as other commands do.
+pub fn end_on_closed_pipe() {
+    // SAFETY: sets a signal to its default; nothing of ours handles it.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Stops this process, as Ctrl-Z would.
 pub fn stop_self() {
     // SAFETY: integers only.

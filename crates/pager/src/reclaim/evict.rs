@@ -2,6 +2,9 @@
 //!
 //! Part of the kswapd thread. A page is read and written without a lock: while it is cool nobody can
 //! change it. The commit looks again whether it still is.
+//!
+//! Nobody who waits for memory waits for a write while a clean page could go: those whose stored copy is
+//! still true leave before the others are written, and are looked for first while anybody waits.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::counters;
@@ -16,6 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 const ESRCH: i32 = 3;
+
+/// How far beyond a batch clean pages are looked for while threads wait for memory, in batches.
+const CLEAN_REACH: usize = 4;
 
 /// A cool page on its way to the store.
 #[derive(Clone, Copy)]
@@ -36,8 +42,14 @@ impl Reclaim<'_> {
     pub fn evict(&mut self, max: usize) -> usize {
         let groups = {
             let resident = self.pager.resident();
-            let mut coolest = Vec::with_capacity(max);
-            resident.coolest(max, &mut coolest);
+            let waited_for = self.pager.starving.load(Relaxed) > 0;
+            let reach = if waited_for { CLEAN_REACH * max } else { max };
+            let mut coolest = Vec::with_capacity(reach);
+            resident.coolest(reach, &mut coolest);
+            if waited_for {
+                stored_first(&resident, &mut coolest);
+                coolest.truncate(max);
+            }
             group_by_mm(&coolest, &resident)
         };
         groups.into_iter().map(|(id, frames)| self.evict_of(id, &frames)).sum()
@@ -78,8 +90,15 @@ impl Reclaim<'_> {
             self.pass_over(&mm, frames);
         }
         victims.truncate(got);
-        self.store(&mut victims);
-        self.commit_evict(&mm, &victims)
+        let (clean, mut dirty) = self.part(&victims);
+        let evicted = self.commit_evict(&mm, &clean);
+        if evicted > 0 && !dirty.is_empty() && self.pager.starving.load(Relaxed) > 0 {
+            // They are memory only when the agent has dropped them.
+            self.drop_retired(1);
+            self.pager.wake_if_starving();
+        }
+        self.write(&mut dirty);
+        evicted + self.commit_evict(&mm, &dirty.into_iter().map(|(v, _)| v).collect::<Vec<_>>())
     }
 
     /// Cool frames that cannot be stored now make way for others.
@@ -93,20 +112,28 @@ impl Reclaim<'_> {
         }
     }
 
-    /// Finds or makes a stored copy of each victim.
-    fn store(&mut self, victims: &mut [Victim]) {
-        let mut writes: Vec<(SlotId, &Page)> = Vec::with_capacity(victims.len());
-        for (victim, page) in victims.iter_mut().zip(self.pages.iter()) {
-            let clean =
-                victim.copy.is_some_and(|slot| self.pager.store.keep(slot, page_hash(page)));
-            if clean {
-                victim.stored = victim.copy;
-                continue;
+    /// The victims whose stored copy is still true, and the others with their places in `pages`.
+    fn part(&self, victims: &[Victim]) -> (Vec<Victim>, Vec<(Victim, usize)>) {
+        let (mut clean, mut dirty) = (Vec::new(), Vec::new());
+        for (index, &victim) in victims.iter().enumerate() {
+            let is_same =
+                |&slot: &SlotId| self.pager.store.keep(slot, page_hash(&self.pages[index]));
+            match victim.copy.filter(is_same) {
+                Some(copy) => clean.push(Victim { stored: Some(copy), ..victim }),
+                None => dirty.push((victim, index)),
             }
+        }
+        (clean, dirty)
+    }
+
+    /// Makes a stored copy of each victim, as far as the store takes them.
+    fn write(&mut self, victims: &mut [(Victim, usize)]) {
+        let mut writes: Vec<(SlotId, &Page)> = Vec::with_capacity(victims.len());
+        for (victim, index) in victims.iter_mut() {
             if let Ok(slot) = self.pager.resident().take_slot() {
                 victim.stored = Some(slot);
                 victim.written = true;
-                writes.push((slot, page));
+                writes.push((slot, &self.pages[*index]));
             }
         }
         if writes.is_empty() {
@@ -115,7 +142,8 @@ impl Reclaim<'_> {
         let mut results = Vec::with_capacity(writes.len());
         self.pager.store.put_batch(&writes, &mut results);
         let mut failed = Dropped::default();
-        for (victim, result) in victims.iter_mut().filter(|victim| victim.written).zip(results) {
+        let tried = victims.iter_mut().map(|(victim, _)| victim).filter(|victim| victim.written);
+        for (victim, result) in tried.zip(results) {
             if let Err(error) = result {
                 self.store_error = Some(error.to_string());
                 if let Some(slot) = victim.stored.take() {
@@ -250,6 +278,11 @@ impl Reclaim<'_> {
     }
 }
 
+/// Those that have a stored copy, which need not be written if it is still true, before the others.
+fn stored_first(resident: &Resident, frames: &mut [Pfn]) {
+    frames.sort_by_key(|&pfn| resident.frame(pfn).slot().is_none());
+}
+
 fn still_cool(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<Victim> {
     if state.ended || !resident.is_used(pfn) {
         return None;
@@ -264,4 +297,25 @@ fn still_cool(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<
         stored: None,
         written: false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ebb_core::resident::{Arrival, Space};
+
+    #[test]
+    fn pages_that_need_no_write_are_taken_first_and_each_kind_in_its_order() {
+        let mut set = Resident::new(100, 100);
+        let mut space = Space::new(MmId(2));
+        let frames: Vec<Pfn> = (0..6)
+            .map(|page| {
+                let slot = (page % 3 == 1).then(|| set.take_slot().expect("there are slots"));
+                set.map(&mut space, Vpn(page), Arrival::Fresh, slot)
+            })
+            .collect();
+        let mut order = frames.clone();
+        stored_first(&set, &mut order);
+        assert_eq!(order, [1, 4, 0, 2, 3, 5].map(|index| frames[index]));
+    }
 }
