@@ -41,18 +41,23 @@ impl Reclaim<'_> {
     /// Stores up to `max` of the coolest pages.
     pub fn evict(&mut self, max: usize) -> usize {
         let groups = {
-            let resident = self.pager.resident();
             let waited_for = self.pager.starving.load(Relaxed) > 0;
             let reach = if waited_for { CLEAN_REACH * max } else { max };
+            let able = if waited_for { self.able() } else { Vec::new() };
+            let resident = self.pager.resident();
             let mut coolest = Vec::with_capacity(reach);
             resident.coolest(reach, &mut coolest);
-            if waited_for {
-                stored_first(&resident, &mut coolest);
-                coolest.truncate(max);
-            }
+            let coolest = chosen(&resident, &coolest, max, &able);
             group_by_mm(&coolest, &resident)
         };
         groups.into_iter().map(|(id, frames)| self.evict_of(id, &frames)).sum()
+    }
+
+    /// The address spaces whose agents drop pages.
+    fn able(&self) -> Vec<MmId> {
+        let drops =
+            |mm: &&Arc<Mm>| mm.link.get().is_some() && !mm.closing.load(Relaxed) && !mm.is_silent();
+        self.pager.mms().iter().filter(drops).map(|mm| mm.id).collect()
     }
 
     fn evict_of(&mut self, id: MmId, frames: &[Pfn]) -> usize {
@@ -278,9 +283,16 @@ impl Reclaim<'_> {
     }
 }
 
-/// Those that have a stored copy, which need not be written if it is still true, before the others.
-fn stored_first(resident: &Resident, frames: &mut [Pfn]) {
-    frames.sort_by_key(|&pfn| resident.frame(pfn).slot().is_none());
+/// Which of the coolest frames go, `max` at most: those with a stored copy, which need not be written if it
+/// is still true, as far as an agent drops them; if there are none, the coolest. Never those that
+/// nobody drops for the sake of their copies: they are met again and again, and nothing would go.
+fn chosen(resident: &Resident, coolest: &[Pfn], max: usize, able: &[MmId]) -> Vec<Pfn> {
+    let goes = |&&pfn: &&Pfn| {
+        let frame = resident.frame(pfn);
+        frame.slot().is_some() && able.contains(&frame.mm)
+    };
+    let stored: Vec<Pfn> = coolest.iter().filter(goes).take(max).copied().collect();
+    if stored.is_empty() { coolest.iter().take(max).copied().collect() } else { stored }
 }
 
 fn still_cool(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<Victim> {
@@ -305,7 +317,7 @@ mod tests {
     use ebb_core::resident::{Arrival, Space};
 
     #[test]
-    fn pages_that_need_no_write_are_taken_first_and_each_kind_in_its_order() {
+    fn pages_that_need_no_write_are_taken_first_in_their_order() {
         let mut set = Resident::new(100, 100);
         let mut space = Space::new(MmId(2));
         let frames: Vec<Pfn> = (0..6)
@@ -314,8 +326,21 @@ mod tests {
                 set.map(&mut space, Vpn(page), Arrival::Fresh, slot)
             })
             .collect();
-        let mut order = frames.clone();
-        stored_first(&set, &mut order);
-        assert_eq!(order, [1, 4, 0, 2, 3, 5].map(|index| frames[index]));
+        assert_eq!(chosen(&set, &frames, 4, &[MmId(2)]), [1, 4].map(|index| frames[index]));
+        assert_eq!(chosen(&set, &frames, 1, &[MmId(2)]), [frames[1]]);
+    }
+
+    /// A stopped child's pages, all stored once, were chosen for ever, and those of others never went.
+    #[test]
+    fn stored_pages_that_nobody_drops_are_not_taken_before_others() {
+        let mut set = Resident::new(100, 100);
+        let mut stopped = Space::new(MmId(2));
+        let mut running = Space::new(MmId(3));
+        let slot = set.take_slot().expect("there are slots");
+        let frames = [
+            set.map(&mut running, Vpn(0), Arrival::Fresh, None),
+            set.map(&mut stopped, Vpn(0), Arrival::Fresh, Some(slot)),
+        ];
+        assert_eq!(chosen(&set, &frames, 1, &[MmId(3)]), [frames[0]]);
     }
 }

@@ -174,14 +174,14 @@ impl Reclaim<'_> {
         // A forked child that has yet to greet will have pages to give back.
         let growing_up = || self.pager.mms().iter().any(|mm| mm.is_infant());
         // An agent that was not heard of lately may only have been kept from running.
-        let unheard = self.pager.mms().iter().any(|mm| mm.link.get().is_some() && mm.is_silent());
+        let unheard = self.is_unheard();
         let patience = if unheard { SILENCE } else { HOPELESS };
         if unheard && since.elapsed() > LEND_AFTER && !self.lending {
             self.lending = true;
             self.pager.resident().zone.lend(LENT_PAGES);
             self.pager.wake_if_starving();
         }
-        if since.elapsed() > patience && self.stalled.is_empty() && !growing_up() {
+        if since.elapsed() > patience && !growing_up() {
             return self.give_up();
         }
         self.unpark();
@@ -195,9 +195,15 @@ impl Reclaim<'_> {
         self.pager.resident().set_now_ms(self.pager.started.elapsed().as_millis() as u64);
     }
 
+    /// Whether some agent does not answer, or was stopped in the middle of a batch.
+    fn is_unheard(&self) -> bool {
+        let silent = |mm: &Arc<Mm>| mm.link.get().is_some() && mm.is_silent();
+        !self.stalled.is_empty() || self.pager.mms().iter().any(silent)
+    }
+
     /// What was lent is asked back as soon as everybody answers.
     fn end_lending(&mut self) {
-        if self.lending && !self.pager.mms().iter().any(|mm| mm.is_silent()) {
+        if self.lending && !self.is_unheard() {
             self.lending = false;
             self.pager.resident().zone.lend(0);
         }
