@@ -1,8 +1,8 @@
 //! The page-frame allocator beside others, in one run and by ratios.
 //!
 //! Contenders: the bound (each thread pops and pushes an array of its own, which is no allocator),
-//! Ebb's two stores, and `buddy_system_allocator` behind a mutex. Not here: LLFree is not on
-//! crates.io; its published ratios to the same bound are printed beside the measured ones.
+//! Ebb's two stores, and `buddy_system_allocator` behind a mutex. Not here: LLFree is not
+//! published as a package; its published ratios to the same bound are printed beside the measured ones.
 
 mod facts;
 mod goals;

@@ -15,7 +15,7 @@ use super::window::{count_protected, moved_up, relink, try_inc_min};
 use super::{evictable, inc_gen, insert, pid, probation};
 use crate::folio::{FRESH, LruType, MIN_NR_GENS, Word};
 use crate::observe::vmstat::Event;
-use crate::tunables::{Dirty, Loop, Placement, TargetEnd, TypeSelect};
+use crate::tunables::{Admission, Dirty, Loop, Placement, TargetEnd, TypeSelect};
 use crate::types::Pfn;
 
 /// Reclaims at one priority. True if the memcg LRU should rotate this lruvec.
@@ -232,6 +232,10 @@ fn keep_off_oldest(v: &Lruvec, cx: &Ctx, pfn: Pfn) {
     let back_to_oldest = || insert::target_seq(v, cx, w, Add::Normal) == v.r#gen.min_seq(w.ty());
     let k612 = cx.tun.placement == Placement::K612;
     if cx.tun.history && w.has(Word::ACTIVE) {
+        return;
+    }
+    if cx.tun.admission == Admission::Probation && w.on_probation() {
+        // Behind all others there; if it is being written, its end brings it to the old end.
         return;
     }
     if !w.has(Word::UNEVICTABLE) && (k612 || back_to_oldest()) {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | active and working set | youngest | head |
 //! | active | youngest but one | head |
-//! | written out for reclaim | oldest of four | tail |
+//! | written out for reclaim | oldest of four; on probation, the old end of that | tail |
 //! | anonymous and not in swap; to be reclaimed and not written yet | youngest but one | head |
 //! | else, working set (K72: or referenced) | oldest but one of four | head |
 //! | else | oldest of four | head |
@@ -57,9 +57,14 @@ pub(super) fn target_seq(v: &Lruvec, cx: &Ctx, w: Word, how: Add) -> u64 {
 
 pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
     let seq = target_seq(v, cx, cx.folios.word(pfn), how);
-    let fresh = how == Add::Normal && probation::admits(v, cx, cx.folios.word(pfn));
+    let w = cx.folios.word(pfn);
+    let fresh = match how {
+        Add::Normal => probation::admits(v, cx, w),
+        // Written out from probation: it leaves from there.
+        Add::Rotate => cx.tun.admission == Admission::Probation && w.on_probation(),
+    };
     let slot = match fresh {
-        true if cx.folios.word(pfn).home() == TRIED => TRIED,
+        true if w.home() == TRIED || how == Add::Rotate => TRIED,
         true => FRESH,
         false => (seq % 4) as usize,
     };

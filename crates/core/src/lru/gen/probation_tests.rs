@@ -170,3 +170,23 @@ fn at_the_ends_of_swappiness_probation_takes_from_one_type_while_it_has_any() {
         assert_eq!(list(swappiness), Some(first.other()), "there is nothing else");
     }
 }
+
+/// It joined the generations when its write ended, where a scan of probation did not meet it: reclaim wrote
+/// ever more pages and freed few of them.
+#[test]
+fn a_page_written_out_from_probation_leaves_from_its_old_end() {
+    let mut rig = Rig::new(64, Tunables::default());
+    set_clock(&rig, 8);
+    for _ in 0..16 {
+        rig.fill(LruType::Anon);
+    }
+    probation::pass_on(&rig.v, &rig.cx());
+    let oldest = Pfn(*rig.order(TRIED).last().unwrap());
+    assert!(rig.v.isolate(&rig.cx(), oldest));
+    rig.folios.set(oldest, Word::WRITEBACK.or(Word::RECLAIM));
+    rig.v.add(&rig.cx(), oldest);
+    assert!(rig.folios.word(oldest).on_probation(), "it waits there for its write");
+    rig.v.end_writeback(&rig.cx(), oldest);
+    assert_eq!(rig.order(TRIED).last(), Some(&oldest.0), "it is the next to go");
+    rig.v.check_invariants(&rig.cx());
+}
