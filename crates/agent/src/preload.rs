@@ -1,14 +1,12 @@
-//! How the agent gets into the program: at its start, after each fork, and beside each new thread.
+//! How the agent gets into the program: at its start and after each fork.
 //!
 //! Runs on the program's own threads, before or between its own code. It leaves no descriptor, no
 //! signal mask and no allocation behind: only the pool, the shared memory and the agent's thread.
 
-use crate::map::{Pool, map};
 use crate::protocol::{
     Answer, ENV_POOL, ENV_SOCKET, GREET_FORKED, GREET_START, Greeting, MAGIC, STACK_WORDS, Shared,
     VERSION,
 };
-use crate::remap::{Request, remap};
 use crate::syscall::{self, call, spawn};
 use crate::threads::{own_thread_block, pin_thread};
 use crate::worker::{BIN_BYTES, Start, run};
@@ -48,8 +46,8 @@ const ENV_MISSING: usize = usize::MAX;
 /// The agent of this process. Lives in the object's data: touched only by the program's threads.
 pub struct Agent {
     pub shared: AtomicPtr<Shared>,
-    pool_start: AtomicU64,
-    pool_len: AtomicU64,
+    pub pool_start: AtomicU64,
+    pub pool_len: AtomicU64,
     process: AtomicU32,
     /// The environment's socket path, copied because the program may change its environment.
     path: [AtomicUsize; PATH_MAX / 8 + 1],
@@ -438,108 +436,4 @@ fn copy_pins(to: *const Shared) {
             to.store(from.load(Relaxed), Relaxed);
         }
     }
-}
-
-const MADV_DONTNEED: c_int = 4;
-const MADV_FREE: c_int = 8;
-
-/// Stands before glibc's `madvise`: pages the program frees lazily are dropped at once, as the call
-/// allows. Left in place they would be memory that nobody can account for.
-///
-/// # Safety
-/// As `madvise`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: the caller vouches for the arguments; DONTNEED follows only where FREE was accepted,
-    // that is on private anonymous memory whose content the program has given up.
-    let result = unsafe {
-        let ask = |advice: c_int| {
-            call(syscall::MADVISE, [address as usize, len, advice as usize, 0, 0, 0])
-        };
-        match ask(advice) {
-            0 if advice == MADV_FREE && AGENT.present.load(Acquire) => ask(MADV_DONTNEED),
-            result => result,
-        }
-    };
-    if result < 0 {
-        set_errno(-result as c_int);
-        return -1;
-    }
-    0
-}
-
-/// Stands before glibc's `mmap`.
-///
-/// # Safety
-/// As `mmap`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
-    address: usize,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: usize,
-) -> *mut c_void {
-    let args = [address, len, prot as usize, flags as usize, fd as usize, offset];
-    let shared = AGENT.shared.load(Acquire);
-    let result = if shared.is_null() {
-        // SAFETY: the caller vouches for the call.
-        unsafe { call(syscall::MMAP, args) }
-    } else {
-        let pool =
-            Pool { start: AGENT.pool_start.load(Relaxed), len: AGENT.pool_len.load(Relaxed) };
-        // SAFETY: the mapping lives as long as the process.
-        map(unsafe { &*shared }, &pool, args)
-    };
-    if (-4095..0).contains(&result) {
-        set_errno(-result as c_int);
-        return usize::MAX as *mut c_void;
-    }
-    result as *mut c_void
-}
-
-/// Stands before glibc's `mmap64`, which is the same.
-///
-/// # Safety
-/// As `mmap64`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
-    address: usize,
-    len: usize,
-    prot: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: usize,
-) -> *mut c_void {
-    // SAFETY: the caller vouches for the call.
-    unsafe { mmap(address, len, prot, flags, fd, offset) }
-}
-
-/// Stands before glibc's `mremap`, which takes its fifth argument only with some flags.
-///
-/// # Safety
-/// As `mremap`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(
-    old: usize,
-    old_len: usize,
-    new_len: usize,
-    flags: c_int,
-    new: usize,
-) -> *mut c_void {
-    let request = Request { old, old_len, new_len, flags: flags as usize, new };
-    let shared = AGENT.shared.load(Acquire);
-    let result = if shared.is_null() {
-        // SAFETY: the caller vouches for the call.
-        unsafe { call(syscall::MREMAP, [old, old_len, new_len, flags as usize, new, 0]) }
-    } else {
-        // SAFETY: the mapping lives as long as the process.
-        remap(unsafe { &*shared }, &request)
-    };
-    if (-4095..0).contains(&result) {
-        set_errno(-result as c_int);
-        return usize::MAX as *mut c_void;
-    }
-    result as *mut c_void
 }

@@ -5,7 +5,7 @@
 use crate::preload::AGENT;
 use crate::protocol::{PINNED_GRAVE, PINNED_MAX, pinned_home};
 use crate::syscall::{self, call};
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
@@ -66,6 +66,24 @@ fn insert_pin(table: &[AtomicU64; PINNED_MAX], vpn: u64) {
     }
 }
 
+/// The function of this name that a hook of ours stands before, looked up once.
+fn behind(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let mut real = known.load(Acquire);
+    if real.is_null() {
+        // SAFETY: RTLD_NEXT (-1): the next definition after this object's.
+        real = unsafe { dlsym(-1isize as *mut c_void, name.as_ptr()) };
+        known.store(real, Release);
+    }
+    real
+}
+
+/// A thread was made; its handle is glibc's descriptor.
+fn began(thread: u64) {
+    if AGENT.present.load(Acquire) {
+        pin_thread(thread);
+    }
+}
+
 type PthreadCreate = unsafe extern "C" fn(
     *mut u64,
     *const c_void,
@@ -86,21 +104,16 @@ pub unsafe extern "C" fn pthread_create(
     entry: extern "C" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    let mut real = REAL_PTHREAD_CREATE.load(Acquire);
-    if real.is_null() {
-        // SAFETY: RTLD_NEXT (-1): the next definition after this object's.
-        real = unsafe { dlsym(-1isize as *mut c_void, c"pthread_create".as_ptr()) };
-        REAL_PTHREAD_CREATE.store(real, Release);
-    }
+    let real = behind(&REAL_PTHREAD_CREATE, c"pthread_create");
     // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
     let result = unsafe {
         core::mem::transmute::<*mut c_void, PthreadCreate>(real)(
             thread, attributes, entry, argument,
         )
     };
-    if result == 0 && AGENT.present.load(Acquire) {
-        // SAFETY: on success the caller's place holds the thread's handle: glibc's descriptor.
-        pin_thread(unsafe { *thread });
+    if result == 0 {
+        // SAFETY: on success the caller's place holds the thread's handle.
+        began(unsafe { *thread });
     }
     result
 }
@@ -119,18 +132,13 @@ pub unsafe extern "C" fn thrd_create(
     entry: *const c_void,
     argument: *mut c_void,
 ) -> c_int {
-    let mut real = REAL_THRD_CREATE.load(Acquire);
-    if real.is_null() {
-        // SAFETY: RTLD_NEXT (-1): the next definition after this object's.
-        real = unsafe { dlsym(-1isize as *mut c_void, c"thrd_create".as_ptr()) };
-        REAL_THRD_CREATE.store(real, Release);
-    }
+    let real = behind(&REAL_THRD_CREATE, c"thrd_create");
     // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
     let result =
         unsafe { core::mem::transmute::<*mut c_void, ThrdCreate>(real)(thread, entry, argument) };
-    if result == 0 && AGENT.present.load(Acquire) {
-        // SAFETY: on success the caller's place holds the thread's handle: glibc's descriptor.
-        pin_thread(unsafe { *thread });
+    if result == 0 {
+        // SAFETY: on success the caller's place holds the thread's handle.
+        began(unsafe { *thread });
     }
     result
 }

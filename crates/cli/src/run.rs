@@ -69,7 +69,7 @@ pub struct Arguments {
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
     inject: Option<String>,
-    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, solo, eager, io_uring
+    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, harvest, solo, eager, io_uring
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The program and its arguments

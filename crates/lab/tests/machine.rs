@@ -149,8 +149,7 @@ const BARE: [&str; 5] = [
 ];
 
 fn bare(pairs: &[&str], name: &str) -> f64 {
-    let pairs: Vec<&str> = BARE.iter().chain(pairs).copied().collect();
-    metric(&pairs, 1, name)
+    metric(&[&BARE, pairs].concat(), 1, name)
 }
 
 #[test]
@@ -194,8 +193,7 @@ const IN_ORDER: [&str; 4] = [
 ];
 
 fn in_order(pairs: &[&str], name: &str) -> f64 {
-    let pairs: Vec<&str> = IN_ORDER.iter().chain(pairs).copied().collect();
-    metric(&pairs, 1, name)
+    metric(&[&IN_ORDER, pairs].concat(), 1, name)
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use crate::server::Pager;
 use ebb_core::frame::Order;
-use ebb_core::reclaim::{CLASSES_MAX, Node};
+use ebb_core::reclaim::Node;
 
 /// The budget.
 #[derive(Clone, Copy)]
@@ -27,16 +27,6 @@ impl Node for Budget<'_> {
     fn target(&self, _: usize) -> u64 {
         self.0.resident().zone.watermarks().high.max(1)
     }
-
-    fn boosts(&self, _: usize) -> [u64; CLASSES_MAX] {
-        [0; CLASSES_MAX]
-    }
-
-    fn work_off(&self, _: &[u64; CLASSES_MAX]) {}
-
-    fn set_active(&self, _: usize, _: bool) {}
-
-    fn set_awake(&self, _: bool) {}
 
     fn reserve_left(&self) -> bool {
         let resident = self.0.resident();

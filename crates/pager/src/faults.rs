@@ -191,9 +191,15 @@ impl Server<'_> {
                     }
                     _ => Window::NONE,
                 };
-                let (mm, stall) = (mm.clone(), Cell::default());
-                let touch = Touch { mm, address, protected, thread, since: now, window, stall };
-                let mm = &touch.mm.clone();
+                let touch = Touch {
+                    mm: mm.clone(),
+                    address,
+                    protected,
+                    thread,
+                    since: now,
+                    window,
+                    stall: Cell::default(),
+                };
                 if let Some(until) = self.pause(mm, &touch) {
                     touch.stall.set(Some(self.pager.pressure.stall()));
                     self.pausing.push((until, touch));

@@ -46,7 +46,7 @@ pub const CLASSES_MAX: usize = 6;
 const ZONE_TARGET_MIN: u64 = 32;
 
 /// A node's memory, as reclaim control sees it. Classes are positions among the kinds of zone,
-/// lowest first.
+/// lowest first. What only some nodes have (boosts, counters of their own) is nothing by default.
 pub trait Node {
     /// Kinds of zone.
     fn classes(&self) -> usize;
@@ -70,16 +70,25 @@ pub trait Node {
     fn target(&self, highest: usize) -> u64;
 
     /// What the marks of each class up to `highest` are raised by.
-    fn boosts(&self, highest: usize) -> [u64; CLASSES_MAX];
+    fn boosts(&self, highest: usize) -> [u64; CLASSES_MAX] {
+        let _ = highest;
+        [0; CLASSES_MAX]
+    }
 
     /// Takes back the boosts that a run has worked for.
-    fn work_off(&self, boosts: &[u64; CLASSES_MAX]);
+    fn work_off(&self, boosts: &[u64; CLASSES_MAX]) {
+        let _ = boosts;
+    }
 
     /// Says whether zones up to `highest` are being reclaimed.
-    fn set_active(&self, highest: usize, active: bool);
+    fn set_active(&self, highest: usize, active: bool) {
+        let _ = (highest, active);
+    }
 
     /// Tighter counters while kswapd is awake.
-    fn set_awake(&self, awake: bool);
+    fn set_awake(&self, awake: bool) {
+        let _ = awake;
+    }
 
     /// Whether more than half of the reserve below the low marks is left, so that those who
     /// allocate may reclaim instead of waiting for kswapd.

@@ -7,7 +7,7 @@ use loom::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use loom::thread;
 
 use super::{
-    Asked, CLASSES_MAX, Desk, FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, SleepCheck, Step,
+    Asked, Desk, FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, SleepCheck, Step,
 };
 use crate::frame::Order;
 use crate::observe::vmstat::VmStat;
@@ -32,12 +32,6 @@ impl Node for Tiny {
     fn target(&self, _: usize) -> u64 {
         1
     }
-    fn boosts(&self, _: usize) -> [u64; CLASSES_MAX] {
-        [0; CLASSES_MAX]
-    }
-    fn work_off(&self, _: &[u64; CLASSES_MAX]) {}
-    fn set_active(&self, _: usize, _: bool) {}
-    fn set_awake(&self, _: bool) {}
     fn reserve_left(&self) -> bool {
         true
     }

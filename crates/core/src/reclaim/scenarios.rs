@@ -73,8 +73,6 @@ impl Node for Numbers {
     fn work_off(&self, boosts: &[u64; CLASSES_MAX]) {
         self.boost.set(self.boost.get() - boosts[NORMAL]);
     }
-    fn set_active(&self, _: usize, _: bool) {}
-    fn set_awake(&self, _: bool) {}
     fn reserve_left(&self) -> bool {
         let min: u64 = self.marks.iter().map(|m| m.min).sum();
         self.free.iter().map(Cell::get).sum::<i64>() > (min / 2) as i64
@@ -462,12 +460,6 @@ impl Node for FramesOfOne<'_> {
     fn target(&self, _: usize) -> u64 {
         self.0.high(NORMAL)
     }
-    fn boosts(&self, _: usize) -> [u64; CLASSES_MAX] {
-        [0; CLASSES_MAX]
-    }
-    fn work_off(&self, _: &[u64; CLASSES_MAX]) {}
-    fn set_active(&self, _: usize, _: bool) {}
-    fn set_awake(&self, _: bool) {}
     fn reserve_left(&self) -> bool {
         true
     }

@@ -1,0 +1,115 @@
+//! The C library's functions for memory, which the agent stands before: what they map is to be known before
+//! they return.
+//!
+//! Runs on the program's own threads. Where there is no agent each is the plain system call.
+
+use crate::map::{Pool, map};
+use crate::preload::{AGENT, set_errno};
+use crate::remap::{Request, remap};
+use crate::syscall::{self, call};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+const MADV_DONTNEED: c_int = 4;
+const MADV_FREE: c_int = 8;
+
+/// Stands before glibc's `madvise`: pages the program frees lazily are dropped at once, as the call
+/// allows. Left in place they would be memory that nobody can account for.
+///
+/// # Safety
+/// As `madvise`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: the caller vouches for the arguments; DONTNEED follows only where FREE was accepted,
+    // that is on private anonymous memory whose content the program has given up.
+    let result = unsafe {
+        let ask = |advice: c_int| {
+            call(syscall::MADVISE, [address as usize, len, advice as usize, 0, 0, 0])
+        };
+        match ask(advice) {
+            0 if advice == MADV_FREE && AGENT.present.load(Acquire) => ask(MADV_DONTNEED),
+            result => result,
+        }
+    };
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    0
+}
+
+/// Stands before glibc's `mmap`.
+///
+/// # Safety
+/// As `mmap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
+) -> *mut c_void {
+    let args = [address, len, prot as usize, flags as usize, fd as usize, offset];
+    let shared = AGENT.shared.load(Acquire);
+    let result = if shared.is_null() {
+        // SAFETY: the caller vouches for the call.
+        unsafe { call(syscall::MMAP, args) }
+    } else {
+        let pool =
+            Pool { start: AGENT.pool_start.load(Relaxed), len: AGENT.pool_len.load(Relaxed) };
+        // SAFETY: the mapping lives as long as the process.
+        map(unsafe { &*shared }, &pool, args)
+    };
+    if (-4095..0).contains(&result) {
+        set_errno(-result as c_int);
+        return usize::MAX as *mut c_void;
+    }
+    result as *mut c_void
+}
+
+/// Stands before glibc's `mmap64`, which is the same.
+///
+/// # Safety
+/// As `mmap64`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: usize,
+    len: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
+) -> *mut c_void {
+    // SAFETY: the caller vouches for the call.
+    unsafe { mmap(address, len, prot, flags, fd, offset) }
+}
+
+/// Stands before glibc's `mremap`, which takes its fifth argument only with some flags.
+///
+/// # Safety
+/// As `mremap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: usize,
+) -> *mut c_void {
+    let request = Request { old, old_len, new_len, flags: flags as usize, new };
+    let shared = AGENT.shared.load(Acquire);
+    let result = if shared.is_null() {
+        // SAFETY: the caller vouches for the call.
+        unsafe { call(syscall::MREMAP, [old, old_len, new_len, flags as usize, new, 0]) }
+    } else {
+        // SAFETY: the mapping lives as long as the process.
+        remap(unsafe { &*shared }, &request)
+    };
+    if (-4095..0).contains(&result) {
+        set_errno(-result as c_int);
+        return usize::MAX as *mut c_void;
+    }
+    result as *mut c_void
+}
