@@ -278,6 +278,11 @@ impl Folder {
             if no_exec(path.parent().unwrap_or(&path)) {
                 continue;
             }
+            // Who listens has the same number in another process namespace.
+            if Socket::connect(&path.join(SOCKET)).is_ok() {
+                last = std::io::Error::other(format!("{} belongs to another run", path.display()));
+                continue;
+            }
             // A leftover of a process that had this number before.
             let _ = std::fs::remove_dir_all(&path);
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {

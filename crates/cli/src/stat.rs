@@ -5,7 +5,6 @@ use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
 use ebb_pager::PRESSURE;
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// The longest answer.
@@ -50,14 +49,13 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 
 /// Asks the run that `pid` belongs to.
 pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
-    let socket = socket_of(pid).ok_or_else(|| {
+    let cannot = |error: std::io::Error| format!("the run does not answer: {error}");
+    let line = line_to(pid).map_err(cannot)?.ok_or_else(|| {
         format!(
             "process {pid} belongs to no run of yours; give the number of an `ebb run`, or of a \
              process below one (pgrep -x ebb shows them)"
         )
     })?;
-    let cannot = |error: std::io::Error| format!("the run does not answer: {error}");
-    let line = Socket::connect(&socket).map_err(cannot)?;
     let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
     let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
     line.send(&message, &[]).map_err(cannot)?;
@@ -69,13 +67,26 @@ pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
 }
 
-/// The socket of the run that a process is, or is below.
-fn socket_of(mut pid: u32) -> Option<PathBuf> {
+/// A connection to the run that a process is, or is below. A socket that nobody listens at is the
+/// leftover of a killed run whose number a process below this one has got.
+fn line_to(mut pid: u32) -> std::io::Result<Option<Socket>> {
     while pid > 1 {
-        if let Some(socket) = run::sockets_of(pid).find(|socket| socket.exists()) {
-            return Some(socket);
+        for socket in run::sockets_of(pid) {
+            match Socket::connect(&socket) {
+                Ok(line) => return Ok(Some(line)),
+                Err(error) if is_no_run(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
-        pid = proc::parent(pid)?;
+        let Some(parent) = proc::parent(pid) else { break };
+        pid = parent;
     }
-    None
+    Ok(None)
+}
+
+/// Whether a socket that cannot be connected to is none, one that nobody listens at, or another
+/// user's.
+fn is_no_run(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | NotADirectory | ConnectionRefused | PermissionDenied)
 }

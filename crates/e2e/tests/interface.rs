@@ -177,6 +177,30 @@ fn a_run_tells_its_figures_while_it_lasts() {
     assert!(outcome.stderr.starts_with("ebb: process 1 belongs to no run"), "{}", outcome.stderr);
 }
 
+/// Makes what a killed run leaves, under this process's number, and asks for figures.
+const LEFTOVER: &str = r#"
+import os, shutil, socket, subprocess, sys
+folder = "/tmp/ebb-%d" % os.getpid()
+shutil.rmtree(folder, ignore_errors=True)
+os.mkdir(folder)
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.bind(folder + "/socket")
+line.listen()
+line.close()
+done = subprocess.run([sys.argv[1], "stat", str(os.getpid())], capture_output=True, text=True)
+shutil.rmtree(folder)
+print(done.returncode, done.stderr, "ebb_nr_limit" in done.stdout)
+"#;
+
+/// A program got the number that a killed run's front had had, and its run was asked at that one's
+/// socket: process numbers come round soon where the kernel has but 32768 of them.
+#[test]
+fn a_socket_left_by_a_killed_run_with_this_number() {
+    let command = [OsStr::new("-c"), OsStr::new(LEFTOVER), ebb().as_os_str()];
+    let outcome = Launch::new("/usr/bin/python3").args(command).limit(64 * MIB).run();
+    assert_eq!(outcome.expect_code(0).text(), "0  True\n");
+}
+
 /// Asks a run for its generations from inside, has it age and reclaim, and reads its memory again.
 const LRU_GEN: &str = r#"
 import os, subprocess, sys, time

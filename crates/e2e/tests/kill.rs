@@ -1,6 +1,7 @@
 //! Ebb dies at a random moment. The program must die with it, at once, and must never have read a
 //! wrong byte. `EBB_KILL_ROUNDS` says how often (50 unless said).
 
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -53,6 +54,8 @@ fn end_of(launch: &Launch, number: u64, random: &mut Random) {
         assert!(!late, "round {number}: {alive} processes outlive Ebb\n{}", left.dump());
         thread::sleep(Duration::from_millis(10));
     }
+    let folder = format!("/tmp/ebb-{}", run.pid());
+    assert!(!Path::new(&folder).exists(), "round {number}: {folder} is left");
     let stderr = run.stderr();
     assert!(!stderr.contains("wrong"), "round {number}: {stderr}");
     run.finish();

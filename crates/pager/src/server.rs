@@ -385,9 +385,13 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
                 return FrontMessage::Reported.send(front);
             }
             Ok(other) => return Err(std::io::Error::other(format!("unexpected {other:?}"))),
-            // The front is gone: so is the run. Agents kill their processes when this one ends.
+            // The front is gone: so is the run. Agents kill their processes when this one ends. The
+            // folder is the front's to remove, which it no longer can.
             Err(_) => {
                 pager.kill_tree();
+                if let Some(folder) = pager.config.socket.parent() {
+                    let _ = std::fs::remove_dir_all(folder);
+                }
                 return Ok(());
             }
         }

@@ -6,9 +6,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use loom::thread;
 
-use super::{
-    Asked, Desk, FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, SleepCheck, Step,
-};
+use super::{Asked, Desk, FlagClear, IdleIndex, Kswapd, Node, Passed, Policy, SleepCheck, Step};
 use crate::frame::Order;
 use crate::observe::vmstat::VmStat;
 
