@@ -1,9 +1,13 @@
-//! kswapd in a thread of its own against an allocator that takes frames at a fixed rate.
+//! kswapd against an allocator that takes frames at a fixed rate.
 //!
 //! Half of memory is clean and cold, nearly all of the other half is in use for good. The allocator
 //! runs through the cold half; each time it would have to reclaim by itself is counted.
+//!
+//! [`run`] gives kswapd a thread of its own: what comes out hangs on how soon the system runs it,
+//! and that is told, too. [`super::turns`] has both take turns on one processor.
 
 use std::cell::Cell;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -20,6 +24,9 @@ use ebb_core::tunables::Tunables;
 use ebb_core::types::{MmId, Pfn, Vpn};
 use ebb_sys::percpu::thread_time_ns;
 
+/// Frames taken in a row at most.
+const BURST: u64 = 64;
+
 /// What a run came to.
 pub struct Outcome {
     /// Frames taken.
@@ -30,26 +37,46 @@ pub struct Outcome {
     pub direct: u64,
     /// The fewest frames that were free, as seen every 1024 frames.
     pub least_free: u64,
-    /// Processor time of kswapd for each frame taken.
+    /// Processor time of kswapd for each frame taken, and of the allocator, where that is known.
     pub kswapd_ns: f64,
+    pub allocator_ns: Option<f64>,
+    /// How long after it was woken kswapd ran, in ascending order.
+    pub late_ns: Vec<u64>,
+    /// How long the allocator did not run though frames were due.
+    pub lost_ns: u64,
+    /// Of the times in `direct` those at which kswapd had been woken and had not run yet.
+    pub direct_before_it_ran: u64,
 }
 
-struct Machine {
-    frames: Frames,
+impl Outcome {
+    /// A quantile of the times until kswapd ran.
+    pub fn late_ns_at(&self, q: f64) -> u64 {
+        let last = self.late_ns.len().saturating_sub(1);
+        self.late_ns.get((last as f64 * q).round() as usize).copied().unwrap_or(0)
+    }
+}
+
+pub(super) struct Machine {
+    pub frames: Frames,
     folios: Folios,
     spaces: Spaces,
-    tun: Tunables,
-    stat: VmStat,
-    v: Lruvec,
-    desk: Desk,
+    pub tun: Tunables,
+    pub stat: VmStat,
+    pub v: Lruvec,
+    pub desk: Desk,
     stop: AtomicBool,
     busy_ns: AtomicU64,
+    begun: Instant,
+    /// When kswapd was woken that has not run since; 0: it has.
+    woken_ns: AtomicU64,
+    late_ns: Mutex<Vec<u64>>,
 }
 
 struct Asks<'a> {
     m: &'a Machine,
     kswapd: &'a Thread,
     direct: Cell<u64>,
+    early: Cell<u64>,
 }
 
 impl Host for Asks<'_> {
@@ -57,20 +84,16 @@ impl Host for Asks<'_> {
         let node = FramesNode { frames: &self.m.frames, node };
         let asked = self.m.desk.ask(&node, Policy::of(&self.m.tun), order, highest);
         if asked == Asked::Wake {
+            self.m.woken_ns.store(self.m.now_ns(), Relaxed);
             self.kswapd.unpark();
         }
     }
 
     fn reclaim(&self, _: &Request, _: usize, target: u64) -> u64 {
         self.direct.set(self.direct.get() + 1);
-        let mut run = Direct::new(target, Order::ZERO);
-        while let Some(pass) = run.next() {
-            let mut sc = pass.scan(true, Order::ZERO, self.m.tun.swappiness.0);
-            self.m.v.shrink(&self.m.cx(), &mut sc, &mut Back(self.m, 0));
-            let (reclaimed, scanned) = (sc.reclaimed, sc.scanned);
-            run.passed(&DirectPassed { reclaimed, scanned, ..DirectPassed::default() });
-        }
-        run.reclaimed()
+        let waits = self.m.woken_ns.load(Relaxed) > 0;
+        self.early.set(self.early.get() + u64::from(waits));
+        self.m.direct(target)
     }
 }
 
@@ -78,12 +101,7 @@ struct Back<'a>(&'a Machine, usize);
 
 impl Pageout for Back<'_> {
     fn evict(&mut self, cx: &Ctx, pfn: Pfn, _: LruType, _: Shadow) -> Evicted {
-        cx.folios.unpin(pfn);
-        cx.folios.unpin(pfn);
-        match self.0.frames.free_on(1, pfn, Order::ZERO) {
-            Ok(()) => Evicted::Freed,
-            Err(_) => Evicted::Busy,
-        }
+        self.0.gone(cx, pfn)
     }
 
     fn enough(&mut self) -> bool {
@@ -92,7 +110,7 @@ impl Pageout for Back<'_> {
 }
 
 impl Machine {
-    fn new(frames: u32, scale_factor: u64) -> Result<Self, String> {
+    pub fn new(frames: u32, scale_factor: u64) -> Result<Self, String> {
         let tun = Tunables::default();
         let mut config = Config::flat(frames, 2);
         config.watermark_scale_factor = scale_factor;
@@ -106,10 +124,13 @@ impl Machine {
             desk: Desk::new(),
             stop: AtomicBool::new(false),
             busy_ns: AtomicU64::new(0),
+            begun: Instant::now(),
+            woken_ns: AtomicU64::new(0),
+            late_ns: Mutex::default(),
         })
     }
 
-    fn cx(&self) -> Ctx<'_> {
+    pub fn cx(&self) -> Ctx<'_> {
         Ctx {
             folios: &self.folios,
             spaces: &self.spaces,
@@ -119,12 +140,38 @@ impl Machine {
         }
     }
 
-    fn free(&self) -> u64 {
+    pub fn free(&self) -> u64 {
         self.frames.zones()[0].state().counters().read(ZoneItem::FreePages)
     }
 
+    fn now_ns(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64 + 1
+    }
+
+    /// A folio goes: its frame is free.
+    pub fn gone(&self, cx: &Ctx, pfn: Pfn) -> Evicted {
+        cx.folios.unpin(pfn);
+        cx.folios.unpin(pfn);
+        match self.frames.free_on(1, pfn, Order::ZERO) {
+            Ok(()) => Evicted::Freed,
+            Err(_) => Evicted::Busy,
+        }
+    }
+
+    /// The allocator reclaims by itself.
+    pub fn direct(&self, target: u64) -> u64 {
+        let mut run = Direct::new(target, Order::ZERO);
+        while let Some(pass) = run.next() {
+            let mut sc = pass.scan(true, Order::ZERO, self.tun.swappiness.0);
+            self.v.shrink(&self.cx(), &mut sc, &mut Back(self, 0));
+            let (reclaimed, scanned) = (sc.reclaimed, sc.scanned);
+            run.passed(&DirectPassed { reclaimed, scanned, ..DirectPassed::default() });
+        }
+        run.reclaimed()
+    }
+
     /// Half of all frames clean and cold, the rest in use but for a little more than the high mark.
-    fn fill(&self, frames: u32) {
+    pub fn fill(&self, frames: u32) {
         let request = Request::new(Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT), Order::ZERO);
         let marks = self.frames.zones()[0].state().marks();
         let mut cold = frames / 2;
@@ -159,6 +206,11 @@ impl Machine {
                     if !self.desk.woken() {
                         thread::park_timeout(Duration::from_millis(NAP_MS));
                     }
+                    let woken = self.woken_ns.swap(0, Relaxed);
+                    if woken > 0 {
+                        let late = self.now_ns().saturating_sub(woken);
+                        self.late_ns.lock().expect("nobody panics with it").push(late);
+                    }
                 }
             }
         }
@@ -172,16 +224,25 @@ pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, S
     m.fill(frames);
     let take = u64::from(frames) / 2 - u64::from(frames) / 16;
     thread::scope(|scope| {
-        let kswapd = scope.spawn(|| m.kswapd());
-        let host = Asks { m: &m, kswapd: kswapd.thread(), direct: Cell::new(0) };
+        let kswapd = scope.spawn(|| {
+            // As kswapd of `ebb run`. Where it is not permitted it runs when it runs.
+            let _ = ebb_sys::sched::run_soon(0);
+            m.kswapd();
+        });
+        let host =
+            Asks { m: &m, kswapd: kswapd.thread(), direct: Cell::new(0), early: Cell::new(0) };
         let request = Request::new(Gfp::HIGHUSER_MOVABLE, Order::ZERO);
         let mut least_free = u64::MAX;
+        let burst = Duration::from_nanos(BURST * 1_000_000_000 / per_second);
         let start = Instant::now();
-        let mut taken = 0;
+        let (mut taken, mut lost) = (0, Duration::ZERO);
         while taken < take {
-            if taken % 64 == 0 {
+            if taken % BURST == 0 {
                 let due = Duration::from_nanos(taken * 1_000_000_000 / per_second);
-                while start.elapsed() < due {
+                // Who was not run for a while does not take at a higher rate what it missed.
+                let late = start.elapsed().saturating_sub(lost + due);
+                lost += late.saturating_sub(burst);
+                while start.elapsed() < lost + due {
                     std::hint::spin_loop();
                 }
             }
@@ -196,11 +257,24 @@ pub fn run(frames: u32, per_second: u64, scale_factor: u64) -> Result<Outcome, S
         let seconds = start.elapsed().as_secs_f64();
         m.stop.store(true, Relaxed);
         kswapd.thread().unpark();
-        let direct = host.direct.get();
+        let (direct, direct_before_it_ran) = (host.direct.get(), host.early.get());
         if kswapd.join().is_err() {
             return Err("kswapd's thread died".into());
         }
         let kswapd_ns = m.busy_ns.load(Relaxed) as f64 / taken.max(1) as f64;
-        Ok(Outcome { taken, seconds, direct, least_free, kswapd_ns })
+        let mut late_ns = std::mem::take(&mut *m.late_ns.lock().expect("nobody panics with it"));
+        late_ns.sort_unstable();
+        let allocator_ns = None;
+        Ok(Outcome {
+            taken,
+            seconds,
+            direct,
+            least_free,
+            kswapd_ns,
+            allocator_ns,
+            late_ns,
+            lost_ns: lost.as_nanos() as u64,
+            direct_before_it_ran,
+        })
     })
 }

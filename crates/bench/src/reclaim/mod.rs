@@ -2,10 +2,12 @@
 //!
 //! * [`pass`]: nanoseconds for each clean folio evicted and for each folio skipped, by lists.
 //!   Evicted folios only give their frame back: this is the engine alone.
-//! * [`keepup`]: kswapd against an allocator that takes a million frames a second.
+//! * [`keepup`]: kswapd against an allocator that takes a million frames a second, a thread each.
+//! * [`turns`]: the same two in turns on one processor.
 
 mod keepup;
 mod pass;
+mod turns;
 
 use std::process::ExitCode;
 
@@ -27,13 +29,16 @@ struct Args {
     /// Frames of the node that is kept up with.
     #[arg(long, default_value_t = 1 << 20)]
     frames: u32,
-    /// Distance of the watermarks in ten-thousandths of the node. At the default, 10, kswapd has about
-    /// a millisecond to begin.
+    /// Distance of the watermarks in ten-thousandths of the node. At the default, 10, kswapd has
+    /// about a millisecond to begin.
     #[arg(long, default_value_t = 10)]
     scale_factor: u64,
     /// Frames a second that are taken.
     #[arg(long, default_value_t = 1_000_000)]
     per_second: u64,
+    /// Microseconds from the waking of kswapd to its first step, where both take turns.
+    #[arg(long, default_value_t = 50)]
+    wake_us: u64,
 }
 
 /// Runs `ebb bench reclaim` with these arguments, the command's name left out.
@@ -51,25 +56,49 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
         let [evicted, mapped, skipped] = row.ns;
         println!("{:<10} {evicted:>14.1} {mapped:>14.1} {skipped:>14.1}", row.lists);
     }
-    println!();
-    let mut runs: Vec<keepup::Outcome> = Vec::new();
-    for _ in 0..args.rounds.max(1) {
-        match keepup::run(args.frames.max(1 << 16), args.per_second.max(1), args.scale_factor) {
-            Ok(outcome) => runs.push(outcome),
+    let both = |turns: bool| {
+        let (frames, rate) = (args.frames.max(1 << 16), args.per_second.max(1));
+        if turns {
+            turns::run(frames, rate, args.scale_factor, args.wake_us * 1000)
+        } else {
+            keepup::run(frames, rate, args.scale_factor)
+        }
+    };
+    for turns in [true, false] {
+        let runs: Result<Vec<_>, String> = (0..args.rounds.max(1)).map(|_| both(turns)).collect();
+        match runs {
+            Ok(runs) => show(&runs, turns),
             Err(e) => {
                 eprintln!("{e}");
                 return ExitCode::FAILURE;
             }
         }
     }
-    for o in &runs {
+    ExitCode::SUCCESS
+}
+
+fn show(runs: &[keepup::Outcome], turns: bool) {
+    println!("\n{}", if turns { "in turns on one processor:" } else { "a thread each:" });
+    for o in runs {
+        let us = |q| o.late_ns_at(q) as f64 / 1000.0;
+        let allocator = o.allocator_ns.map_or_else(String::new, |ns| format!(" + {ns:.0}"));
         println!(
-            "kswapd: {} frames in {:.3} s, {} direct-reclaim entries, least free {}, {:.0} ns of \
-             kswapd a frame",
-            o.taken, o.seconds, o.direct, o.least_free, o.kswapd_ns
+            "{} frames in {:.3} s, {} direct-reclaim entries ({} before kswapd ran), least free \
+             {}, {:.0}{allocator} ns a frame, woken {} times, ran after {:.0} us (99 %: {:.0}, \
+             all: {:.0}), allocator off for {:.1} ms",
+            o.taken,
+            o.seconds,
+            o.direct,
+            o.direct_before_it_ran,
+            o.least_free,
+            o.kswapd_ns,
+            o.late_ns.len(),
+            us(0.5),
+            us(0.99),
+            us(1.0),
+            o.lost_ns as f64 / 1e6,
         );
     }
     let kept = runs.iter().filter(|o| o.direct == 0).count();
     println!("kept up in {kept} of {} runs", runs.len());
-    ExitCode::SUCCESS
 }

@@ -38,6 +38,11 @@ const REACH_GEN: (u64, u64) = (1, 1);
 /// in larger ones they are larger in proportion, because what changes them takes as much longer.
 const STEP_UNIT: u64 = 10_000;
 
+/// Batches that pass from the first half of probation to the second before one batch is evicted:
+/// more than leave, so that the halves soon have their shares, and no more than others can wait
+/// for.
+const PASS_BATCHES_MAX: usize = 4;
+
 /// Sixteenths of pages beyond the least share. Before anything was learned the share is the
 /// configured one.
 fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
@@ -170,13 +175,13 @@ fn waiting(v: &Lruvec, cx: &Ctx, lists: &Lists, ty: LruType, slot: usize, zone: 
     zones.filter_map(List::tail).map(|pfn| v.r#gen.age_of(cx.folios.word(pfn))).max().unwrap_or(0)
 }
 
-/// Moves what is too much for the first half of probation to the second, a batch at a time: the
+/// Moves what is too much for the first half of probation to the second, a few batches of it: the
 /// touches so far are forgotten. Takes the lru lock by itself.
 pub(super) fn pass_on(v: &Lruvec, cx: &Ctx) {
     if !has_halves(cx) {
         return;
     }
-    loop {
+    for _ in 0..PASS_BATCHES_MAX {
         let quiet = target(v, cx) * cx.tun.probation_quiet / 100;
         let first: u64 = LruType::ALL.iter().map(|&ty| v.r#gen.slot_pages(FRESH, ty)).sum();
         let n = first.saturating_sub(quiet).min(SWAP_CLUSTER_MAX);

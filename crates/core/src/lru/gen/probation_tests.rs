@@ -45,6 +45,24 @@ fn touches_count_from_the_second_half_of_probation_on() {
 }
 
 #[test]
+fn the_first_reclaim_of_a_full_memory_does_not_pass_half_of_probation_at_once() {
+    // It took half a millisecond on a node of 4 GiB, in which 600 frames were asked for.
+    let mut rig = Rig::new(4096, Tunables::default());
+    set_clock(&rig, 8);
+    for _ in 0..2000 {
+        rig.fill(LruType::Anon);
+    }
+    let before = rig.order(FRESH).len();
+    probation::pass_on(&rig.v, &rig.cx());
+    assert_eq!((rig.order(FRESH).len(), rig.order(TRIED).len()), (before - 128, 128));
+    for _ in 0..100 {
+        probation::pass_on(&rig.v, &rig.cx());
+    }
+    assert!(rig.order(FRESH).len() < before / 2, "in the end all that is too much has passed");
+    rig.v.check_invariants(&rig.cx());
+}
+
+#[test]
 fn a_page_joins_the_generations_if_it_was_used_again_sooner_than_their_oldest() {
     let rig = Rig::new(64, Tunables::default());
     rig.list(0, &[0, 1, 2, 3]);
