@@ -126,6 +126,8 @@ impl Word {
     /// Not the first frame of its folio.
     pub const TAIL: Self = Self(1 << 23);
 
+    /// Who reads it has the next pages of its file fetched.
+    pub const AHEAD: Self = Self(1 << 35);
     /// Was on a list before: it is being put back, not added.
     pub const SEEN: Self = Self(1 << 37);
     /// On the unevictable list.

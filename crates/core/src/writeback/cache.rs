@@ -22,8 +22,10 @@
 //!   was last clean is reported by [`PageCache::make_dirty`].
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
+use super::ahead::{View, Window};
 use crate::folio::{LruType, Word};
 use crate::lru::{Ctx, Evicted, Lruvec, Shadow};
 use crate::observe::vmstat::Event;
@@ -178,12 +180,22 @@ impl PageCache {
         }
     }
 
-    /// Pages from `page` on that are absent in a row, `most` at most and not beyond the end: what
-    /// one read brings in.
-    #[must_use]
-    pub fn absent_run(&self, id: FileId, page: u64, most: u64) -> u64 {
-        let absent = |i: &u64| matches!(self.find(id, page + i), Found::Absent(_));
-        (0..most).take_while(absent).count() as u64
+    /// Asks `what` about reading ahead in `area` of a file, `max` pages at once.
+    pub fn ask_ahead<T>(
+        &self,
+        id: FileId,
+        area: Range<u64>,
+        max: u64,
+        what: impl FnOnce(&View<'_>) -> T,
+    ) -> T {
+        let here = |page| matches!(self.find(id, page), Found::Here(_));
+        let area = area.start..area.end.min(self.file(id).pages);
+        what(&View { area, max, here: &here })
+    }
+
+    /// The pages of a window that have to be read, in order.
+    pub fn missing(&self, id: FileId, window: Window) -> impl Iterator<Item = u64> + '_ {
+        window.range().filter(move |&page| matches!(self.find(id, page), Found::Absent(_)))
     }
 
     /// Puts a page into the frame `pfn`, which the caller has got and filled (or will, and lets

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::ahead::{FileAhead, Window};
 use super::cache::WriteFailed;
 use super::*;
 use crate::folio::{Folios, LruType, MemcgId, Word};
@@ -23,10 +24,21 @@ type Cell = [u8; 4];
 const FRAMES: u32 = 24;
 const FILES: u32 = 3;
 const PAGES: u64 = 40;
+const AHEAD_MAX: u64 = 8;
+
+/// How a page is met that has to do with reading ahead.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Touch {
+    Missed,
+    FaultMissed,
+    Marked,
+}
 
 #[derive(Clone, Debug)]
 enum Op {
     Read(u32, u64),
+    /// So many pages in one go.
+    ReadOn(u32, u64, u64),
     Write(u32, u64, u8),
     Load(u32, u64),
     Store(u32, u64, u8),
@@ -57,6 +69,8 @@ struct World {
     now_ms: u64,
     seen: Vec<u64>,
     failures: Vec<u64>,
+    ahead: Vec<FileAhead>,
+    fetched_ahead: u64,
 }
 
 struct Out<'a> {
@@ -123,6 +137,8 @@ impl World {
             now_ms: 0,
             seen: vec![0; FILES as usize],
             failures: vec![0; FILES as usize],
+            ahead: vec![FileAhead::default(); FILES as usize],
+            fetched_ahead: 0,
         }
     }
 
@@ -186,54 +202,103 @@ impl World {
         None
     }
 
-    /// The page's frame, brought in if need be.
-    fn bring(&mut self, file: FileId, page: u64, mapped: bool) -> Option<Pfn> {
-        match self.cache.find(file, page) {
-            Found::Here(pfn) => Some(pfn),
+    /// What reading ahead says of a page of a file that is missing, or marked.
+    fn window(&mut self, file: FileId, page: u64, asked: u64, how: Touch) -> Option<Window> {
+        let ahead = &mut self.ahead[file.0 as usize];
+        let window = self.cache.ask_ahead(file, 0..u64::MAX, AHEAD_MAX, |view| match how {
+            Touch::Missed => Some(ahead.missed(page, asked, view)),
+            Touch::FaultMissed => Some(ahead.fault_missed(page, view)),
+            Touch::Marked => ahead.marked(page, asked, view),
+        })?;
+        assert!(window.range().end <= self.cache.pages(file), "{window:?}");
+        assert!(window.pages <= AHEAD_MAX && window.pages > 0, "{window:?}");
+        assert!(how == Touch::Marked || window.range().contains(&page), "{window:?}");
+        Some(window)
+    }
+
+    /// Reads a page from the disk into a frame.
+    fn fetch(&mut self, file: FileId, page: u64, flags: Word) -> Option<Pfn> {
+        let pfn = self.frame()?;
+        self.memory[pfn.0 as usize] = self.disk.get(&(file, page)).copied().unwrap_or_default();
+        let cx = cx!(self);
+        self.cache.insert(&cx, &self.v, file, page, pfn, flags);
+        self.v.add(&cx, pfn);
+        Some(pfn)
+    }
+
+    /// The page's frame, brought in if need be, with what is read ahead where there are frames for
+    /// it.
+    fn bring(&mut self, file: FileId, page: u64, asked: u64, mapped: bool) -> Option<Pfn> {
+        let (pfn, window) = match self.cache.find(file, page) {
+            Found::Here(pfn) => {
+                let cx = cx!(self);
+                let marked = cx.folios.clear(pfn, Word::AHEAD).has(Word::AHEAD);
+                if mapped {
+                    self.ahead[file.0 as usize].fault_found();
+                }
+                let next = marked.then(|| self.window(file, page, asked, Touch::Marked)).flatten();
+                (pfn, next)
+            }
             Found::Beyond => panic!("page {page} is within the file"),
             Found::Absent(_) => {
-                let pfn = self.frame()?;
-                let ahead = self.cache.absent_run(file, page, 4);
-                assert!(ahead > 0, "reclaim brings nothing in");
-                self.memory[pfn.0 as usize] =
-                    self.disk.get(&(file, page)).copied().unwrap_or_default();
+                let how = if mapped { Touch::FaultMissed } else { Touch::Missed };
+                let window = self.window(file, page, asked, how);
                 let flags = Word::new(LruType::File, 0, 0);
                 let flags = if mapped { flags.with(Word::MAPPED) } else { flags };
-                let cx = cx!(self);
-                self.cache.insert(&cx, &self.v, file, page, pfn, flags);
-                self.v.add(&cx, pfn);
-                Some(pfn)
+                (self.fetch(file, page, flags)?, window)
             }
+        };
+        let Some(window) = window else { return Some(pfn) };
+        let missing: Vec<u64> = self.cache.missing(file, window).collect();
+        for at in missing {
+            // What was asked for stays in memory while the others come.
+            if self.free.is_empty() {
+                break;
+            }
+            let mark = if window.mark == Some(at) { Word::AHEAD } else { Word::default() };
+            self.fetch(file, at, Word::new(LruType::File, 0, 0).with(Word::PREFAULT).with(mark))?;
+            self.fetched_ahead += 1;
         }
+        Some(pfn)
+    }
+
+    fn read(&mut self, f: u32, p: u64, asked: u64) {
+        let file = FileId(f);
+        if p >= self.model[f as usize].len() as u64 {
+            assert_eq!(self.cache.find(file, p), Found::Beyond);
+            return;
+        }
+        let Some(pfn) = self.bring(file, p, asked, false) else { return };
+        let cx = cx!(self);
+        self.v.mark_accessed(&cx, pfn);
+        assert_eq!(self.memory[pfn.0 as usize], self.model[f as usize][p as usize]);
+        self.ahead[f as usize].read(p);
     }
 
     fn apply(&mut self, op: &Op) {
         match *op {
-            Op::Read(f, p) | Op::Load(f, p) => {
-                let (file, pages) = (FileId(f), self.model[f as usize].len() as u64);
-                if p >= pages {
+            Op::Read(f, p) => self.read(f, p, 1),
+            Op::ReadOn(f, p, n) => (0..n).for_each(|i| self.read(f, p + i, n - i)),
+            Op::Load(f, p) => {
+                let file = FileId(f);
+                if p >= self.model[f as usize].len() as u64 {
                     assert_eq!(self.cache.find(file, p), Found::Beyond);
                     return;
                 }
-                let mapped = matches!(op, Op::Load(..));
-                let Some(pfn) = self.bring(file, p, mapped) else { return };
+                let Some(pfn) = self.bring(file, p, 1, true) else { return };
                 let cx = cx!(self);
-                if mapped {
-                    self.cache.map(&cx, file, p, false);
-                } else {
-                    self.v.mark_accessed(&cx, pfn);
-                }
+                self.cache.map(&cx, file, p, false);
                 assert_eq!(self.memory[pfn.0 as usize], self.model[f as usize][p as usize]);
             }
             Op::Write(f, p, byte) if p < self.model[f as usize].len() as u64 => {
-                let Some(pfn) = self.bring(FileId(f), p, false) else { return };
+                let Some(pfn) = self.bring(FileId(f), p, 1, false) else { return };
                 self.change(f, p, byte, pfn);
                 let cx = cx!(self);
                 self.cache.make_dirty(&cx, FileId(f), p, pfn);
                 self.v.mark_accessed(&cx, pfn);
             }
             Op::Store(f, p, byte) if p < self.model[f as usize].len() as u64 => {
-                let Some(pfn) = self.bring(FileId(f), p, true) else { return };
+                let Some(pfn) = self.bring(FileId(f), p, 1, true) else { return };
                 let pte = self.list[f as usize].tree().place(Vpn(p)).get();
                 // Only the first store is told to anybody.
                 if !pte.all(Pte::MAPPED | Pte::DIRTY) {
@@ -333,9 +398,10 @@ impl World {
 fn op() -> impl Strategy<Value = Op> {
     let (file, page) = (0..FILES, 0..PAGES);
     let at = (file.clone(), page.clone());
-    let change = (file.clone(), page, any::<u8>());
+    let change = (file.clone(), page.clone(), any::<u8>());
     prop_oneof![
         4 => at.clone().prop_map(|(f, p)| Op::Read(f, p)),
+        2 => (file.clone(), page, 1..16u64).prop_map(|(f, p, n)| Op::ReadOn(f, p, n)),
         6 => change.clone().prop_map(|(f, p, b)| Op::Write(f, p, b)),
         2 => at.clone().prop_map(|(f, p)| Op::Load(f, p)),
         4 => change.prop_map(|(f, p, b)| Op::Store(f, p, b)),
@@ -376,6 +442,21 @@ proptest! {
         }
         world.compare();
     }
+}
+
+#[test]
+fn a_file_read_in_order_is_fetched_in_windows() {
+    let mut w = World::new(LruKind::Gen, Dirty::K72);
+    for p in 0..PAGES {
+        w.apply(&Op::Write(0, p, p as u8));
+        w.apply(&Op::Sync(0));
+    }
+    w.reclaim(FRAMES.into());
+    let before = w.fetched_ahead;
+    (0..PAGES).for_each(|p| w.apply(&Op::Read(0, p)));
+    // All but the first page and those that found no free frame.
+    assert!(w.fetched_ahead - before > PAGES / 2, "{}", w.fetched_ahead - before);
+    w.compare();
 }
 
 #[test]

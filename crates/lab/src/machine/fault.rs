@@ -11,10 +11,16 @@ use ebb_core::memcg::Charged;
 use ebb_core::observe::vmstat::Event;
 use ebb_core::space::{Backing, Pte};
 use ebb_core::types::{Pfn, Vpn};
+use ebb_core::writeback::Window;
 
-use super::ahead::{STREAMS, Stream, Window};
+use super::ahead::Descriptors;
 use super::device::Device;
 use super::mem::{Access, Fault, Mem, Region, cx};
+
+/// The pages of a window but `page`.
+fn others_of(window: Window, space: usize, page: u64) -> Vec<(usize, u64)> {
+    window.range().filter(|&at| at != page).map(|at| (space, at)).collect()
+}
 
 impl Mem {
     /// Makes a page that [`touch`](Self::touch) did not find available.
@@ -24,11 +30,11 @@ impl Mem {
         space: usize,
         page: u64,
         access: Access,
-        streams: &mut [Stream; STREAMS],
+        descriptors: &mut Descriptors,
     ) -> Fault {
         self.stalls = false;
         self.clock_ns = now;
-        let fault = self.handle(now, space, page, access, streams);
+        let fault = self.handle(now, space, page, access, descriptors);
         if let Some(pfn) = self.held.take() {
             self.out.release(pfn);
         }
@@ -41,7 +47,7 @@ impl Mem {
         space: usize,
         page: u64,
         access: Access,
-        streams: &mut [Stream; STREAMS],
+        descriptors: &mut Descriptors,
     ) -> Fault {
         let costs = self.costs.clone();
         let entry = if access.mapped() { costs.fault_ns } else { costs.fd_ns };
@@ -56,12 +62,13 @@ impl Mem {
             }
             self.spent.fault_ns += entry;
             let mut cost = entry;
-            if access.mapped() {
-                if !self.folios.word(pte.pfn()).has(Word::SWAPBACKED) {
-                    self.not_missed(space);
-                }
-            } else if std::mem::take(&mut self.marked[pte.pfn().0 as usize]) {
-                cost += self.read_on(now, space, page);
+            let word = self.folios.word(pte.pfn());
+            if access.mapped() && !word.has(Word::SWAPBACKED) {
+                self.not_missed(space);
+            }
+            if word.has(Word::AHEAD) && access != Access::FdWrite {
+                self.folios.clear(pte.pfn(), Word::AHEAD);
+                cost += self.read_on(now, space, page, access.mapped(), descriptors);
             }
             let pte = place.get();
             if !pte.present() {
@@ -80,7 +87,7 @@ impl Mem {
         let window = if !reads || anon {
             Window::one(page)
         } else {
-            self.window(streams, (space, page), (end, region), access.mapped())
+            self.window(descriptors, (space, page), (end, region), access.mapped())
         };
         if reads && anon {
             others = self.ahead_from_swap(space, page);
@@ -112,7 +119,7 @@ impl Mem {
         if anon {
             others.truncate(room as usize - 1);
         } else {
-            others = window.others(space, page);
+            others = others_of(window, space, page);
         }
         self.bring_in(now, cost, (space, page, access), (&others, window.mark), anon)
     }
@@ -190,7 +197,11 @@ impl Mem {
             } else {
                 self.folios.set(pfn, Word::PREFAULT);
             }
-            self.marked[pfn.0 as usize] = if anon { !asked } else { mark == Some(at) };
+            if anon {
+                self.marked[pfn.0 as usize] = !asked;
+            } else if mark == Some(at) {
+                self.folios.set(pfn, Word::AHEAD);
+            }
             cost += self.costs.alloc_ns + self.charge_add(now + cost, self.owner[owner]);
             self.brought.push((owner, at));
         }
@@ -222,16 +233,22 @@ impl Mem {
     }
 
     /// A marked page was reached: the next window is read, and nobody waits for it. Returns the cost.
-    fn read_on(&mut self, now: u64, space: usize, page: u64) -> u64 {
-        let (end, _) = self.region(space, page);
-        let Some(window) = self.next_window(space, page, end) else { return 0 };
+    fn read_on(
+        &mut self,
+        now: u64,
+        space: usize,
+        page: u64,
+        mapped: bool,
+        descriptors: &mut Descriptors,
+    ) -> u64 {
+        let Some(window) = self.next_window(descriptors, (space, page), mapped) else { return 0 };
         let (room, mut cost) = self.make_room(now, self.owner[space], window.pages);
         if room == 0 {
             return cost;
         }
         let window = window.within(window.first, room);
         let at = (space, window.first, Access::FdRead);
-        let others = window.others(space, window.first);
+        let others = others_of(window, space, window.first);
         let (_, took) = self.fill(now + cost, at, &others, window.mark, false);
         cost += took;
         if !self.brought.is_empty() {

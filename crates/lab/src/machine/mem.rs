@@ -23,6 +23,7 @@ use ebb_core::space::{Area, Backing, Pte, Space, Spaces};
 use ebb_core::swap::SwapAhead;
 use ebb_core::tunables::Tunables;
 use ebb_core::types::{Pfn, Vpn};
+use ebb_core::writeback::FileAhead;
 
 use super::ahead::WINDOW_FILE;
 use super::charge::LruLock;
@@ -162,8 +163,7 @@ pub struct Mem {
     pub(super) next_fold: u64,
     /// A frame that the running fault has found and not used yet.
     pub(super) held: Option<Pfn>,
-    /// By frame: a page read ahead, whose first use counts; of a file, who reads it has the next window
-    /// fetched.
+    /// By frame: an anonymous page read ahead, whose first use counts.
     pub(super) marked: Vec<bool>,
     /// Pages brought in by the running fault.
     pub(super) brought: Vec<(usize, u64)>,
@@ -172,8 +172,8 @@ pub struct Mem {
     /// What is known of reading ahead from swap: by space and region, and for the device.
     pub(super) swap_ahead: Vec<Vec<SwapAhead>>,
     pub(super) slots_ahead: SwapAhead,
-    /// By space: faults of mapped files that missed, less those that did not.
-    pub(super) misses: Vec<u32>,
+    /// By space: what its mappings know of reading ahead.
+    pub(super) mapped: Vec<FileAhead>,
     pub(super) direct: u64,
     pub(super) slot_hand: u32,
     /// Whether what the last fault waits for is memory.
@@ -264,7 +264,7 @@ impl Mem {
             brought_from: Vec::new(),
             swap_ahead: Vec::new(),
             slots_ahead: SwapAhead::default(),
-            misses: Vec::new(),
+            mapped: Vec::new(),
             direct: 1 << 60,
             slot_hand: 0,
             stalls: false,
@@ -339,7 +339,7 @@ impl Mem {
             if !pte.present() || self.out.ready_ns[pte.pfn().0 as usize] > now {
                 return false;
             }
-            if self.marked[pte.pfn().0 as usize] && access == Access::FdRead {
+            if access == Access::FdRead && self.folios.word(pte.pfn()).has(Word::AHEAD) {
                 return false;
             }
             self.touch_fd(space, page, pte.pfn(), access, now);

@@ -13,7 +13,7 @@ use ebb_core::folio::MemcgId;
 use ebb_core::types::Pfn;
 
 use super::Access;
-use super::ahead::{STREAMS, Stream};
+use super::ahead::Descriptors;
 use super::kswapd::Kswapd;
 use super::mem::Mem;
 use super::outcome::Outcome;
@@ -56,7 +56,7 @@ pub(super) struct Thread {
     pub(super) program: Box<dyn Program>,
     pub(super) steps: Vec<Step>,
     pub(super) at: usize,
-    pub(super) streams: [Stream; STREAMS],
+    pub(super) descriptors: Descriptors,
     pub(super) op_start_ns: u64,
     pub(super) ran_ns: u64,
     pub(super) measured: bool,
@@ -179,7 +179,7 @@ impl Machine {
             program,
             steps: Vec::new(),
             at: 0,
-            streams: [Stream::default(); STREAMS],
+            descriptors: Descriptors::default(),
             op_start_ns: 0,
             ran_ns: 0,
             measured,

@@ -1,7 +1,6 @@
 //! What a thread does beside touching pages that are there: faults, and steps that are rare.
 
 use super::Access;
-use super::ahead::Stream;
 use super::mem::Fault;
 use super::pressure::Doing;
 use super::sched::{Event, Machine};
@@ -21,7 +20,7 @@ impl Machine {
         self.now = t;
         let thread = &mut self.threads[id];
         let before = self.mem.spent.direct_ns;
-        let fault = self.mem.fault(t, space, page, access, &mut thread.streams);
+        let fault = self.mem.fault(t, space, page, access, &mut thread.descriptors);
         let reclaimed = self.mem.spent.direct_ns - before;
         self.after();
         if reclaimed > 0 && matches!(fault, Fault::Done(_)) {
@@ -145,10 +144,8 @@ impl Machine {
                 None
             }
             Step::Ahead { page, space, pages } => {
-                let stream = Stream::request(usize::from(space), u64::from(page), pages);
-                let streams = &mut self.threads[id].streams;
-                streams.rotate_right(1);
-                streams[0] = stream;
+                let descriptors = &mut self.threads[id].descriptors;
+                descriptors.ask(usize::from(space), u64::from(page), pages);
                 Some(t)
             }
             Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
