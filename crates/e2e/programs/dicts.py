@@ -12,7 +12,7 @@ def main():
     table = {key: value(key, 1) for key in range(count)}
     words = {str(key): [key, key * 2, (key, "x" * (key % 50))] for key in range(count)}
     state = 12345
-    for _ in range(count):
+    for _ in range(count // 3):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
         key = (state >> 33) % count
         table[key] = value(key, 2)

@@ -46,7 +46,7 @@ fn sort_with_a_large_buffer() {
     let path = folder.path().join("lines");
     let mut file = BufWriter::new(File::create(&path).expect("file"));
     let mut random = Random(3);
-    for _ in 0..300_000 {
+    for _ in 0..200_000 {
         writeln!(file, "{:016x}{:016x} line", random.next(), random.next()).expect("written");
     }
     file.flush().expect("written");
@@ -89,7 +89,7 @@ fn start_server(launch: Launch, limit: Option<u64>, socket: &Path) -> (Running, 
     (server, connection.expect("connected"))
 }
 
-const REDIS_VALUES: u64 = 52_000;
+const REDIS_VALUES: u64 = 26_000;
 const REDIS_VALUE_BYTES: usize = 4096;
 
 fn redis(folder: &Path, limit: Option<u64>) -> (Running, Connection) {
@@ -134,7 +134,7 @@ fn redis_info(connection: &mut Connection, field: &str) -> String {
     line.unwrap_or_else(|| panic!("INFO has no {field}")).to_owned()
 }
 
-/// 200 MiB of values, each read back; a snapshot by fork while values change; the snapshot holds
+/// 100 MiB of values, each read back; a snapshot by fork while values change; the snapshot holds
 /// each value as it was at the fork.
 fn redis_session(limit: Option<u64>) -> Outcome {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");

@@ -1,7 +1,7 @@
 //! Compares replays with miss counts measured by other simulators.
 //!
-//! The baseline is a CSV file with the columns `trace`, `size_pages`, `policy` and `misses`, and
-//! the traces are the files `TRACE.csv.zst` of a folder.
+//! The baseline is a CSV file with the columns `trace`, `size_pages`, `policy` and `misses`, maybe
+//! `family`, and the traces are the files `TRACE.csv.zst` of a folder.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -65,33 +65,68 @@ impl Compared {
     }
 }
 
-/// Reads the rows of a baseline that can be compared, by trace.
-pub fn read(path: &Path) -> anyhow::Result<BTreeMap<String, Vec<Case>>> {
+/// One row of a baseline.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// The trace's name.
+    pub trace: String,
+    /// The kind of trace, from the column `family` if there is one.
+    pub family: String,
+    /// The size of the cache.
+    pub memory_pages: u32,
+    /// The policy's name in the baseline.
+    pub label: String,
+    /// The misses it had.
+    pub misses: u64,
+}
+
+/// Reads the rows of a baseline that were measured.
+pub fn rows(path: &Path) -> anyhow::Result<Vec<Row>> {
     let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap_or_default().split(',').collect();
+    let find = |name: &str| header.iter().position(|&column| column == name);
     let column = |name: &str| {
-        header.iter().position(|&column| column == name).with_context(|| {
+        find(name).with_context(|| {
             format!("{}: line 1: expected a header with a column {name}", path.display())
         })
     };
     let columns = [column("trace")?, column("size_pages")?, column("policy")?, column("misses")?];
-    let mut cases: BTreeMap<String, Vec<Case>> = BTreeMap::new();
+    let family = find("family");
+    let mut rows = Vec::new();
     for (i, line) in lines.enumerate() {
         let fields: Vec<&str> = line.split(',').collect();
-        let [trace, pages, label, misses] =
-            columns.map(|column| fields.get(column).copied().unwrap_or_default());
-        let Some(&(label, name, set)) = NAMES.iter().find(|row| row.0 == label) else { continue };
+        let field = |column: usize| fields.get(column).copied().unwrap_or_default();
+        let [trace, pages, label, misses] = columns.map(field);
         if misses.is_empty() {
             continue;
         }
         let (Ok(memory_pages), Ok(misses)) = (pages.parse(), misses.parse()) else {
             bail!("{}: line {}: expected numbers as pages and misses", path.display(), i + 2);
         };
+        rows.push(Row {
+            trace: trace.to_owned(),
+            family: family.map(field).unwrap_or_default().to_owned(),
+            memory_pages,
+            label: label.to_owned(),
+            misses,
+        });
+    }
+    Ok(rows)
+}
+
+/// Reads the rows of a baseline that can be compared, by trace.
+pub fn read(path: &Path) -> anyhow::Result<BTreeMap<String, Vec<Case>>> {
+    let mut cases: BTreeMap<String, Vec<Case>> = BTreeMap::new();
+    for row in rows(path)? {
+        let Some(&(label, name, set)) = NAMES.iter().find(|known| known.0 == row.label) else {
+            continue;
+        };
         let settings = Arc::new(Settings::parse(set)?);
-        let job = Job { policy: PolicyInfo::find(name)?, memory_pages, settings };
-        let case = Case { trace: trace.to_owned(), label, misses, job };
-        cases.entry(trace.to_owned()).or_default().push(case);
+        let policy = PolicyInfo::find(name)?;
+        let job = Job { policy, memory_pages: row.memory_pages, settings };
+        let case = Case { trace: row.trace.clone(), label, misses: row.misses, job };
+        cases.entry(row.trace).or_default().push(case);
     }
     Ok(cases)
 }

@@ -3,7 +3,8 @@
 //! * [`trace`]: formats, dense numbering, temporary storage, synthetic traces.
 //! * [`policy`]: the textbook policies behind one trait.
 //! * [`replay`]: runs any number of policies and sizes over a trace.
-//! * [`baseline`]: compares replays with miss counts measured elsewhere.
+//! * [`baseline`]: compares replays with miss counts measured elsewhere; [`ranking`] ranks a policy
+//!   among them.
 //! * [`machine`], [`workload`], [`scenario`], [`experiment`]: a simulated machine in virtual time, what
 //!   runs on it, published results as files, and comparisons with intervals.
 //! * [`cli`]: the commands of `ebb lab` as a library.
@@ -16,6 +17,7 @@ pub mod machine;
 pub mod mrc;
 pub mod plot;
 pub mod policy;
+pub mod ranking;
 pub mod replay;
 pub mod report;
 pub mod scenario;

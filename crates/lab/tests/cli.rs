@@ -133,6 +133,27 @@ fn a_baseline_that_is_off_fails_the_check() {
     }
 }
 
+#[test]
+fn a_policy_is_ranked_among_those_of_a_baseline() {
+    let baseline = Scratch::new("ranked.csv");
+    let trace = Scratch::new("ranked.csv.zst");
+    let text: String = (0..40_000).map(|i| format!("1,{},r,a\n", i % 500)).collect();
+    let packed = zstd::encode_all(format!("dt,page,op,kind\n{text}").as_bytes(), 1).unwrap();
+    std::fs::write(&trace.0, packed).unwrap();
+    let rows = "trace,size_pages,policy,misses\nranked,400,Belady,20000\nranked,400,LRU,30000\n";
+    std::fs::write(&baseline.0, rows).unwrap();
+    let dir = env!("CARGO_TARGET_TMPDIR");
+    let rank = ["rank", dir, "--baseline", baseline.path(), "--policy"];
+    let text = stdout(&[&rank[..], &["lru"]].concat());
+    assert_eq!(
+        text.lines().nth(1),
+        Some("all                    1      2.000      1.500"),
+        "{text}"
+    );
+    let text = failure(&[&rank[..], &["lru", "--pages-min", "401"]].concat());
+    assert!(text.contains("401 pages or more"), "{text}");
+}
+
 /// What a browser makes of the page: the plot is drawn and nothing is fetched.
 #[test]
 #[ignore = "needs chromium"]

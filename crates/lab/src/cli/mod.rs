@@ -1,7 +1,9 @@
 //! The commands of `ebb lab` as a library: arguments in, report on standard output, exit code out.
 
 mod attribute;
+mod check;
 mod mrc;
+mod rank;
 mod scenarios;
 mod tune;
 
@@ -13,13 +15,14 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 
+pub use check::CheckArgs;
 pub use mrc::MrcArgs;
+pub use rank::RankArgs;
 pub use scenarios::RunArgs;
 pub use tune::TuneArgs;
 
-use crate::baseline;
 use crate::policy::{Layout, Nature, POLICIES, PolicyInfo, Settings, parse_list};
-use crate::replay::{self, Job};
+use crate::replay::{self, Job, Outcome};
 use crate::report::{self, OutputFormat, TraceInfo};
 use crate::trace::synth::{self, Synth};
 use crate::trace::{self, CompactWriter, Format, Reader, Spool};
@@ -48,6 +51,8 @@ pub enum LabCommand {
     Convert(ConvertArgs),
     /// Compare replays with miss counts measured elsewhere
     CheckBaseline(CheckArgs),
+    /// Rank a policy among policies measured elsewhere: misses over the optimum's, by kind of trace
+    Rank(RankArgs),
 }
 
 /// Which trace, and how much of it.
@@ -104,31 +109,6 @@ pub struct ConvertArgs {
     pub output: PathBuf,
 }
 
-/// Arguments of `ebb lab check-baseline`.
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// The folder with the traces, TRACE.csv.zst
-    pub dir: PathBuf,
-    /// The miss counts: CSV with the columns trace, size_pages, policy, misses
-    #[arg(long, value_name = "FILE")]
-    pub baseline: PathBuf,
-    /// Only traces whose names contain this
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    pub only: String,
-    /// Only these policies
-    #[arg(long, short, value_name = "LIST", default_value = "all")]
-    pub policy: String,
-    /// The greatest difference of miss ratios that passes, in points
-    #[arg(long, value_name = "POINTS", default_value_t = 0.5)]
-    pub tolerance: f64,
-    /// Also write every row to this CSV file
-    #[arg(long, value_name = "FILE")]
-    pub rows: Option<PathBuf>,
-    /// Threads to use
-    #[arg(long, short, value_name = "N", default_value_t = 1)]
-    pub jobs: usize,
-}
-
 /// Runs a command. The exit code is 0, or 1 for a check that does not pass.
 pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
     match command {
@@ -140,7 +120,8 @@ pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::Mrc(args) => mrc::run(args),
         LabCommand::Policies => run_policies(),
         LabCommand::Convert(args) => run_convert(args),
-        LabCommand::CheckBaseline(args) => run_check(args),
+        LabCommand::CheckBaseline(args) => check::run(args),
+        LabCommand::Rank(args) => rank::run(args),
     }
 }
 
@@ -242,6 +223,23 @@ impl Progress {
     }
 }
 
+/// Replays the trace of this name in `dir`, if it is there and there is something to do.
+fn replay_named(
+    dir: &Path,
+    trace: &str,
+    jobs: &[Job],
+    threads: usize,
+) -> anyhow::Result<Option<Vec<Outcome>>> {
+    let path = dir.join(format!("{trace}.csv.zst"));
+    if jobs.is_empty() || !path.exists() {
+        return Ok(None);
+    }
+    let mut reader = Reader::open(&path, None)?;
+    let (spool, _) = trace::load(&path, &mut reader, u64::MAX, |_| true)?;
+    let progress = Progress::new(spool.len() * jobs.len() as u64);
+    Ok(Some(replay::run(&spool, jobs, threads, &|part| progress.add(part))?))
+}
+
 fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let policies = parse_policies(&args.policy)?;
     let mut settings = Settings::parse(&args.set)?;
@@ -314,37 +312,4 @@ fn copy_records<W: Write>(
         left = left.saturating_sub(records.len() as u64);
     }
     writer.finish().with_context(output)
-}
-
-fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let policies = parse_policies(&args.policy)?;
-    let cases = baseline::read(&args.baseline)?;
-    let mut compared = Vec::new();
-    for (trace, mut cases) in cases.into_iter().filter(|(trace, _)| trace.contains(&args.only)) {
-        let path = args.dir.join(format!("{trace}.csv.zst"));
-        cases.retain(|case| {
-            let listed = policies.iter().any(|info| info.name == case.job.policy.name);
-            listed && case.job.memory_pages >= case.job.policy.capacity_min
-        });
-        if !path.exists() || cases.is_empty() {
-            continue;
-        }
-        let mut reader = Reader::open(&path, None)?;
-        let (spool, _) = trace::load(&path, &mut reader, u64::MAX, |_| true)?;
-        let jobs: Vec<Job> = cases.iter().map(|case| case.job.clone()).collect();
-        let progress = Progress::new(spool.len() * jobs.len() as u64);
-        let outcomes = replay::run(&spool, &jobs, args.jobs, &|part| progress.add(part))?;
-        let pairs = cases.into_iter().zip(outcomes);
-        compared.extend(pairs.map(|(case, outcome)| baseline::Compared { case, outcome }));
-    }
-    if compared.is_empty() {
-        bail!("{}: no trace of {} is here", args.dir.display(), args.baseline.display());
-    }
-    if let Some(path) = &args.rows {
-        std::fs::write(path, baseline::csv(&compared))
-            .with_context(|| path.display().to_string())?;
-    }
-    let (text, passes) = baseline::table(&compared, args.tolerance);
-    print(&text)?;
-    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -1,0 +1,94 @@
+//! `ebb lab rank`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::bail;
+use clap::Args;
+
+use super::{print, replay_named};
+use crate::policy::{Layout, Nature, PolicyInfo, Settings};
+use crate::replay::Job;
+use crate::{baseline, ranking};
+
+/// The ranked policy's column; no baseline has this name.
+const OWN: &str = "Ebb";
+
+/// Arguments of `ebb lab rank`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Replays every trace of the baseline that the folder has, at every size that has an optimum, and
+prints geometric means of misses divided by the optimum's, for all cases, for each kind of trace, and for
+the halves: of the baseline's traces in alphabetical order the first, third and so on are those that
+Ebb's default was searched on, the others were kept out. Policies that did not run on all cases
+follow, each compared on the cases that it did run on.
+
+Examples:
+  ebb lab rank traces --baseline policy-baseline.csv
+  ebb lab rank traces --baseline policy-baseline.csv --set preset=k618
+  ebb lab rank traces --baseline policy-baseline.csv --policy arc --only mem-")]
+pub struct RankArgs {
+    /// The folder with the traces, TRACE.csv.zst
+    pub dir: PathBuf,
+    /// The miss counts: CSV with the columns trace, size_pages, policy, misses, and maybe family;
+    /// the policy Belady is the optimum
+    #[arg(long, value_name = "FILE")]
+    pub baseline: PathBuf,
+    /// The policy to rank
+    #[arg(long, short, value_name = "NAME", default_value = "gen")]
+    pub policy: String,
+    /// Set a policy's parameter, such as gen.history=0; `ebb lab policies` lists them
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// What gen and classic take the pages for
+    #[arg(long = "as", value_name = "NATURE", value_enum, default_value_t)]
+    pub nature: Nature,
+    /// Where gen and classic put the pages in their address space
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    pub layout: Layout,
+    /// Leave out smaller caches
+    #[arg(long, value_name = "PAGES", default_value_t = 256)]
+    pub pages_min: u32,
+    /// Only traces whose names contain this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub only: String,
+    /// Threads to use
+    #[arg(long, short, value_name = "N", default_value_t = 1)]
+    pub jobs: usize,
+}
+
+/// Replays what the baseline has, and ranks.
+pub fn run(args: &RankArgs) -> anyhow::Result<ExitCode> {
+    let policy = PolicyInfo::find(&args.policy)?;
+    let mut settings = Settings::parse(&args.set)?;
+    settings.engine.nature = args.nature;
+    settings.engine.layout = args.layout;
+    let settings = Arc::new(settings);
+    let rows = baseline::rows(&args.baseline)?;
+    let mut left = ranking::cases(&rows, args.pages_min.max(policy.capacity_min));
+    left.retain(|case| case.trace.contains(&args.only));
+    let mut ranked = Vec::new();
+    while let Some(trace) = left.first().map(|case| case.trace.clone()) {
+        let (mut cases, others): (Vec<_>, Vec<_>) =
+            left.into_iter().partition(|case| case.trace == trace);
+        left = others;
+        let job = |memory_pages| Job { policy, memory_pages, settings: Arc::clone(&settings) };
+        let jobs: Vec<Job> = cases.iter().map(|case| job(case.memory_pages)).collect();
+        let Some(outcomes) = replay_named(&args.dir, &trace, &jobs, args.jobs)? else { continue };
+        for (case, outcome) in cases.iter_mut().zip(outcomes) {
+            case.misses.insert(OWN.to_owned(), outcome.misses);
+        }
+        ranked.append(&mut cases);
+    }
+    if ranked.is_empty() {
+        bail!(
+            "{}: no trace of {} is here that has an optimum (policy Belady) and {} pages or more",
+            args.dir.display(),
+            args.baseline.display(),
+            args.pages_min
+        );
+    }
+    print(&ranking::table(&ranked, &ranking::searched(&rows), OWN))?;
+    Ok(ExitCode::SUCCESS)
+}
