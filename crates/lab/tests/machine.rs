@@ -199,7 +199,7 @@ fn in_order(pairs: &[&str], name: &str) -> f64 {
 #[test]
 fn pages_in_order_come_from_swap_eight_at_a_time_and_scattered_ones_one_at_a_time() {
     let (pages, reads) = (in_order(&[], "pswpin"), in_order(&[], "swap_reads"));
-    assert!(reads > 300.0 && pages / reads > 4.0, "{pages} pages in {reads} requests");
+    assert!(reads > 300.0 && pages / reads > 3.0, "{pages} pages in {reads} requests");
     let (ahead, hits) = (in_order(&[], "swap_ra"), in_order(&[], "swap_ra_hit"));
     assert!(hits > 0.8 * ahead && ahead > 0.7 * pages, "{hits} hits of {ahead}");
     let one = in_order(&["swap.page_cluster=0"], "swap_reads");
@@ -516,4 +516,21 @@ fn the_document_has_pressure_as_the_kernel_prints_it() {
         assert!(document.contains(&line), "{line} is not in the document");
     }
     assert!(document.contains("\\nfull avg10="));
+}
+
+#[test]
+fn a_batch_of_reclaim_takes_its_time_before_the_next_one_frees_anything() {
+    // Half a millisecond a page: what a pass frees in one moment would be seen at once.
+    let pairs = ["machine.swap={ kind = 'zram', write_us = 500 }", "memcg.m.limit=1.0"];
+    let pairs: Vec<String> = pairs.iter().map(|p| (*p).to_owned()).collect();
+    for lru in ["classic", "k612", "k72", "ebb"] {
+        let preset = [format!("preset={lru}"), "workload.ops=1".into()];
+        let scenario = Scenario::with(SMALL, &[&pairs[..], &preset].concat()).unwrap();
+        let (metrics, outcome) = run_once(&scenario, 1, 2_000_000).unwrap();
+        assert!(metrics["pgsteal_kswapd"] > 300.0, "{lru}: kswapd works");
+        let gains = outcome.samples.windows(2).map(|w| w[1].free.saturating_sub(w[0].free));
+        // One batch, or two whose ends meet; kswapd's passes free some hundreds.
+        let most = gains.max().unwrap();
+        assert!(most <= 2 * 64, "{lru}: {most} frames free at once");
+    }
 }

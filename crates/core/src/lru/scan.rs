@@ -1,6 +1,7 @@
 //! What a reclaim pass is asked for, and the one seam to whoever takes pages out of memory.
 
 use super::Ctx;
+use super::r#gen::memcg_lru::Visits;
 use crate::folio::LruType;
 use crate::types::Pfn;
 
@@ -193,6 +194,18 @@ pub struct Scan {
     /// File pages isolated, and dirty ones sorted away.
     pub file_taken: u64,
     pub(crate) walk_ready: bool,
+    pub(crate) place: Option<Place>,
+    pub(crate) visits: Option<Visits>,
+}
+
+/// Where in a lruvec a pass stopped that [`Pageout::pause`] interrupted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// Classic lists.
+    Classic(super::classic::Under),
+    /// Generations: pages scanned so far (K618), or left to scan and whether to rotate (K72).
+    K618(u64),
+    K72(u64, bool),
 }
 
 impl Scan {
@@ -224,7 +237,15 @@ impl Scan {
             unqueued_dirty: 0,
             file_taken: 0,
             walk_ready: false,
+            place: None,
+            visits: None,
         }
+    }
+
+    /// Whether the pass was interrupted by [`Pageout::pause`] and has to be called again to go on.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.place.is_some()
     }
 
     /// How many of `size` pages this pass scans.
@@ -276,6 +297,13 @@ pub trait Pageout {
 
     /// Root reclaim may stop although its target is not met (every zone is fine again).
     fn enough(&mut self) -> bool {
+        false
+    }
+
+    /// Asked after each batch, with no lock held: true interrupts the pass, which goes on where it
+    /// was when it is called again with the same [`Scan`]. For drivers in whose time a pass is not one
+    /// moment.
+    fn pause(&mut self) -> bool {
         false
     }
 }

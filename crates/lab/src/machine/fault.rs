@@ -16,6 +16,7 @@ use ebb_core::writeback::Window;
 use super::ahead::Descriptors;
 use super::device::Device;
 use super::mem::{Access, Fault, Mem, Region, cx};
+use super::task::Plan;
 
 /// The pages of a window but `page`.
 fn others_of(window: Window, space: usize, page: u64) -> Vec<(usize, u64)> {
@@ -33,6 +34,7 @@ impl Mem {
         descriptors: &mut Descriptors,
     ) -> Fault {
         self.stalls = false;
+        self.goes_on = false;
         self.clock_ns = now;
         let fault = self.handle(now, space, page, access, descriptors);
         if let Some(pfn) = self.held.take() {
@@ -83,19 +85,26 @@ impl Mem {
         let anon = region.backing != Backing::File;
         let stored = pte.shadow().is_some();
         let reads = if anon { stored } else { access != Access::FdWrite };
-        let mut others = Vec::new();
-        let window = if !reads || anon {
-            Window::one(page)
-        } else {
-            self.window(descriptors, (space, page), (end, region), access.mapped())
+        let plan = self.task().plan.take().filter(|plan| plan.at == (space, page));
+        let (window, mut others) = match plan {
+            // It was worked out when the task began to reclaim for it.
+            Some(plan) => (plan.window, plan.others),
+            None if !reads => (Window::one(page), Vec::new()),
+            None if anon => (Window::one(page), self.ahead_from_swap(space, page)),
+            None => {
+                let window =
+                    self.window(descriptors, (space, page), (end, region), access.mapped());
+                (window, Vec::new())
+            }
         };
-        if reads && anon {
-            others = self.ahead_from_swap(space, page);
-        }
         let pages = window.pages + others.len() as u64;
         let (room, mut cost) = self.make_room(now, self.owner[space], pages);
-        cost += entry;
         if room == 0 {
+            self.task().plan = Some(Plan { at: (space, page), window, others });
+            if self.goes_on {
+                return Fault::Again(cost);
+            }
+            cost += entry;
             return match self.next_write() {
                 Some(until_ns) => {
                     self.stalls = true;
@@ -105,6 +114,7 @@ impl Mem {
                 None => Fault::NoMemory(cost),
             };
         }
+        cost += entry;
         self.fold();
         if !reads {
             let zero = costs.zero_ns + costs.alloc_ns;
@@ -242,7 +252,7 @@ impl Mem {
         descriptors: &mut Descriptors,
     ) -> u64 {
         let Some(window) = self.next_window(descriptors, (space, page), mapped) else { return 0 };
-        let (room, mut cost) = self.make_room(now, self.owner[space], window.pages);
+        let (room, mut cost) = self.make_room_once(now, self.owner[space], window.pages);
         if room == 0 {
             return cost;
         }

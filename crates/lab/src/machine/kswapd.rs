@@ -12,6 +12,7 @@ use ebb_core::reclaim::{
 use ebb_core::tunables::LruKind;
 
 use super::sched::{Event, Machine};
+use super::task::Under;
 
 /// What it did.
 #[derive(Clone, Copy, Default, Debug)]
@@ -29,6 +30,8 @@ pub struct Kswapd {
     turn: u64,
     awake_since: Option<u64>,
     awake_ns: u64,
+    /// The pass under way.
+    pass: Option<(Pass, Under)>,
 }
 
 /// One look round its loop that finds nothing to do.
@@ -67,6 +70,12 @@ impl Machine {
             return;
         }
         let Some(mut protocol) = self.kswapd.protocol.take() else { return };
+        if let Some((pass, under)) = self.kswapd.pass.take() {
+            let cost = self.kswapd_pass(&mut protocol, pass, under);
+            self.kswapd_after(cost);
+            self.kswapd.protocol = Some(protocol);
+            return;
+        }
         let node = FramesNode { frames: &self.mem.out.frames, node: 0 };
         let step = protocol.step(&self.mem.out.desk, &node, &self.mem.stat);
         match step {
@@ -84,7 +93,10 @@ impl Machine {
         }
         match step {
             Step::Pass(pass) => {
-                let cost = self.kswapd_pass(&mut protocol, &pass);
+                self.mem.begin_reclaim(self.now);
+                self.mem.protect(None, false);
+                let under = Under::new(pass.scan(self.mem.tun.swappiness.0), false);
+                let cost = self.kswapd_pass(&mut protocol, pass, under);
                 self.kswapd_after(cost + PASS_NS);
             }
             Step::Again => self.kswapd_after(LOOP_NS),
@@ -95,22 +107,26 @@ impl Machine {
         self.kswapd.protocol = Some(protocol);
     }
 
-    /// Carries out a pass. Returns what it cost.
-    fn kswapd_pass(&mut self, protocol: &mut Protocol, pass: &Pass) -> u64 {
-        let mut sc = pass.scan(self.mem.tun.swappiness.0);
-        self.mem.out.watch_zone = Some(pass.highest);
-        self.mem.protect(None, false);
-        self.mem.clock_ns = self.now;
-        let cost = self.mem.shrink(self.now, None, &mut sc);
-        self.mem.out.watch_zone = None;
-        self.mem.spent.kswapd_ns += cost;
+    /// Carries out a batch of a pass. Returns what it cost.
+    fn kswapd_pass(&mut self, protocol: &mut Protocol, pass: Pass, mut under: Under) -> u64 {
+        let mem = &mut self.mem;
+        mem.out.watch_zone = Some(pass.highest);
+        mem.clock_ns = self.now;
+        let cost = mem.pass_on(self.now, None, &mut under, true);
+        mem.out.watch_zone = None;
+        mem.spent.kswapd_ns += cost;
+        if under.sc.is_paused() {
+            self.kswapd.pass = Some((pass, under));
+            return cost;
+        }
+        mem.end_reclaim();
         let passed = Passed {
-            scanned: sc.scanned,
-            reclaimed: self.mem.out.freed,
-            writing: self.mem.out.writes.pending() > 0,
-            met: (self.mem.tun.lru == LruKind::Classic).then_some(sc.met),
+            scanned: under.sc.scanned,
+            reclaimed: under.freed,
+            writing: mem.out.writes.pending() > 0,
+            met: (mem.tun.lru == LruKind::Classic).then_some(under.sc.met),
         };
-        protocol.passed(&self.mem.out.desk, &passed);
+        protocol.passed(&mem.out.desk, &passed);
         cost
     }
 

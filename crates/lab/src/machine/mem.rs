@@ -32,6 +32,7 @@ use super::device::Device;
 use super::flusher::Flusher;
 use super::outflow::Outflow;
 use super::spent::Spent;
+use super::task::Task;
 
 /// How a page is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,6 +91,8 @@ pub enum Fault {
         /// Time worked before.
         cost_ns: u64,
     },
+    /// To be tried again after working for so long: the task is reclaiming.
+    Again(u64),
     /// No page can be had: nothing can be reclaimed.
     NoMemory(u64),
 }
@@ -98,7 +101,10 @@ impl Fault {
     /// Time worked.
     pub(super) const fn cost_ns(self) -> u64 {
         match self {
-            Self::Done(cost) | Self::NoMemory(cost) | Self::Wait { cost_ns: cost, .. } => cost,
+            Self::Done(cost)
+            | Self::NoMemory(cost)
+            | Self::Again(cost)
+            | Self::Wait { cost_ns: cost, .. } => cost,
         }
     }
 }
@@ -178,6 +184,10 @@ pub struct Mem {
     pub(super) slot_hand: u32,
     /// Whether what the last fault waits for is memory.
     pub(super) stalls: bool,
+    /// Whether the running task is in the middle of reclaim.
+    pub(super) goes_on: bool,
+    /// What each task is in the middle of.
+    pub(super) tasks: Vec<Task>,
     /// By memcg: where the next reclaim of what is below it begins.
     pub(super) turns: Vec<usize>,
     /// By memcg: how much of it the running reclaim spares.
@@ -268,6 +278,8 @@ impl Mem {
             direct: 1 << 60,
             slot_hand: 0,
             stalls: false,
+            goes_on: false,
+            tasks: Vec::new(),
             turns: Vec::new(),
             protection: Vec::new(),
         }

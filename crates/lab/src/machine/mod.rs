@@ -8,7 +8,7 @@
 //! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim.
 //! * `steps`: what threads do that is rare. `measure`: what is noted of a run.
 //! * [`mem`]: address spaces, touches; `fault`: faults. [`outflow`]: frames, charges, swap.
-//! * `reclaim`: direct reclaim. `charge`: what it and insertion cost. `check`: conservation laws.
+//! * `reclaim`: direct reclaim; `task`: what a task is in the middle of. `charge`: what it and insertion cost. `check`: conservation laws.
 //! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
 //! * `mappings`: who maps what, and what finding that out takes.
 //! * [`flusher`]: dirty file pages.
@@ -41,6 +41,7 @@ pub mod sched;
 pub mod spent;
 mod steps;
 mod swapin;
+mod task;
 
 pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};

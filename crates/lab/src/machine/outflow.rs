@@ -12,8 +12,7 @@ use ebb_core::folio::{LruType, Word};
 use ebb_core::frame::{Frames, Gfp, NoHost, Order, Request};
 use ebb_core::lru::{Ctx, Evicted, Pageout, Shadow};
 use ebb_core::memcg::Memcgs;
-use ebb_core::reclaim::throttle::{Throttle, Wait};
-use ebb_core::reclaim::{Desk, Hope};
+use ebb_core::reclaim::{Desk, Throttle};
 use ebb_core::swap::SwapCache;
 use ebb_core::types::Pfn;
 use ebb_core::writeback::{FileId, PageCache, To, Writes};
@@ -54,8 +53,8 @@ pub struct Outflow {
     pub throttle: Throttle,
     /// Who runs.
     pub task: usize,
-    /// What is left of each task's hope while it reclaims, and the wait it is in.
-    pub(super) hopes: Vec<(Hope, Option<(Wait, u64)>)>,
+    /// Whether the running pass is interrupted after each batch.
+    pub(super) batched: bool,
     /// When a task that found no room may look again; none: there is nothing to wait for.
     pub(super) patience: Option<u64>,
     /// When the running reclaim pass began, and what it has cost so far.
@@ -96,7 +95,7 @@ impl Outflow {
             desk: Desk::new(),
             throttle: Throttle::default(),
             task: 0,
-            hopes: Vec::new(),
+            batched: false,
             patience: None,
             now_ns: 0,
             spent_ns: 0,
@@ -239,6 +238,10 @@ impl Pageout for Outflow {
 
     fn wake_flusher(&mut self) {
         self.cache.ask_flusher();
+    }
+
+    fn pause(&mut self) -> bool {
+        self.batched
     }
 
     fn enough(&mut self) -> bool {

@@ -1,8 +1,14 @@
 //! Reclaim on the simulated machine: who does it, how long it takes, and who waits meanwhile.
 //!
-//! A run of the engine happens at one moment of virtual time; what it did is read off its counters
-//! and turned into time by the cost model. The part under the lru lock makes the next run on the
-//! same lists wait.
+//! A task and kswapd reclaim in batches, as many pages as the kernel takes off a list at a time. Each
+//! happens at one moment of virtual time; what it did is read off the engine's counters and turned into
+//! time by the cost model, and only after that time comes the next. Meanwhile others run: they touch pages,
+//! reclaim, find what was freed, and writes end. The part under the lru lock makes the next batch on
+//! the same lists wait.
+//!
+//! Pages off the lists while a batch is worked on are not counted against anybody
+//! (`too_many_isolated`): so many tasks isolate 32 pages each that it would hold them up here, where
+//! memory is hundreds of times smaller and they are not, and not on the machine that this one stands for.
 
 use std::sync::Arc;
 
@@ -12,14 +18,12 @@ use ebb_core::lru::{Ctx, Protection, Scan};
 use ebb_core::memcg::Memcgs;
 use ebb_core::observe::vmstat::Event;
 use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
-use ebb_core::reclaim::throttle::Wait;
-use ebb_core::reclaim::{
-    Achieved, Direct, DirectPassed, Flags, Hope, Outlook, Reason, Verdict, direct,
-};
+use ebb_core::reclaim::{Achieved, DirectPassed, Flags, Hope, Outlook, Reason, Verdict, direct};
 use ebb_core::tunables::{Dirty, OomRule};
 use ebb_core::types::Pfn;
 
 use super::mem::{Fault, Mem, cx};
+use super::task::{Run, Task, Under};
 
 /// Rounds of reclaim in one fault: those after which hope is given up, and the one that does it.
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
@@ -35,74 +39,107 @@ impl Mem {
         Some(usize::from(full.0) - 1)
     }
 
-    /// Reclaims until `pages` fit, at least one. Returns how many fit and what that cost; if none
-    /// do, `out.patience` says when to try again, or that there is no use in it.
+    /// Looks whether `pages` fit. If they do not, the running task reclaims one batch, and
+    /// `out.patience` says when to try again, or that there is no use in it; `goes_on`: as soon as that
+    /// batch is done with. Returns how many fit, and what it cost.
     pub(super) fn make_room(&mut self, now: u64, memcg: usize, pages: u64) -> (u64, u64) {
-        let mut cost = 0;
         self.out.patience = None;
         if self.still_waits(now) {
             return (0, 0);
         }
-        let mut drained = false;
-        for _ in 0..ROUNDS_MAX {
-            let full = self.full(memcg, pages);
-            let from = if full.is_some() {
-                full
-            } else if let Some(pfn) = self.alloc() {
-                // Kept for who asks: given back, it would be in a CPU's set, and the next look at
-                // the watermark would not count it.
-                self.held = Some(pfn);
-                self.hopes().0 = Hope::default();
-                return (pages, cost);
-            } else {
-                None
-            };
-            let (freed, took) = self.direct(now + cost, from);
-            cost += took;
-            if freed > 0 || (from.is_some() && self.full(memcg, 1).is_none()) {
-                continue;
-            }
-            if from.is_none() && !std::mem::replace(&mut drained, true) {
-                // What other CPUs have in their sets is given back before anybody despairs.
-                self.out.frames.drain_all();
-                continue;
-            }
-            if let Some(first) = self.out.started.iter().map(|&(done, _)| done).min() {
-                // It has begun writes itself: the first of them to end is worth a look.
-                self.out.patience = Some(first.max(now + cost));
-                return (0, cost);
-            }
-            match self.hope(now + cost) {
-                Verdict::Retry => {}
-                Verdict::Wait(ms) => {
-                    self.begin_wait(now + cost, ms);
-                    return (0, cost);
+        let run = self.task().run.take();
+        let mut run = match run {
+            Some(run) => run,
+            None => {
+                let full = self.full(memcg, pages);
+                if full.is_none() && self.found_frame() {
+                    let task = self.task();
+                    (task.hope, task.rounds, task.drained) = (Hope::default(), 0, false);
+                    return (pages, 0);
                 }
-                Verdict::GiveUp => return (0, cost),
+                self.begin_run(now, full)
             }
+        };
+        let (took, over) = self.batch(now, &mut run, true);
+        if over {
+            self.after_run(now + took, &run, memcg);
+        } else {
+            self.task().run = Some(run);
+            self.goes_on = true;
         }
-        // Something is freed each time, and others take it: there is hope.
-        self.out.patience = Some(now + cost);
-        (0, cost)
+        (0, took)
     }
 
-    fn hopes(&mut self) -> &mut (Hope, Option<(Wait, u64)>) {
-        let task = self.out.task;
-        if self.out.hopes.len() <= task {
-            self.out.hopes.resize_with(task + 1, Default::default);
+    /// The same all in one moment, and without a second try: for what nobody waits for.
+    pub(super) fn make_room_once(&mut self, now: u64, memcg: usize, pages: u64) -> (u64, u64) {
+        let full = self.full(memcg, pages);
+        if full.is_none() && self.found_frame() {
+            return (pages, 0);
         }
-        &mut self.out.hopes[task]
+        let (_, cost) = self.direct(now, full);
+        let fits = self.full(memcg, pages).is_none() && self.found_frame();
+        (if fits { pages } else { 0 }, cost)
+    }
+
+    /// Whether there is a frame. It is kept for who asks: given back, it would be in a CPU's set, and
+    /// the next look at the watermark would not count it.
+    fn found_frame(&mut self) -> bool {
+        self.held = self.alloc();
+        self.held.is_some()
+    }
+
+    /// What a task does that has reclaimed and looks for room again.
+    fn after_run(&mut self, now: u64, run: &Run, memcg: usize) {
+        let task = self.task();
+        task.rounds += 1;
+        let (rounds, drained) = (task.rounds, task.drained);
+        if run.freed > 0 || (run.from.is_some() && self.full(memcg, 1).is_none()) {
+            if rounds < ROUNDS_MAX {
+                self.goes_on = true;
+                return;
+            }
+            // Something is freed each time, and others take it: there is hope.
+            self.task().rounds = 0;
+            self.out.patience = Some(now);
+            return;
+        }
+        if run.from.is_none() && !drained {
+            // What other CPUs have in their sets is given back before anybody despairs.
+            self.task().drained = true;
+            self.out.frames.drain_all();
+            self.goes_on = true;
+            return;
+        }
+        if let Some(first) = run.first_end {
+            // It has begun writes itself: the first of them to end is worth a look.
+            self.out.patience = Some(first.max(now));
+            return;
+        }
+        match self.hope(now) {
+            Verdict::Retry => self.goes_on = true,
+            Verdict::Wait(ms) => self.begin_wait(now, ms),
+            Verdict::GiveUp => {}
+        }
+    }
+
+    /// The running task.
+    pub(super) fn task(&mut self) -> &mut Task {
+        let task = self.out.task;
+        if self.tasks.len() <= task {
+            self.tasks.resize_with(task + 1, Task::default);
+        }
+        &mut self.tasks[task]
     }
 
     /// Whether this task waits for writes and has to go on doing so.
     fn still_waits(&mut self, now: u64) -> bool {
-        let Some((wait, until)) = self.hopes().1 else { return false };
+        let Some((wait, until)) = self.task().wait else { return false };
         if now < until && !self.out.throttle.over(&wait, self.pages_written()) {
             self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
             return true;
         }
         self.out.throttle.end(wait);
-        self.hopes().1 = None;
+        self.task().wait = None;
         false
     }
 
@@ -112,7 +149,7 @@ impl Mem {
         if self.tun.oom == OomRule::Progress {
             // Whatever ends first may be enough.
         } else if let Some(wait) = self.out.throttle.begin(Reason::Writeback, &seen) {
-            self.hopes().1 = Some((wait, until));
+            self.task().wait = Some((wait, until));
         }
         self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
     }
@@ -134,42 +171,77 @@ impl Mem {
         };
         let waits = self.tun.dirty != Dirty::K618 || self.out.writes.pending() > files;
         let (rule, now_ms) = (self.tun.oom, now * self.haste.max(1) / 1_000_000);
-        self.hopes().0.judge(rule, now_ms, 0, &seen, waits)
+        self.task().hope.judge(rule, now_ms, 0, &seen, waits)
     }
 
-    /// Direct reclaim in a task, from one memcg or from all.
+    /// Direct reclaim in a task, from one memcg or from all, in one moment. Returns pages freed, and
+    /// what it cost.
     pub(super) fn direct(&mut self, now: u64, memcg: Option<usize>) -> (u64, u64) {
-        let size = match memcg {
+        let mut run = self.begin_run(now, memcg);
+        let mut cost = 0;
+        loop {
+            let (took, over) = self.batch(now, &mut run, false);
+            cost += took;
+            if over {
+                return (run.freed, cost);
+            }
+        }
+    }
+
+    fn begin_run(&mut self, now: u64, from: Option<usize>) -> Run {
+        let size = match from {
             Some(id) => self.memcgs[id].limit,
             None => self.memcgs.iter().map(|m| m.limit).min().unwrap_or(0),
         };
-        let target = direct::target(size, self.tun.reclaim_parts);
-        let mut run = Direct::new(target, Order::ZERO);
         self.stat.add(Event::AllocStall, 1);
+        self.spent.direct_runs += 1;
         self.begin_reclaim(now);
-        while let Some(pass) = run.next() {
-            let mut sc = pass.scan(memcg.is_none(), Order::ZERO, self.tun.swappiness.0);
-            let spared = self.protect(memcg, pass.forced);
-            let before = (self.out.freed, self.out.writes.pending());
-            self.reclaim_pass(now, memcg, &mut sc);
-            run.passed(&DirectPassed {
-                reclaimed: self.out.freed - before.0,
-                begun: self.out.writes.pending() - before.1,
-                scanned: sc.scanned,
-                spared: sc.skipped_deactivate || spared,
+        Run::new(from, direct::target(size, self.tun.reclaim_parts))
+    }
+
+    /// One batch of a run, or the rest of a pass if it is not `timed`. Returns what it cost, and whether
+    /// the run is over.
+    fn batch(&mut self, now: u64, run: &mut Run, timed: bool) -> (u64, bool) {
+        let mut cost = 0;
+        while cost == 0 {
+            let mut under = match run.pass.take() {
+                Some(under) => under,
+                None => {
+                    let Some(pass) = run.direct.next() else { break };
+                    let root = run.from.is_none();
+                    let spared = self.protect(run.from, pass.forced);
+                    Under::new(pass.scan(root, Order::ZERO, self.tun.swappiness.0), spared)
+                }
+            };
+            let freed = under.freed;
+            cost += self.pass_on(now, run.from, &mut under, timed);
+            run.freed += under.freed - freed;
+            let first = self.out.started.iter().map(|&(done, _)| done).min();
+            run.first_end = run.first_end.into_iter().chain(first).min();
+            if under.sc.is_paused() {
+                run.pass = Some(under);
+                continue;
+            }
+            run.direct.passed(&DirectPassed {
+                reclaimed: under.freed,
+                begun: under.begun,
+                scanned: under.sc.scanned,
+                spared: under.sc.skipped_deactivate || under.spared,
                 compactable: false,
             });
         }
-        if run.reclaimed() > 0 {
-            self.out.desk.progress();
+        let over = run.pass.is_none() && run.direct.next().is_none();
+        if over {
+            self.end_reclaim();
+            if run.direct.reclaimed() > 0 {
+                self.out.desk.progress();
+            }
+            if run.from.is_none() && self.out.desk.has_flag(Flags::CONGESTED) {
+                cost += self.congested_ns();
+            }
         }
-        let mut cost = self.end_reclaim(now, memcg);
-        if memcg.is_none() && self.out.desk.has_flag(Flags::CONGESTED) {
-            cost += self.congested_ns();
-        }
-        self.spent.direct_runs += 1;
         self.spent.direct_ns += cost;
-        (self.out.freed, cost)
+        (cost, over)
     }
 
     /// How long somebody waits who reclaims while the disk has more than it can take.
@@ -189,17 +261,18 @@ impl Mem {
         self.out.throttle.begin(Reason::Congested, &seen).map_or(0, |_| limit)
     }
 
-    /// One pass at the priority in `sc`. Returns what it cost; `out.freed` is its yield.
+    /// One pass at the priority in `sc`, in one moment. Returns what it cost; `out.freed` is its yield.
     pub fn shrink(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) -> u64 {
         self.begin_reclaim(now);
-        self.reclaim_pass(now, memcg, sc);
-        self.end_reclaim(now, memcg)
+        let mut under = Under::new(sc.clone(), false);
+        let cost = self.pass_on(now, memcg, &mut under, false);
+        self.end_reclaim();
+        *sc = under.sc;
+        cost
     }
 
-    fn begin_reclaim(&mut self, now: u64) {
-        self.out.now_ns = now;
-        self.out.spent_ns = 0;
-        self.out.freed = 0;
+    /// Before the first pass of a run.
+    pub(super) fn begin_reclaim(&mut self, now: u64) {
         self.recover_slots(now);
         let cx = cx!(self, now);
         for m in &mut self.memcgs {
@@ -210,7 +283,28 @@ impl Mem {
         }
     }
 
-    fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) {
+    /// Goes on with a pass: a batch of it if `timed`, or to its end. Returns what that cost.
+    pub(super) fn pass_on(
+        &mut self,
+        now: u64,
+        memcg: Option<usize>,
+        under: &mut Under,
+        timed: bool,
+    ) -> u64 {
+        (self.out.now_ns, self.out.spent_ns, self.out.freed) = (now, 0, 0);
+        let writing = self.out.writes.pending();
+        self.out.batched = timed;
+        self.reclaim_pass(now, memcg, under);
+        self.out.batched = false;
+        under.freed += self.out.freed;
+        under.begun += self.out.writes.pending() - writing;
+        let cx = cx!(self, now);
+        self.out.submit(&cx, &mut self.disk);
+        self.charge(now, memcg)
+    }
+
+    fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, under: &mut Under) {
+        let sc = &mut under.sc;
         // With swap full, pages whose copy is there already can still go.
         let room = self.out.stored.has_room() || self.out.stored_here;
         sc.may_swap &= room;
@@ -223,23 +317,33 @@ impl Mem {
         };
         // Each run goes on below `top` where the last one stopped.
         let all = self.memcgs.len();
-        let (begin, mut seen) = (self.turns[top], false);
-        for id in (begin..all).chain(0..begin) {
-            let group = MemcgId(id as u16 + 1);
-            if !self.out.groups.is_within(group, MemcgId(top as u16 + 1)) {
-                continue;
-            }
-            if seen && sc.reclaimed >= sc.target {
-                self.turns[top] = id;
-                return;
-            }
-            seen = true;
-            sc.protection = self.protection[id];
-            if sc.protection.below_min || sc.protection.below_low {
-                continue;
+        let mut seen = sc.is_paused();
+        if !seen {
+            under.at = (self.turns[top], 0);
+        }
+        for step in under.at.1..all {
+            let id = (under.at.0 + step) % all;
+            if !sc.is_paused() {
+                let group = MemcgId(id as u16 + 1);
+                if !self.out.groups.is_within(group, MemcgId(top as u16 + 1)) {
+                    continue;
+                }
+                if seen && sc.reclaimed >= sc.target {
+                    self.turns[top] = id;
+                    return;
+                }
+                seen = true;
+                sc.protection = self.protection[id];
+                if sc.protection.below_min || sc.protection.below_low {
+                    continue;
+                }
             }
             let v = Arc::clone(&self.memcgs[id].lruvec);
             v.shrink(&cx, sc, &mut self.out);
+            if sc.is_paused() {
+                under.at.1 = step;
+                return;
+            }
         }
     }
 
@@ -273,13 +377,16 @@ impl Mem {
     /// the further above it that is.
     pub(super) fn hold_above_high(&mut self, now: u64, memcg: usize, fault: Fault) -> Fault {
         let group = MemcgId(memcg as u16 + 1);
-        let (Some(above), false) =
-            (self.out.groups.above_high(group), matches!(fault, Fault::NoMemory(_)))
-        else {
+        let (Some(above), false) = (
+            self.out.groups.above_high(group),
+            matches!(fault, Fault::NoMemory(_) | Fault::Again(_)),
+        ) else {
             return fault;
         };
         let (at, until) = match fault {
-            Fault::Done(cost) | Fault::NoMemory(cost) => (now + cost, now + cost),
+            Fault::Done(cost) | Fault::NoMemory(cost) | Fault::Again(cost) => {
+                (now + cost, now + cost)
+            }
             Fault::Wait { until_ns, cost_ns } => (now + cost_ns, until_ns),
         };
         let (_, took) = self.direct(at, Some(usize::from(above.0) - 1));
@@ -306,14 +413,11 @@ impl Mem {
         files <= high && files + self.free_pages() <= high
     }
 
-    /// Ends a reclaim run. Returns what it cost.
-    fn end_reclaim(&mut self, now: u64, memcg: Option<usize>) -> u64 {
-        let cx = cx!(self, now);
-        self.out.submit(&cx, &mut self.disk);
+    /// Ends a reclaim run.
+    pub(super) fn end_reclaim(&self) {
         for m in &self.memcgs {
             m.lruvec.end_reclaim();
         }
-        self.charge(now, memcg)
     }
 
     /// Takes slots back from resident pages while swap is more than half full, as the kernel does

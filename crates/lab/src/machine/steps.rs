@@ -23,6 +23,13 @@ impl Machine {
         let fault = self.mem.fault(t, space, page, access, &mut thread.descriptors);
         let reclaimed = self.mem.spent.direct_ns - before;
         self.after();
+        if let Fault::Again(cost) = fault {
+            self.threads[id].reclaims = u64::MAX;
+            self.does(id, Doing::Stalls);
+            self.ask(t + cost, Event::Run { cpu, thread: id });
+            return None;
+        }
+        self.does(id, Doing::Works);
         if reclaimed > 0 && matches!(fault, Fault::Done(_)) {
             self.threads[id].reclaims = t;
             self.does(id, Doing::Stalls);
@@ -35,6 +42,7 @@ impl Machine {
                 self.outcome.touches += 1;
                 Some(t + cost)
             }
+            Fault::Again(_) => None,
             Fault::Wait { until_ns, cost_ns } => {
                 self.threads[id].waits_for = "for a page or for room";
                 self.block(cpu, id, t + cost_ns, until_ns);
@@ -70,6 +78,9 @@ impl Machine {
 
     pub(super) fn end_thread(&mut self, id: usize, t: u64) {
         self.does(id, Doing::Nothing);
+        if let Some((wait, _)) = self.mem.tasks.get_mut(id).and_then(|t| std::mem::take(t).wait) {
+            self.mem.out.throttle.end(wait);
+        }
         let thread = &mut self.threads[id];
         thread.ended = true;
         if let Some(begun) = self.begun_ns.filter(|_| thread.measured && self.outcome.full.1 == 0) {

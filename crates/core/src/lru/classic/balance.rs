@@ -7,7 +7,7 @@ use crate::folio::LruType;
 
 /// What a round may do, decided once from the counters.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Round {
+pub(crate) struct Round {
     pub may_deactivate: [bool; 2],
     cache_trim: bool,
 }

@@ -11,6 +11,8 @@ mod vector_tests;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+pub(crate) use reclaim::Under;
+
 use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow};
 use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;

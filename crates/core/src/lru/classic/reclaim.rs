@@ -1,7 +1,7 @@
 //! Shrinking the classic lists.
 
 use super::super::list::List;
-use super::super::scan::SWAP_CLUSTER_MAX;
+use super::super::scan::{Place, SWAP_CLUSTER_MAX};
 use super::super::shrink::{Around, Isolated, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who};
 use super::balance::{Round, inactive_is_low, round, scan_counts};
@@ -12,29 +12,55 @@ use crate::types::Pfn;
 /// Zone-ineligible pages one isolation may skip for nothing.
 const SKIPPED_MAX: u64 = 32 << 10;
 
+/// A pass under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Under {
+    round: Round,
+    targets: [u64; 4],
+    left: [u64; 4],
+    reclaimed: u64,
+    /// The list that is next.
+    list: usize,
+}
+
+impl Under {
+    fn begin(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Self {
+        let round = round(v, cx, sc);
+        let targets = scan_counts(v, sc, round);
+        Self { round, targets, left: targets, reclaimed: 0, list: 0 }
+    }
+}
+
 pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
-    let round = round(v, cx, sc);
-    let targets = scan_counts(v, sc, round);
-    let mut left = targets;
-    let mut reclaimed = 0;
+    let mut p = match sc.place.take() {
+        Some(Place::Classic(under)) => under,
+        _ => Under::begin(v, cx, sc),
+    };
     let all_of_it =
         sc.root && sc.who == Who::Direct && sc.priority == super::super::scan::DEF_PRIORITY;
-    while left[0] > 0 || left[2] > 0 || left[3] > 0 {
-        for (i, left) in left.iter_mut().enumerate() {
-            let n = (*left).min(SWAP_CLUSTER_MAX);
+    while p.list > 0 || p.left[0] > 0 || p.left[2] > 0 || p.left[3] > 0 {
+        while p.list < p.left.len() {
+            let i = p.list;
+            let n = p.left[i].min(SWAP_CLUSTER_MAX);
+            p.list += 1;
             if n > 0 {
-                *left -= n;
-                reclaimed += shrink_list(v, cx, sc, out, round, i, n);
+                p.left[i] -= n;
+                p.reclaimed += shrink_list(v, cx, sc, out, p.round, i, n);
+                if out.pause() {
+                    sc.place = Some(Place::Classic(p));
+                    return;
+                }
             }
         }
-        if reclaimed < sc.target || all_of_it {
+        p.list = 0;
+        if p.reclaimed < sc.target || all_of_it {
             continue;
         }
-        let (anon, file) = (left[0] + left[1], left[2] + left[3]);
+        let (anon, file) = (p.left[0] + p.left[1], p.left[2] + p.left[3]);
         if anon == 0 || file == 0 {
             break;
         }
-        rescale(&mut left, &targets, anon, file);
+        rescale(&mut p.left, &p.targets, anon, file);
     }
     if inactive_is_low(v, cx, LruType::Anon) && sc.may_swap {
         shrink_active(v, cx, sc, LruType::Anon, SWAP_CLUSTER_MAX);

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::list::List;
-use super::super::scan::{DEF_PRIORITY, MAX_LRU_BATCH, MIN_LRU_BATCH};
+use super::super::scan::{DEF_PRIORITY, MAX_LRU_BATCH, MIN_LRU_BATCH, Place};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
 use super::aging::try_inc_max_seq;
@@ -20,10 +20,12 @@ use crate::types::Pfn;
 
 /// Reclaims at one priority. True if the memcg LRU should rotate this lruvec.
 pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
-    // Background and commanded reclaim bring their own walk buffer; a task has one once it aged.
-    sc.walk_ready = sc.who != Who::Direct;
-    sc.unqueued_dirty = 0;
-    sc.file_taken = 0;
+    if !sc.is_paused() {
+        // Background and commanded reclaim bring their own walk buffer; a task has one once it aged.
+        sc.walk_ready = sc.who != Who::Direct;
+        sc.unqueued_dirty = 0;
+        sc.file_taken = 0;
+    }
     match cx.tun.gen_loop {
         Loop::K618 => loop_k618(v, cx, sc, out),
         Loop::K72 => loop_k72(v, cx, sc, out),
@@ -71,7 +73,10 @@ fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u
 
 fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
     let swappiness = sc.swappiness_now();
-    let mut total = 0;
+    let mut total = match sc.place.take() {
+        Some(Place::K618(total)) => total,
+        _ => 0,
+    };
     let mut rotate = false;
     loop {
         let Some(n) = budget_k618(v, cx, sc, swappiness) else {
@@ -85,6 +90,10 @@ fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool
         total += done;
         if done == 0 || total >= n || abort(cx, sc, out) {
             break;
+        }
+        if out.pause() {
+            sc.place = Some(Place::K618(total));
+            return false;
         }
     }
     if cx.tun.dirty == Dirty::K618 && sc.unqueued_dirty > 0 && sc.unqueued_dirty == sc.file_taken {
@@ -109,8 +118,11 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
         return true;
     }
     let all = v.r#gen.evictable_pages(swappiness);
-    let mut left = if v.online() { sc.share_of(sc.protection.apply(all)) } else { all };
-    let mut rotate = false;
+    let (mut left, mut rotate) = match sc.place.take() {
+        Some(Place::K72(left, rotate)) => (left, rotate),
+        _ if v.online() => (sc.share_of(sc.protection.apply(all)), false),
+        _ => (all, false),
+    };
     while left > 0 {
         let aged = should_age(v, cx, sc, swappiness);
         if aged {
@@ -122,6 +134,10 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
             break;
         }
         left = left.saturating_sub(done);
+        if left > 0 && out.pause() {
+            sc.place = Some(Place::K72(left, rotate));
+            return false;
+        }
     }
     rotate
 }

@@ -60,6 +60,21 @@ struct State {
     random: u64,
 }
 
+/// A pass over memcgs under way.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Visits {
+    /// The slot of the old generation, and the bin begun with.
+    from: Option<(usize, usize)>,
+    /// Bins taken so far.
+    turn: usize,
+    /// Memcgs of the last of them still to be visited.
+    waiting: VecDeque<usize>,
+    /// Who is being visited.
+    now: Option<usize>,
+    /// Pages kswapd had freed before.
+    before: u64,
+}
+
 /// The memcgs of a node.
 #[derive(Debug)]
 pub struct MemcgLru {
@@ -172,55 +187,58 @@ impl MemcgLru {
         Some((m.r#gen == old, m.seg))
     }
 
-    /// Root reclaim: visits memcgs until the target is met.
+    /// Root reclaim: visits memcgs until the target is met, or until the pass is paused.
     pub fn shrink(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
         sc.root = true;
-        self.set_initial_priority(sc);
-        let before = sc.reclaimed;
-        if sc.who == Who::Kswapd {
-            sc.reclaimed = 0;
-        }
-        if cx.tun.memcg_lru {
-            self.shrink_by_generation(cx, sc, out);
-        } else {
-            self.shrink_in_turn(cx, sc, out);
-        }
-        if sc.who == Who::Kswapd {
-            sc.reclaimed += before;
-        }
-    }
-
-    fn shrink_by_generation(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
-        let (slot, first) = {
-            let mut s = self.lock();
-            ((s.seq % GENS) as usize, s.random_bin())
-        };
-        for turn in 0..BINS {
-            let bin = (first + turn) % BINS;
-            let waiting: Vec<usize> = self.lock().fifo[slot][bin].iter().copied().collect();
-            for i in waiting {
-                // It may have been moved while another was being shrunk.
-                if self.lock().members[i].r#gen != slot {
-                    continue;
-                }
-                if let Some(op) = self.shrink_one(cx, sc, out, i) {
-                    self.lock().rotate(i, op);
-                }
-                if sc.reclaimed >= sc.target.max(2 << sc.order) {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Plain iteration, for comparison: every memcg, oldest first, no matter who gave last.
-    fn shrink_in_turn(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
-        let all = self.lock().members.len();
-        for i in 0..all {
-            self.shrink_one(cx, sc, out, i);
-            if sc.reclaimed >= sc.target.max(2 << sc.order) {
+        let mut visits = sc.visits.take().unwrap_or_else(|| {
+            self.set_initial_priority(sc);
+            let before = if sc.who == Who::Kswapd { std::mem::take(&mut sc.reclaimed) } else { 0 };
+            Visits { before, ..Visits::default() }
+        });
+        while let Some(i) = self.next_visit(cx, &mut visits, sc.is_paused()) {
+            let op = self.shrink_one(cx, sc, out, i);
+            if sc.is_paused() {
+                sc.visits = Some(visits);
                 return;
             }
+            if let Some(op) = op.filter(|_| cx.tun.memcg_lru) {
+                self.lock().rotate(i, op);
+            }
+            if sc.reclaimed >= sc.target.max(2 << sc.order) {
+                break;
+            }
+        }
+        sc.reclaimed += visits.before;
+    }
+
+    /// Who is visited next: the same as before if the visit was `paused`. By generation, or plainly one
+    /// after the other, no matter who gave last.
+    fn next_visit(&self, cx: &Ctx, v: &mut Visits, paused: bool) -> Option<usize> {
+        if paused {
+            return v.now;
+        }
+        let mut s = self.lock();
+        if !cx.tun.memcg_lru {
+            v.now = v.now.map_or(Some(0), |i| Some(i + 1)).filter(|&i| i < s.members.len());
+            return v.now;
+        }
+        let (slot, first) = *v.from.get_or_insert_with(|| {
+            let slot = (s.seq % GENS) as usize;
+            (slot, s.random_bin())
+        });
+        loop {
+            while let Some(i) = v.waiting.pop_front() {
+                // It may have been moved while another was being shrunk.
+                if s.members[i].r#gen == slot {
+                    v.now = Some(i);
+                    return v.now;
+                }
+            }
+            if v.turn == BINS {
+                return None;
+            }
+            v.waiting.clone_from(&s.fifo[slot][(first + v.turn) % BINS]);
+            v.turn += 1;
         }
     }
 
@@ -230,10 +248,11 @@ impl MemcgLru {
             let m = &s.members[i];
             (Arc::clone(&m.lruvec), m.seg, m.protection)
         };
-        if protection.below_min {
+        let paused = sc.is_paused();
+        if !paused && protection.below_min {
             return Some(Op::Young);
         }
-        if protection.below_low && seg != Seg::Tail {
+        if !paused && protection.below_low && seg != Seg::Tail {
             return Some(Op::Tail);
         }
         sc.protection = protection;
@@ -294,7 +313,7 @@ mod tests {
     use crate::lru::{Evicted, Shadow};
     use crate::observe::vmstat::VmStat;
     use crate::space::Spaces;
-    use crate::tunables::{LruKind, Tunables};
+    use crate::tunables::Tunables;
     use crate::types::{MmId, Pfn, Vpn};
 
     struct Drop(Vec<u32>);
@@ -316,7 +335,7 @@ mod tests {
         let cx = Ctx { folios: &folios, spaces: &spaces, tun, stat: &stat, now_ms: 0 };
         let lru = MemcgLru::new(7);
         for m in 0..memcgs {
-            let v = Arc::new(Lruvec::new(MemcgId(m), LruKind::Gen, 0));
+            let v = Arc::new(Lruvec::new(MemcgId(m), tun.lru, 0));
             for i in 0..EACH {
                 let pfn = Pfn(u32::from(m) * EACH + i);
                 let word = Word::new(LruType::File, 0, 0);
@@ -385,6 +404,58 @@ mod tests {
         let var = given.iter().map(|&g| (f64::from(g) - mean).powi(2)).sum::<f64>() / 16.0;
         assert!(mean > 500.0, "{given:?}");
         assert!(var.sqrt() / mean < 0.5, "{given:?}");
+    }
+
+    /// Interrupts after every batch.
+    struct Pausing(Drop, u32);
+
+    impl Pageout for Pausing {
+        fn evict(&mut self, cx: &Ctx, pfn: Pfn, ty: LruType, shadow: Shadow) -> Evicted {
+            self.0.evict(cx, pfn, ty, shadow)
+        }
+
+        fn pause(&mut self) -> bool {
+            self.1 += 1;
+            true
+        }
+    }
+
+    #[test]
+    fn a_pass_paused_after_each_batch_takes_what_an_uninterrupted_one_takes() {
+        for name in ["classic", "k612", "k618", "k72", "ebb"] {
+            let tun = Tunables::preset(name).unwrap();
+            let (spaces, stat) = (Spaces::new(), VmStat::default());
+            let run = |pausing: bool| {
+                let (lru, folios) = node(3, &tun);
+                let cx =
+                    Ctx { folios: &folios, spaces: &spaces, tun: &tun, stat: &stat, now_ms: 0 };
+                let mut out = Pausing(Drop(vec![0; 4]), 0);
+                let mut calls = Vec::new();
+                for who in [Who::Kswapd, Who::Direct, Who::Kswapd] {
+                    let mut sc = Scan::new(who, true, u64::from(EACH / 4), 60);
+                    sc.priority = 5;
+                    sc.reclaimed = 7;
+                    let mut n = 1;
+                    if pausing {
+                        lru.shrink(&cx, &mut sc, &mut out);
+                        while sc.is_paused() {
+                            n += 1;
+                            lru.shrink(&cx, &mut sc, &mut out);
+                        }
+                    } else {
+                        lru.shrink(&cx, &mut sc, &mut out.0);
+                    }
+                    calls.push((n, sc.reclaimed, sc.scanned));
+                }
+                let taken: Vec<_> = calls.iter().map(|c| (c.1, c.2)).collect();
+                (calls.iter().map(|c| c.0).max(), taken, out.0.0)
+            };
+            let (whole, parts) = (run(false), run(true));
+            assert_eq!((&whole.1, &whole.2), (&parts.1, &parts.2), "{name}");
+            assert!(whole.0 == Some(1), "{name}: {whole:?}");
+            // What is on probation is taken to its share in one batch here.
+            assert!(parts.0 > Some(2) || name == "ebb", "{name}: {parts:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,86 @@
+//! What a task is in the middle of: its reclaim, its hopes, what it was going to read.
+//!
+//! A task reclaims in batches, each an event of its own; between two of them others run. So a fault
+//! that lacks room comes back again and again, and here is what it knows from the last time.
+//!
+//! Invariants
+//! * I1: a run is here exactly while the task has asked to be called again at the end of a batch.
+//! * I2: writes counted as begun by a run were begun in one of its own batches.
+
+use ebb_core::frame::Order;
+use ebb_core::lru::Scan;
+use ebb_core::reclaim::throttle::Wait;
+use ebb_core::reclaim::{Direct, Hope};
+use ebb_core::writeback::Window;
+
+/// A task.
+#[derive(Debug, Default)]
+pub(super) struct Task {
+    /// What is left of its hope while it reclaims.
+    pub hope: Hope,
+    /// The wait it is in, and until when at most.
+    pub wait: Option<(Wait, u64)>,
+    /// Its reclaim.
+    pub run: Option<Run>,
+    /// Runs of one fault so far.
+    pub rounds: u32,
+    /// Whether what other CPUs hold was given back for this fault.
+    pub drained: bool,
+    /// What the fault under way is to read.
+    pub plan: Option<Plan>,
+}
+
+/// What a fault reads, worked out before there is room for it.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The space and page it is for.
+    pub at: (usize, u64),
+    /// Pages in a row.
+    pub window: Window,
+    /// Others that come with them.
+    pub others: Vec<(usize, u64)>,
+}
+
+/// A pass that may be interrupted.
+#[derive(Debug)]
+pub(super) struct Under {
+    /// What is asked, and what came of it so far.
+    pub sc: Scan,
+    /// Where among memcgs it is: who was first, and how many of them are done with.
+    pub at: (usize, usize),
+    /// Pages freed, and writes begun.
+    pub freed: u64,
+    pub begun: u64,
+    /// Whether something was left alone that is only taken when all else fails.
+    pub spared: bool,
+}
+
+impl Under {
+    /// At its beginning.
+    pub fn new(sc: Scan, spared: bool) -> Self {
+        Self { sc, at: (0, 0), freed: 0, begun: 0, spared }
+    }
+}
+
+/// A run of direct reclaim.
+#[derive(Debug)]
+pub(super) struct Run {
+    /// From one memcg or from all.
+    pub from: Option<usize>,
+    /// What it tries, how hard.
+    pub direct: Direct,
+    /// The pass under way.
+    pub pass: Option<Under>,
+    /// Pages freed.
+    pub freed: u64,
+    /// When the first of the writes that it began ends.
+    pub first_end: Option<u64>,
+}
+
+impl Run {
+    /// A run for so many pages.
+    pub fn new(from: Option<usize>, target: u64) -> Self {
+        let direct = Direct::new(target, Order::ZERO);
+        Self { from, direct, pass: None, freed: 0, first_end: None }
+    }
+}
