@@ -528,6 +528,9 @@ fn a_batch_of_reclaim_takes_its_time_before_the_next_one_frees_anything() {
         let scenario = Scenario::with(SMALL, &[&pairs[..], &preset].concat()).unwrap();
         let (metrics, outcome) = run_once(&scenario, 1, 2_000_000).unwrap();
         assert!(metrics["pgsteal_kswapd"] > 300.0, "{lru}: kswapd works");
+        // Everything was loaded before: each fault brings a page back, however many batches it takes.
+        let faults = metrics["pgfault"] - metrics["pgmajfault"];
+        assert!(faults <= 4.0 && metrics["direct_runs"] > 20.0, "{lru}: {faults} for nothing");
         let gains = outcome.samples.windows(2).map(|w| w[1].free.saturating_sub(w[0].free));
         // One batch, or two whose ends meet; kswapd's passes free some hundreds.
         let most = gains.max().unwrap();

@@ -80,12 +80,13 @@ impl Mem {
             self.map_present(space, page, pte, access, now);
             return Fault::Done(cost);
         }
-        self.stat.add(Event::PgFault, 1);
         let (end, region) = self.region(space, page);
         let anon = region.backing != Backing::File;
         let stored = pte.shadow().is_some();
         let reads = if anon { stored } else { access != Access::FdWrite };
         let plan = self.task().plan.take().filter(|plan| plan.at == (space, page));
+        // A fault that comes back after a batch of reclaim is the same fault.
+        self.stat.add(Event::PgFault, u64::from(plan.is_none()));
         let (window, mut others) = match plan {
             // It was worked out when the task began to reclaim for it.
             Some(plan) => (plan.window, plan.others),
