@@ -61,8 +61,10 @@ pub(super) struct File {
     pub space: Arc<Space>,
     pub pages: u64,
     pub dirty: BTreeSet<u64>,
-    /// When the oldest dirty page became so.
+    /// When the oldest dirty page became so, as far as known.
     pub since_ms: u64,
+    /// Pages left of those that were dirty when the file was old enough to be written.
+    pub owed: u64,
     pub queued: bool,
     /// Where the next batch begins.
     pub cursor: u64,
@@ -85,6 +87,10 @@ pub struct PageCache {
     pub(super) dirtied: u64,
     /// Reclaim met dirty pages that nobody was writing.
     pub(super) wanted: bool,
+    /// Pages left of those that were dirty when it asked for them to be written.
+    pub(super) owed: u64,
+    /// The same of all files that are old enough, together.
+    pub(super) due: u64,
     pub(super) wakes: u64,
 }
 
@@ -108,6 +114,7 @@ impl PageCache {
             pages,
             dirty: BTreeSet::new(),
             since_ms: 0,
+            owed: 0,
             queued: false,
             cursor: 0,
             writing: 0,
@@ -351,6 +358,7 @@ impl PageCache {
             assert!(file.dirty.is_empty() || file.queued, "the flusher knows of it");
         }
         assert_eq!((dirty, writing), (self.dirty, self.writing), "dirty, being written");
+        assert_eq!(self.due, self.files.iter().map(|f| f.owed).sum::<u64>());
         assert_eq!(writing, self.files.iter().map(|f| f.writing).sum());
     }
 }

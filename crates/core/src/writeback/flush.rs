@@ -2,7 +2,10 @@
 //!
 //! Files with dirty pages wait in a queue. A batch takes the file that has waited longest, if it is
 //! due, and as many of its pages as it may in the order they lie in the file, beginning where the
-//! last batch stopped; a file with pages left goes to the back.
+//! last batch stopped; a file with pages left goes to the back, unless it is old enough.
+//!
+//! As in the kernel, a file that is old enough is written whole, and who asks in want of memory has
+//! all written that is dirty then: batch after batch, until as many pages are begun as there were.
 
 use std::sync::Arc;
 
@@ -15,7 +18,7 @@ use crate::space::Pte;
 use crate::types::{Pfn, Vpn};
 
 /// Pages of one file begun at a time.
-pub const BATCH_MAX: u64 = 1024;
+pub const BATCH_MAX: u64 = if cfg!(test) { 4 } else { 1024 };
 
 /// Pages to be written that lie in a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,20 +63,27 @@ impl PageCache {
     /// Whether the flusher has work that cannot wait for its next look.
     #[must_use]
     pub fn flush_now(&self, t: &Thresholds) -> bool {
-        self.dirty > 0 && (self.wanted || self.dirty > t.background)
+        self.dirty > 0 && (self.wanted || self.owed + self.due > 0 || self.dirty > t.background)
     }
 
     /// Chooses what the flusher writes now: one batch, or nothing.
     pub fn next_batch(&mut self, cx: &Ctx, limits: &Limits, t: &Thresholds) -> Vec<Run> {
-        let asked = std::mem::take(&mut self.wanted);
-        self.wakes += u64::from(asked);
-        let amount = asked || self.dirty > t.background;
+        if std::mem::take(&mut self.wanted) {
+            self.wakes += 1;
+            self.owed = self.dirty;
+        }
+        let amount = self.owed > 0 || self.dirty > t.background;
         let why = if amount { Why::Amount } else { Why::Age };
         for _ in 0..self.queue.len() {
             let Some(&id) = self.queue.front() else { break };
             let file = self.file_mut(id);
-            let due = amount || cx.now_ms >= file.since_ms + limits.expire_ms;
-            if file.dirty.is_empty() || due {
+            let left = file.dirty.len() as u64;
+            if file.owed == 0 && cx.now_ms >= file.since_ms + limits.expire_ms {
+                file.owed = left;
+                self.due += left;
+            }
+            let file = self.file_mut(id);
+            if left == 0 || amount || file.owed > 0 {
                 self.queue.pop_front();
                 self.file_mut(id).queued = false;
                 let runs = self.take_batch(cx, id, why, BATCH_MAX);
@@ -85,6 +95,8 @@ impl PageCache {
                 break;
             }
         }
+        // What is left is being written already.
+        self.owed = 0;
         Vec::new()
     }
 
@@ -122,13 +134,25 @@ impl PageCache {
         }
         self.dirty -= taken;
         self.writing += taken;
+        self.owed = self.owed.saturating_sub(taken).min(self.dirty);
         let file = self.file_mut(id);
         file.writing += taken;
-        file.since_ms = cx.now_ms;
+        let owed = if taken == 0 { 0 } else { file.owed.saturating_sub(taken) };
+        let owed = owed.min(file.dirty.len() as u64);
+        let paid = file.owed - owed;
+        if owed == 0 && (paid > 0 || file.dirty.is_empty()) {
+            file.since_ms = cx.now_ms;
+        }
+        file.owed = owed;
         if !file.dirty.is_empty() && !file.queued {
             file.queued = true;
-            self.queue.push_back(id);
+            if owed > 0 {
+                self.queue.push_front(id);
+            } else {
+                self.queue.push_back(id);
+            }
         }
+        self.due -= paid;
         runs
     }
 

@@ -444,6 +444,57 @@ proptest! {
     }
 }
 
+/// Pages begun by each look of the flusher, until it has nothing left that cannot wait.
+fn looks(w: &mut World) -> Vec<usize> {
+    let t = Thresholds { background: 100, dirty: 200 };
+    let limits = Limits { expire_ms: 100, ..Limits::default() };
+    let mut begun = Vec::new();
+    loop {
+        let cx = cx!(w);
+        let runs = w.cache.next_batch(&cx, &limits, &t);
+        begun.push(runs.iter().map(|r| r.frames.len()).sum());
+        w.submit(runs);
+        if !w.cache.flush_now(&t) {
+            return begun;
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_old_enough_is_written_whole() {
+    // It was one batch in thirty seconds: nearly the whole page cache of a database stood dirty.
+    let mut w = World::new(LruKind::Gen, Dirty::K618);
+    (20..30).rev().for_each(|p| w.apply(&Op::Write(0, p, 1)));
+    w.now_ms = 60;
+    (20..26).rev().for_each(|p| w.apply(&Op::Write(1, p, 1)));
+    assert_eq!(looks(&mut w), [0], "nothing is old enough");
+    w.now_ms = 120;
+    assert_eq!(looks(&mut w), [4, 4, 2], "the second file is younger");
+    w.apply(&Op::Write(0, 23, 2));
+    w.now_ms = 170;
+    assert_eq!(looks(&mut w), [4, 2]);
+    w.now_ms = 230;
+    while !w.flying.is_empty() {
+        w.complete();
+    }
+    assert_eq!(looks(&mut w), [1], "what was changed meanwhile has its own time");
+    w.apply(&Op::Complete(9));
+    w.compare();
+}
+
+#[test]
+fn who_asks_in_want_of_memory_has_all_written_that_is_dirty_then() {
+    let mut w = World::new(LruKind::Gen, Dirty::K72);
+    (20..27).rev().for_each(|p| w.apply(&Op::Write(0, p, 1)));
+    (20..23).rev().for_each(|p| w.apply(&Op::Write(1, p, 1)));
+    w.cache.ask_flusher();
+    assert_eq!(looks(&mut w).iter().sum::<usize>(), 10);
+    w.apply(&Op::Write(2, 20, 1));
+    assert_eq!(looks(&mut w), [0], "nobody asked for this one");
+    w.apply(&Op::Complete(9));
+    w.compare();
+}
+
 #[test]
 fn a_file_read_in_order_is_fetched_in_windows() {
     let mut w = World::new(LruKind::Gen, Dirty::K72);

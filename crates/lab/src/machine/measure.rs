@@ -3,6 +3,44 @@
 use super::outcome::{Outcome, Sample};
 use super::sched::{Event, Machine, SAMPLES_MAX};
 
+/// Pages dirty and being written, each summed over time.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Standing {
+    since_ns: u64,
+    sums: [f64; 2],
+    last: [u64; 2],
+}
+
+impl Standing {
+    /// So many there are from now on.
+    #[inline]
+    pub(super) fn note(&mut self, now: u64, pages: [u64; 2]) {
+        if pages != self.last {
+            self.settle(now);
+            self.last = pages;
+        }
+    }
+
+    fn settle(&mut self, now: u64) {
+        let ns = now.saturating_sub(self.since_ns) as f64;
+        self.since_ns = self.since_ns.max(now);
+        for (sum, pages) in self.sums.iter_mut().zip(self.last) {
+            *sum += pages as f64 * ns;
+        }
+    }
+
+    fn begin(&mut self, now: u64) {
+        self.settle(now);
+        self.sums = [0.0; 2];
+    }
+
+    /// The mean of each over `elapsed_ns`.
+    fn mean(mut self, now: u64, elapsed_ns: u64) -> [f64; 2] {
+        self.settle(now);
+        self.sums.map(|sum| sum / elapsed_ns.max(1) as f64)
+    }
+}
+
 impl Machine {
     /// Measuring begins when the last measured thread that lives has come to the start.
     pub(super) fn begin_if_all_here(&mut self, t: u64) {
@@ -12,6 +50,7 @@ impl Machine {
         }
         self.begun_ns = Some(t);
         self.before = self.snapshot();
+        self.standing.begin(t);
         self.outcome.ops = 0;
         self.outcome.touches = 0;
         for thread in std::mem::take(&mut self.starting) {
@@ -98,6 +137,7 @@ impl Machine {
         let before = std::mem::take(&mut self.before);
         let mut out = std::mem::take(&mut self.outcome);
         out.elapsed_ns = now - self.begun_ns.unwrap_or(0);
+        out.standing = self.standing.mean(now, out.elapsed_ns);
         out.pressure = self.pressure.read(now, &self.names);
         if out.full.0 == 0 {
             out.full = (out.touches, out.elapsed_ns);

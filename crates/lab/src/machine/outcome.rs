@@ -46,6 +46,8 @@ pub struct Outcome {
     pub moved: [[u64; 2]; 2],
     /// Requests to read and write of swap and files.
     pub requests: [[u64; 2]; 2],
+    /// File pages dirty and being written, in the mean of the time measured.
+    pub standing: [f64; 2],
     /// Time lost for want of memory since the machine was started, of the machine and of each memcg.
     pub pressure: Vec<Reading>,
     /// What kswapd did.

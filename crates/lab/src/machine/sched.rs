@@ -15,6 +15,7 @@ use ebb_core::types::Pfn;
 use super::Access;
 use super::ahead::Descriptors;
 use super::kswapd::Kswapd;
+use super::measure::Standing;
 use super::mem::Mem;
 use super::outcome::Outcome;
 use super::pressure::{Doing, Pressure};
@@ -101,6 +102,7 @@ pub struct Machine {
     pub(super) limit_ns: u64,
     pub(super) stopped: bool,
     pub(super) quiet: Quiet,
+    pub(super) standing: Standing,
     pub(super) pressure: Pressure,
     pub(super) names: Vec<String>,
     pub(super) commands: Vec<Command>,
@@ -133,6 +135,7 @@ impl Machine {
             limit_ns: 0,
             stopped: false,
             quiet: Quiet::default(),
+            standing: Standing::default(),
             pressure,
             names: Vec::new(),
             commands: Vec::new(),
@@ -276,6 +279,7 @@ impl Machine {
         }
         let flusher = &self.mem.flusher;
         let dirty = self.mem.out.cache.dirty();
+        self.standing.note(self.now, [dirty, self.mem.out.cache.writing()]);
         let wait = flusher.busy_ns(self.now);
         let pause = self.mem.timer(FLUSH_PAUSE_NS);
         let late = !flusher.awake || self.flush_at > self.now + wait + pause;

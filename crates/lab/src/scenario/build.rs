@@ -180,6 +180,8 @@ fn metrics(o: &Outcome) -> Metrics {
     put("touches", o.touches as f64);
     put("pgpgin", (o.moved[0][0] + o.moved[1][0]) as f64 * 4.0);
     put("pgpgout", (o.moved[0][1] + o.moved[1][1]) as f64 * 4.0);
+    put("dirty_pages", o.standing[0]);
+    put("writing_pages", o.standing[1]);
     put("swap_pages_out", o.moved[0][1] as f64);
     for (device, n) in ["swap", "disk"].iter().zip(o.requests) {
         put(&format!("{device}_reads"), n[0] as f64);
