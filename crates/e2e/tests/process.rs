@@ -57,6 +57,14 @@ fn a_stopped_child_holds_up_nobody() {
     case("stopped 32");
 }
 
+/// What it holds cool was taken for stock that reclaim could turn to, pages shared with it were to be
+/// copied for ever, and those the others had to themselves were never looked at.
+#[test]
+fn a_stopped_child_that_shares_nearly_everything() {
+    let outcome = Launch::program("process", "stopped 64").limit(48 * MIB).at_most(400).run();
+    outcome.expect_line("stopped: ok");
+}
+
 #[test]
 fn threads_of_the_c_standard() {
     case_of("threads", "standard-threads 48 10");

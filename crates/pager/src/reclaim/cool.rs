@@ -107,10 +107,9 @@ impl Reclaim<'_> {
     pub fn commit_cool(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> usize {
         let link = mm.link.get().expect("it executed a batch");
         let mut cooled = 0;
-        let mut shared = Vec::new();
+        let (mut shared, mut own) = (Vec::new(), Vec::new());
         let mut dropped = Dropped::default();
-        // A copy of one's own frees nothing while a relative that cannot give pages back holds the other.
-        let unshare = !self.pager.mms().iter().any(|mm| mm.is_infant());
+        let unshare = self.relatives_let_go(mm);
         {
             let mut guard = mm.lock();
             let state = &mut *guard;
@@ -139,9 +138,8 @@ impl Reclaim<'_> {
                 }
                 state.pool.give_back(place);
                 match result {
-                    EBUSY if unshare && self.unshared.insert(pfn.0) => {
-                        shared.push(pfn);
-                    }
+                    EBUSY if is_alone(mm, vpn) && self.unshared.insert(pfn.0) => own.push(pfn),
+                    EBUSY if unshare && self.unshared.insert(pfn.0) => shared.push(pfn),
                     EAGAIN => resident.put_back(pfn),
                     ENOENT => {
                         resident.forget(&mut state.space, vpn, &mut dropped);
@@ -163,10 +161,23 @@ impl Reclaim<'_> {
         }
         self.pager.discard(&dropped);
         counters::add(&self.pager.counters.cooled, cooled as u64);
+        if !own.is_empty() {
+            cooled += self.unshare(mm, own, false);
+        }
         if !shared.is_empty() {
-            cooled += self.unshare(mm, shared);
+            cooled += self.make_copies(mm, shared);
         }
         cooled
+    }
+
+    /// Whether all who may share pages with `mm` can give theirs back. While one cannot, because it has
+    /// yet to start its agent or is stopped, a copy of one's own frees nothing.
+    fn relatives_let_go(&self, mm: &Mm) -> bool {
+        let cannot = |other: &Arc<Mm>| {
+            let deaf = || other.is_silent() || self.is_stalled(other.id);
+            other.is_infant() || (other.family == mm.family && deaf())
+        };
+        !self.pager.mms().iter().any(cannot)
     }
 
     /// Whether a batch of copies of one's own may be made now. They free nothing before the last
@@ -179,7 +190,7 @@ impl Reclaim<'_> {
     }
 
     /// Pages also mapped by a relative cannot be moved until the process has its own copies.
-    fn unshare(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>) -> usize {
+    fn make_copies(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>) -> usize {
         if !self.has_room_for_copies() {
             frames.iter().for_each(|pfn| {
                 self.unshared.remove(&pfn.0);
@@ -188,6 +199,12 @@ impl Reclaim<'_> {
             self.crowded = true;
             return 0;
         }
+        self.unshare(mm, frames, true)
+    }
+
+    /// Has the agent touch pages as a write does, so that they are its process's own. `copies` says
+    /// that others have them, too.
+    fn unshare(&mut self, mm: &Arc<Mm>, frames: Vec<Pfn>, copies: bool) -> usize {
         let link = mm.link.get().expect("it executed a batch");
         let operations: Vec<Operation> = {
             let state = mm.lock();
@@ -209,12 +226,12 @@ impl Reclaim<'_> {
         match link.execute(&operations) {
             Outcome::Done => {
                 // At worst every one of them is a new page now; counted anew before long.
-                let copied = operations.len() as u64;
+                let copied = if copies { operations.len() as u64 } else { 0 };
                 self.pager.resident().zone.charge(copied);
                 let less = |discount: u64| Some(discount.saturating_sub(copied));
                 let _ = mm.discount.fetch_update(Relaxed, Relaxed, less);
                 self.settle(mm, &frames, Fate::Retry);
-                frames.len()
+                copied as usize
             }
             Outcome::Cancelled => {
                 mm.fell_silent();
@@ -241,6 +258,12 @@ impl Reclaim<'_> {
             }
         }
     }
+}
+
+/// Whether no relative maps the page any more. The kernel moves it only after the next write to it, which
+/// copies nothing.
+fn is_alone(mm: &Mm, vpn: Vpn) -> bool {
+    mm.pagemap().is_some_and(|pagemap| pagemap.exclusive_run(vpn.0, 1).is_ok_and(|run| run == 1))
 }
 
 /// The page of a frame that kswapd isolated, unless it is no longer that.

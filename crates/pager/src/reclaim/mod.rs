@@ -129,6 +129,8 @@ impl Reclaim<'_> {
     fn work(&mut self, pass: &Pass) -> Passed {
         let mut passed = Passed::default();
         let scanned = self.scanned;
+        // Pages looked at since one could last leave.
+        let mut fruitless = 0;
         while passed.reclaimed < pass.target && !self.pager.resident().zone.is_balanced() {
             if self.pager.ending.load(Relaxed) {
                 // All of it is given back in a moment.
@@ -143,11 +145,13 @@ impl Reclaim<'_> {
             }
             let pages = self.round() as u64;
             passed.reclaimed += pages;
+            fruitless += self.scanned - before;
             if pages > 0 {
+                fruitless = 0;
                 self.hopeless_since = None;
                 self.pager.wake_if_starving();
-            } else if self.scanned == before {
-                // With something scanned there are others: only nothing of this batch could leave.
+            } else if self.scanned == before || fruitless > self.scannable() {
+                // Of what was scanned nothing could leave, and there are no others.
                 self.despair();
                 break;
             }
@@ -158,6 +162,12 @@ impl Reclaim<'_> {
         }
         passed.scanned = self.scanned - scanned;
         passed
+    }
+
+    /// Pages that a search for some that can leave may come across.
+    fn scannable(&self) -> u64 {
+        let resident = self.pager.resident();
+        resident.evictable() + resident.count(Place::Parked)
     }
 
     /// Nothing can be had just now. If threads wait for it, they do so as long as there is hope.
@@ -220,6 +230,7 @@ impl Reclaim<'_> {
             self.unpark();
         }
         self.harvest_if_due(evictable);
+        let scanned = self.scanned;
         let target = evictable * u64::from(self.pager.config.cool_permille) / 1000;
         let mut progress = 0;
         if cool < target.max(BATCH_MAX as u64) {
@@ -228,6 +239,10 @@ impl Reclaim<'_> {
         let crowded = std::mem::take(&mut self.crowded);
         if cool >= target / 2 || crowded || self.pager.starving.load(Relaxed) > 0 {
             progress += self.evict(BATCH_MAX);
+        }
+        if progress == 0 && self.scanned == scanned {
+            // What is cool cannot go, because its process is stopped: it is no stock.
+            progress += self.cool(BATCH_MAX);
         }
         progress + self.drop_retired(BATCH_MAX / 2)
     }
