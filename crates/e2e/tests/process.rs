@@ -62,7 +62,7 @@ fn a_stopped_child_holds_up_nobody() {
 #[test]
 fn a_stopped_child_that_shares_nearly_everything() {
     let outcome = Launch::program("process", "stopped 64").limit(48 * MIB).at_most(400).run();
-    outcome.expect_line("stopped: ok");
+    outcome.expect_line("stopped: ok").expect_within_limit();
 }
 
 #[test]

@@ -109,7 +109,8 @@ impl Reclaim<'_> {
         let mut cooled = 0;
         let (mut shared, mut own) = (Vec::new(), Vec::new());
         let mut dropped = Dropped::default();
-        let unshare = self.relatives_let_go(mm);
+        // A copy of one's own frees nothing while a relative that cannot give pages back holds the other.
+        let unshare = !self.pager.mms().iter().any(|mm| mm.is_infant());
         {
             let mut guard = mm.lock();
             let state = &mut *guard;
@@ -170,23 +171,14 @@ impl Reclaim<'_> {
         cooled
     }
 
-    /// Whether all who may share pages with `mm` can give theirs back. While one cannot, because it has
-    /// yet to start its agent or is stopped, a copy of one's own frees nothing.
-    fn relatives_let_go(&self, mm: &Mm) -> bool {
-        let cannot = |other: &Arc<Mm>| {
-            let deaf = || other.is_silent() || self.is_stalled(other.id);
-            other.is_infant() || (other.family == mm.family && deaf())
-        };
-        !self.pager.mms().iter().any(cannot)
-    }
-
     /// Whether a batch of copies of one's own may be made now. They free nothing before the last
     /// relative has let go of what they are copies of, so no stock is laid in of them: what is cool goes
-    /// to the store first.
+    /// to the store first. One that is stopped never lets go.
     fn has_room_for_copies(&self) -> bool {
         let resident = self.pager.resident();
         let batch = BATCH_MAX as u64;
-        resident.zone.free() > 2 * batch || resident.count(Place::Cool) < batch
+        let none_is_cool = || resident.count(Place::Cool) < batch && !self.is_unheard();
+        resident.zone.free() > 2 * batch || none_is_cool()
     }
 
     /// Pages also mapped by a relative cannot be moved until the process has its own copies.
@@ -195,8 +187,10 @@ impl Reclaim<'_> {
             frames.iter().for_each(|pfn| {
                 self.unshared.remove(&pfn.0);
             });
-            self.settle(mm, &frames, Fate::Retry);
-            self.crowded = true;
+            // No room will come of what a stopped relative holds: others are looked at meanwhile.
+            self.crowded = !self.is_unheard();
+            let fate = if self.crowded { Fate::Retry } else { Fate::Park };
+            self.settle(mm, &frames, fate);
             return 0;
         }
         self.unshare(mm, frames, true)

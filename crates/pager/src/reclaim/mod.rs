@@ -32,6 +32,9 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// nothing may be reclaimed before that: enough for the others to go on with, far less than is allowed.
 const LENT_PAGES: u64 = 256;
 const LEND_AFTER: Duration = Duration::from_millis(400);
+/// Or how often, while now and then a page could: with so little room the others only get in each other's
+/// way.
+const LEND_AFTER_TIMES: u32 = 64;
 /// How often pages that could not leave memory are tried again.
 const UNPARK: Duration = Duration::from_millis(500);
 
@@ -64,6 +67,8 @@ struct Reclaim<'a> {
     crowded: bool,
     /// Pages are lent beyond the limit.
     lending: bool,
+    /// How often nothing could be had for those who wait, since all agents answered.
+    despaired: u32,
     /// Pages looked at.
     scanned: u64,
     /// How many there were at the last harvest.
@@ -88,6 +93,7 @@ pub fn run(pager: &Arc<Pager>) {
         store_error: None,
         crowded: false,
         lending: false,
+        despaired: 0,
         scanned: 0,
         harvested_at: 0,
         fixed: 0,
@@ -186,9 +192,15 @@ impl Reclaim<'_> {
         // An agent that was not heard of lately may only have been kept from running.
         let unheard = self.is_unheard();
         let patience = if unheard { SILENCE } else { HOPELESS };
-        if unheard && since.elapsed() > LEND_AFTER && !self.lending {
+        self.despaired = if unheard { self.despaired + 1 } else { 0 };
+        let long = since.elapsed() > LEND_AFTER || self.despaired > LEND_AFTER_TIMES;
+        if unheard && long && !self.lending {
             self.lending = true;
-            self.pager.resident().zone.lend(LENT_PAGES);
+            // On top of what the one that does not answer holds too much.
+            let mut resident = self.pager.resident();
+            let beyond = resident.zone.used().saturating_sub(resident.zone.limit());
+            resident.zone.lend(beyond + LENT_PAGES);
+            drop(resident);
             self.pager.wake_if_starving();
         }
         if since.elapsed() > patience && !growing_up() {
