@@ -3,10 +3,12 @@
 //!
 //! Runs on the program's own threads. Where there is no agent each is the plain system call.
 
+use crate::lock::{Area, lock_all};
 use crate::map::{Pool, map};
 use crate::preload::{AGENT, set_errno};
 use crate::remap::{Request, remap};
 use crate::syscall::{self, call};
+use crate::worker::BIN_BYTES;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -112,4 +114,29 @@ pub unsafe extern "C" fn mremap(
         return usize::MAX as *mut c_void;
     }
     result as *mut c_void
+}
+
+/// Stands before glibc's `mlockall`: it is not to fill the agent's own areas, nor to keep what it puts there.
+///
+/// # Safety
+/// As `mlockall`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    let shared = AGENT.shared.load(Acquire);
+    let result = if shared.is_null() {
+        // SAFETY: the caller vouches for the call.
+        unsafe { call(syscall::MLOCKALL, [flags as usize, 0, 0, 0, 0, 0]) }
+    } else {
+        let (start, len) = (AGENT.pool_start.load(Relaxed), AGENT.pool_len.load(Relaxed));
+        let pool = Area { start: start as usize, len: len as usize };
+        // SAFETY: the mapping lives as long as the process.
+        let bin = unsafe { (*shared).bin.load(Relaxed) } as usize;
+        let bin = Area { start: bin, len: if bin == 0 { 0 } else { BIN_BYTES as usize } };
+        lock_all(flags as usize, &[pool, bin])
+    };
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    0
 }

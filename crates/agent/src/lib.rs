@@ -21,6 +21,8 @@ pub mod protocol;
 #[cfg(ebb_preload)]
 mod hooks;
 #[cfg(ebb_preload)]
+mod lock;
+#[cfg(ebb_preload)]
 mod map;
 #[cfg(ebb_preload)]
 mod preload;

@@ -1,5 +1,6 @@
 //! The agent's thread. See the rules in the crate's head.
 
+use crate::lock::{Area, unlock};
 use crate::protocol::{
     BATCH_MAX, DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared, TELL_LEAVE,
 };
@@ -151,7 +152,7 @@ impl Bin {
     /// Drops the pages of `[start, start + len)`.
     fn drop_pages(&mut self, start: u64, len: u64) -> i32 {
         if self.start == 0 || len > Self::RUN_MAX {
-            return advise(start, len, MADV_DONTNEED);
+            return discard(start, len);
         }
         if self.used + len > BIN_BYTES {
             self.empty();
@@ -161,13 +162,13 @@ impl Bin {
         match move_pages(self.uffd, to, start, len) {
             0 => 0,
             // Shared with a relative, or not there in part, or something came to lie in the bin.
-            _ => advise(start, len, MADV_DONTNEED),
+            _ => discard(start, len),
         }
     }
 
     fn empty(&mut self) {
         if self.used > 0 {
-            advise(self.start, self.used, MADV_DONTNEED);
+            discard(self.start, self.used);
             self.used = 0;
         }
     }
@@ -179,6 +180,17 @@ fn move_pages(uffd: usize, dst: u64, src: u64, len: u64) -> i32 {
     let result =
         unsafe { call(syscall::IOCTL, [uffd, MOVE_REQUEST, &raw mut arg as usize, 0, 0, 0]) };
     result as i32
+}
+
+/// Discards pages, also where the program locked all of its memory by a call that the agent does not see.
+fn discard(start: u64, len: u64) -> i32 {
+    match advise(start, len, MADV_DONTNEED) {
+        result if result == -EINVAL => {
+            unlock(Area { start: start as usize, len: len as usize });
+            advise(start, len, MADV_DONTNEED)
+        }
+        result => result,
+    }
 }
 
 fn advise(address: u64, len: u64, advice: usize) -> i32 {

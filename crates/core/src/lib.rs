@@ -9,6 +9,7 @@ pub mod folio;
 pub mod frame;
 pub mod lru;
 pub mod memcg;
+pub mod nearest;
 pub mod observe;
 pub mod readahead;
 pub mod reclaim;

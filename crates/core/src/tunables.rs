@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use crate::nearest::nearest;
+
 /// Why a setting was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -301,7 +303,7 @@ macro_rules! tunables {
                     })+
                     _ => Err(SetError::UnknownKey {
                         key: key.to_owned(),
-                        nearest: nearest(key),
+                        nearest: nearest(key, Tunables::KEYS).unwrap_or(&"lru"),
                     }),
                 }
             }
@@ -430,6 +432,12 @@ tunables! {
     "kswapd.balanced" kswapd_balanced: SleepCheck = SleepCheck::Any;
     /// When kswapd takes back what it said about congestion and dirty pages.
     "kswapd.clear" kswapd_clear: FlagClear = FlagClear::Sleep;
+    /// A page to be reclaimed once written counts as a mark of reading ahead: the kernel has one bit.
+    "file.one_mark" one_mark: bool = false;
+    /// Tasks do not reclaim below half of the reserve: they wait for kswapd.
+    "reclaim.hold" hold: bool = true;
+    /// Whether kswapd that freed nothing tries again without preferring files, as Linux has since 6.9.
+    "kswapd.trim_again" kswapd_trim_again: bool = true;
     /// When those who reclaim give up.
     "reclaim.oom" oom: OomRule = OomRule::Progress;
     /// How long tasks wait for a congested disk: 4, if most is dirty; 100, as until 2021, if it writes.
@@ -489,6 +497,7 @@ impl Tunables {
             exact_target: false,
             type_select: TypeSelect::Pid,
             target_end: TargetEnd::Tail,
+            one_mark: true,
             kswapd_idle_index: IdleIndex::Previous,
             kswapd_balanced: SleepCheck::Any,
             kswapd_clear: FlagClear::Sleep,
@@ -529,26 +538,6 @@ impl Tunables {
     }
 }
 
-fn nearest(key: &str) -> &'static str {
-    let score = |k: &&&str| distance(key.as_bytes(), k.as_bytes());
-    Tunables::KEYS.iter().min_by_key(score).copied().unwrap_or("lru")
-}
-
-/// Edit distance, one row at a time.
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, &x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let keep = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = keep.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -587,12 +576,5 @@ mod tests {
         assert_eq!(t, Tunables::preset("k72").unwrap());
         assert!(matches!(t.set("preset=k99"), Err(SetError::UnknownPreset(_))));
         assert!(matches!(t.set("lru"), Err(SetError::NotAPair(_))));
-    }
-
-    #[test]
-    fn edit_distance_counts_single_changes() {
-        assert_eq!(distance(b"kitten", b"sitting"), 3);
-        assert_eq!(distance(b"", b"abc"), 3);
-        assert_eq!(distance(b"abc", b"abc"), 0);
     }
 }

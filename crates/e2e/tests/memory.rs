@@ -214,6 +214,13 @@ fn everything_locked_for_a_while() {
     case("lock-all 48");
 }
 
+/// The pool was locked and full of pages that hold nothing, none could be discarded, and the run ended as
+/// out of memory.
+#[test]
+fn everything_locked_around_the_c_library() {
+    case("lock-all 48 raw");
+}
+
 #[test]
 fn a_program_that_reads_all_of_its_address_space() {
     case("scan-self 48");

@@ -40,6 +40,15 @@ impl Drop for Scratch {
     }
 }
 
+/// A trace file that goes round so many pages.
+fn looping(name: &str, pages: u32, accesses: u32) -> Scratch {
+    let trace = Scratch::new(name);
+    let text: String = (0..accesses).map(|i| format!("1,{},r,a\n", i % pages)).collect();
+    let packed = zstd::encode_all(format!("dt,page,op,kind\n{text}").as_bytes(), 1).unwrap();
+    std::fs::write(&trace.0, packed).unwrap();
+    trace
+}
+
 const LOOP: &str = "synth:loop,pages=1000,accesses=10000";
 
 #[test]
@@ -119,10 +128,7 @@ fn curves_are_printed_and_drawn() {
 #[test]
 fn a_baseline_that_is_off_fails_the_check() {
     let baseline = Scratch::new("baseline.csv");
-    let trace = Scratch::new("checked.csv.zst");
-    let text: String = (0..4000).map(|i| format!("1,{},r,a\n", i % 50)).collect();
-    let packed = zstd::encode_all(format!("dt,page,op,kind\n{text}").as_bytes(), 1).unwrap();
-    std::fs::write(&trace.0, packed).unwrap();
+    let _trace = looping("checked.csv.zst", 50, 4000);
     for (misses, code) in [("4000", 0), ("3990", 0), ("3900", 1)] {
         let rows =
             format!("trace,size_pages,policy,misses\nchecked,40,LRU,{misses}\nother,4,LRU,1\n");
@@ -136,10 +142,7 @@ fn a_baseline_that_is_off_fails_the_check() {
 #[test]
 fn a_policy_is_ranked_among_those_of_a_baseline() {
     let baseline = Scratch::new("ranked.csv");
-    let trace = Scratch::new("ranked.csv.zst");
-    let text: String = (0..40_000).map(|i| format!("1,{},r,a\n", i % 500)).collect();
-    let packed = zstd::encode_all(format!("dt,page,op,kind\n{text}").as_bytes(), 1).unwrap();
-    std::fs::write(&trace.0, packed).unwrap();
+    let _trace = looping("ranked.csv.zst", 500, 40_000);
     let rows = "trace,size_pages,policy,misses\nranked,400,Belady,20000\nranked,400,LRU,30000\n";
     std::fs::write(&baseline.0, rows).unwrap();
     let dir = env!("CARGO_TARGET_TMPDIR");

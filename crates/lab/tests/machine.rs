@@ -384,47 +384,23 @@ fn slots_kept_by_resident_pages_are_taken_back_when_swap_fills() {
     assert!(metric(&pairs, 1, "refaults") > 100.0);
 }
 
-/// Two groups below one that is full: a store that reads its own items again and again, and one that
-/// goes through far more than there is room for.
-const GROUPS: &str = r#"
-name = "groups"
-title = "two groups below one"
+/// A file read once from end to end, with room for half of it.
+const ONCE: &str = r#"
+name = "once"
+title = "a file read once"
 source = "none"
 [machine]
-frames = 16384
-cpus = 6
-swap = { kind = "nvme" }
-[[memcg]]
-name = "both"
-limit = 0.25
-[[memcg]]
-name = "kept"
-parent = "both"
-[[memcg]]
-name = "greedy"
-parent = "both"
+frames = 8192
+cpus = 2
 [[workload]]
-name = "kept"
-memcg = "kept"
-[workload.key-value]
-threads = 2
-data = 0.1
-item_bytes = 4096
-pattern = "uniform"
-op_ns = 20000
-ops = 6.0
-[[workload]]
-name = "greedy"
-memcg = "greedy"
-background = true
-[workload.key-value]
-threads = 4
-data = 0.5
-item_bytes = 4096
-pattern = "uniform"
-writes = 1.0
+name = "reader"
+[workload.fio]
+jobs = 1
+data = 2.0
+pattern = "sequential"
 op_ns = 1000
-ops = 1000.0
+warm = 0.0
+ops = 1.0
 [measure]
 metric = "ops_per_s"
 [[arm]]
@@ -434,88 +410,14 @@ set = ["preset=classic"]
 name = "ebb"
 "#;
 
-fn groups(pairs: &[&str]) -> std::collections::BTreeMap<String, f64> {
-    let pairs: Vec<String> = pairs.iter().map(|p| (*p).to_owned()).collect();
-    let scenario = Scenario::with(GROUPS, &pairs).unwrap();
-    run_once(&scenario, 1, 0).unwrap().0
-}
-
 #[test]
-fn what_a_group_keeps_is_not_taken_for_its_sibling() {
-    for preset in ["preset=classic", "preset=k618", "preset=ebb"] {
-        let stall = |pairs: &[&str]| {
-            let pairs: Vec<&str> = pairs.iter().copied().chain([preset]).collect();
-            let m = groups(&pairs);
-            (m["ops_per_s"], m["psi.kept.some.total_us"])
-        };
-        let (bare, lost) = stall(&[]);
-        // Protection reaches no further than that of the group above.
-        let low = stall(&["memcg.both.low=0.25", "memcg.kept.low=0.12"]);
-        let min = stall(&["memcg.both.min=0.25", "memcg.kept.min=0.12"]);
-        let other = stall(&["memcg.both.min=0.25", "memcg.greedy.min=0.2"]);
-        assert!(low.0 > 1.5 * bare && min.0 > 1.5 * bare, "{preset}: {bare} {low:?} {min:?}");
-        assert!(low.1 < lost / 4.0 && min.1 < lost / 4.0, "{preset}: {lost} {low:?} {min:?}");
-        assert!(other.0 < 0.9 * bare, "{preset}: {bare} {other:?}");
-    }
-}
-
-#[test]
-fn a_group_above_its_high_is_reclaimed_and_its_tasks_are_held() {
-    let alone = ["memcg.greedy.limit=0.2", "workload.greedy.data=2.5"];
-    let bare = groups(&alone);
-    let high = groups(&[alone[0], alone[1], "memcg.greedy.high=0.1"]);
-    assert_eq!(bare["high_s"], 0.0);
-    // The sibling has what is below the limit and above the other's high, and loses nothing.
-    assert!(high["ops_per_s"] > 1.5 * bare["ops_per_s"], "{high:?}");
-    assert!(high["psi.kept.some.total_us"] < bare["psi.kept.some.total_us"] / 4.0);
-    // Its pages take 20 ms to write: it stays above, and its tasks wait for that.
-    let slow = ["memcg.greedy.high=0.02", "machine.swap.write_us=20000"];
-    let held = groups(&[alone[0], alone[1], slow[0], slow[1]]);
-    assert!(held["high_s"] > 0.1 && held["psi.greedy.some.total_us"] > 50_000.0, "{held:?}");
-    assert_eq!(held["psi.kept.some.total_us"], 0.0);
-}
-
-#[test]
-fn reclaim_on_command_takes_what_it_is_told_from_whom_it_is_told() {
-    // Room for all: nothing is reclaimed but what is commanded, a hundred pages each millisecond.
-    for preset in ["preset=classic", "preset=ebb"] {
-        let swap = "machine.swap={ kind = 'zram' }";
-        let roomy = [preset, swap, "memcg.both.limit=0.9", "workload.kept.ops=2.0"];
-        let told = ["memcg.greedy.reclaim=0.0061", "memcg.greedy.reclaim_ms=1"];
-        let m = groups(&[&roomy[..], &told[..]].concat());
-        let told = 99.0 * (m["elapsed_s"] * 1000.0).floor();
-        let (taken, others) = (m["pgsteal_proactive"], m["pgsteal_direct"] + m["pgsteal_kswapd"]);
-        assert!((0.9 * told..=1.2 * told).contains(&taken), "{preset}: {taken} of {told}");
-        assert_eq!((others, m["psi.kept.some.total_us"]), (0.0, 0.0), "{preset}");
-    }
-    let bare = groups(&["memcg.both.limit=0.9"]);
-    assert_eq!(bare["pgsteal_proactive"], 0.0);
-}
-
-#[test]
-fn pressure_of_a_group_counts_above_it_and_not_beside_it() {
-    let m = groups(&["memcg.kept.min=0.12", "memcg.both.min=0.25"]);
-    let total = |name: &str| m[&format!("psi.{name}.some.total_us")];
-    assert!(total("greedy") > 0.0 && total("kept") < total("greedy") / 4.0);
-    assert!(total("both") >= total("greedy") && total("machine") >= total("both"));
-    // Averages move every two seconds of the machine that this one stands for.
-    let large = groups(&["preset=classic", "machine.gb=16"]);
-    assert!(large["psi.greedy.some.avg10"] > 0.5 && m["psi.greedy.some.avg10"] == 0.0);
-    let full = m["psi.both.full.total_us"];
-    assert!(full < total("both") / 4.0, "the other one works meanwhile");
-}
-
-#[test]
-fn the_document_has_pressure_as_the_kernel_prints_it() {
-    let scenario = Scenario::parse("groups.toml", GROUPS).unwrap();
-    let text = GROUPS.to_owned();
-    let job = Job { scenario, text, set: vec![], arms: None, seeds: 2, first_seed: 0, samples: 0 };
-    let document = json::document(&experiment::run(&[job], 2, &|_, _| {}).unwrap());
-    for name in ["machine", "both", "kept", "greedy"] {
-        let line = format!("\"{name}\": \"some avg10=");
-        assert!(document.contains(&line), "{line} is not in the document");
-    }
-    assert!(document.contains("\\nfull avg10="));
+fn to_be_read_ahead_is_no_use_that_makes_a_page_active() {
+    let scenario = Scenario::with(ONCE, &["preset=classic".to_owned()]).unwrap();
+    let (m, _) = run_once(&scenario, 1, 0).unwrap();
+    // What was used once goes when it is first looked at.
+    assert!(m["disk_reads"] < m["ops"] / 8.0, "{} reads of {}", m["disk_reads"], m["ops"]);
+    assert!(m["pgsteal_file"] > 7000.0, "{}", m["pgsteal_file"]);
+    assert_eq!((m["pgrefill"], m["pgactivate"]), (0.0, 0.0));
 }
 
 #[test]
@@ -536,4 +438,32 @@ fn a_batch_of_reclaim_takes_its_time_before_the_next_one_frees_anything() {
         let most = gains.max().unwrap();
         assert!(most <= 2 * 64, "{lru}: {most} frames free at once");
     }
+}
+
+const MONGO: &str = include_str!("../src/scenario/builtin/dirty-ycsb-b.toml");
+
+/// One in the kernel is the bit that says "free it once it is written" and the one that says "read on
+/// from here": a read of a page that reclaim has met dirty begins a window.
+#[test]
+fn a_dirty_page_that_reclaim_has_met_passes_for_the_mark_of_a_window() {
+    let met = |one: &str| {
+        let small = ["machine.frames=32768", "workload.threads=8", "preset=k618", one];
+        let pairs: Vec<String> = small.iter().map(|p| (*p).to_owned()).collect();
+        run_once(&Scenario::with(MONGO, &pairs).unwrap(), 1, 0).unwrap().0["marks_met"]
+    };
+    let (two_bits, one_bit) = (met("file.one_mark=off"), met("file.one_mark=on"));
+    assert!(two_bits > 0.0 && one_bit > 1.5 * two_bits, "{two_bits} {one_bit}");
+}
+
+const SIMOOP: &str = include_str!("../src/scenario/builtin/kswapd-simoop.toml");
+
+#[test]
+fn who_finds_half_of_the_reserve_gone_waits_for_kswapd() {
+    let held = |hold: &str| {
+        let pairs = ["preset=classic".to_owned(), hold.to_owned()];
+        run_once(&Scenario::with(SIMOOP, &pairs).unwrap(), 1, 0).unwrap().0
+    };
+    let (off, on) = (held("reclaim.hold=off"), held("reclaim.hold=on"));
+    assert_eq!(off["pgscan_direct_throttle"], 0.0);
+    assert!(on["pgscan_direct_throttle"] > 0.0 && on["ops"] > 0.9 * off["ops"]);
 }

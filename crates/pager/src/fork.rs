@@ -10,7 +10,7 @@ use ebb_core::resident::{Dropped, Entry, Space};
 use ebb_core::types::Vpn;
 use ebb_sys::uffd::{Mode, Uffd};
 use ebb_sys::{proc, process};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 
 /// A forked child that has not greeted may be known by a thread of its own. That of a debugger
@@ -90,12 +90,13 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
     child.guarded.store(guarded, Relaxed);
     // Both may be copied from now on: what was guarded before is, what has come since is not.
     parent.guarded.store(false, Relaxed);
-    parent.related.store(true, Relaxed);
     if let Err(error) = pager.add_mm(&child) {
         pager.complain(&format!("cannot serve a forked process: {error}"));
         pager.kill_tree();
         return;
     }
+    // After that: the monitor marks who is alone, and looks again (`count_sharing`).
+    parent.related.store(true, SeqCst);
     pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
     pager.fork_seen.notify_all();
     pager.monitor.raise();

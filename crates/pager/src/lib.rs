@@ -42,6 +42,7 @@ mod server;
 mod signal;
 mod solo;
 mod stat;
+mod strangers;
 
 pub use config::{Config, ReportFormat};
 pub use door::FEATURES;

@@ -10,15 +10,15 @@ use crate::mm::Mm;
 use crate::pressure::COUNT_EVERY;
 use crate::server::Pager;
 use crate::solo::Watch;
+use crate::strangers::Strangers;
 use ebb_core::resident::Arrival;
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_sys::pagemap::Pagemap;
-use ebb_sys::proc::{self, Statm};
-use ebb_sys::process;
+use ebb_sys::proc;
 use ebb_sys::sched;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 /// Faster than any two threads touch memory.
@@ -29,8 +29,6 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const PAUSE_SOLO: Duration = Duration::from_millis(4);
 /// How often the whole tree is looked through for processes without an agent.
 const CENSUS: Duration = Duration::from_millis(100);
-/// How many censuses must find a process without an agent before that is said.
-const SIGHTINGS: u32 = 25;
 /// Pages beyond the known ones that make it worth reading the areas again.
 const UNKNOWN_PAGES_MAX: u64 = 64;
 /// Pages beyond the known ones that make it worth holding the program while its areas are read.
@@ -42,8 +40,7 @@ struct Monitor<'a> {
     pager: &'a Arc<Pager>,
     /// Below this many pages nothing is registered.
     threshold: u64,
-    /// Processes of the tree that have no agent (static or setuid programs).
-    strangers: HashMap<u32, (Statm, u32)>,
+    strangers: Strangers,
     census: Instant,
     running_counted: Instant,
     sharing_counted: Instant,
@@ -64,7 +61,7 @@ pub fn run(pager: &Arc<Pager>) {
     let mut monitor = Monitor {
         pager,
         threshold: goal.saturating_sub(room.max(goal / 8)).max(goal / 2),
-        strangers: HashMap::new(),
+        strangers: Strangers::default(),
         census: now,
         running_counted: now,
         sharing_counted: now,
@@ -84,6 +81,11 @@ pub fn run(pager: &Arc<Pager>) {
         };
         pager.monitor.wait(pause.clamp(PAUSE_MIN, most));
     }
+}
+
+/// Whether others may share pages with it.
+fn has_relatives(mm: &Mm, among: &[Arc<Mm>]) -> bool {
+    among.iter().any(|other| other.id != mm.id && other.family == mm.family)
 }
 
 /// Every process of the tree, the program first, without Ebb's own two.
@@ -139,14 +141,7 @@ impl Monitor<'_> {
                 self.manage(mm, resident);
             }
         }
-        // A child that has not greeted is a stranger too, and its pages are counted already.
-        let infants = mms.iter().any(|mm| mm.is_infant());
-        total += self
-            .strangers
-            .values()
-            .filter(|(_, sightings)| !infants || *sightings >= SIGHTINGS)
-            .map(|(statm, _)| statm.anonymous_pages().unwrap_or(0))
-            .sum::<u64>();
+        total += self.strangers.pages(&mms);
         self.account(total, &growing)
     }
 
@@ -202,30 +197,9 @@ impl Monitor<'_> {
                 link.leave(code);
             }
         }
-        let known: HashSet<u32> = mms
-            .iter()
-            .filter(|mm| !mm.closing.load(Relaxed))
-            .map(|mm| mm.pid.load(Relaxed))
-            .collect();
         let tree = tree(self.pager);
         self.count_running(&tree);
-        let strangers: Vec<u32> = tree.into_iter().filter(|pid| !known.contains(pid)).collect();
-        self.strangers.retain(|pid, _| strangers.contains(pid));
-        for pid in strangers {
-            if let Some((_, sightings)) = self.strangers.get_mut(&pid) {
-                *sightings += 1;
-                if *sightings == SIGHTINGS {
-                    self.pager.complain(&format!(
-                        "process {pid} ({}) has no agent: its memory counts and cannot be stored",
-                        proc::name(pid)
-                    ));
-                }
-            } else if mms.iter().any(|mm| process::shares_memory(mm.pid.load(Relaxed), pid)) {
-                // Between vfork and exec: it is counted where it borrows.
-            } else if let Ok(statm) = Statm::open(pid) {
-                self.strangers.insert(pid, (statm, 0));
-            }
-        }
+        self.strangers.count(self.pager, &tree, mms);
     }
 
     /// Counts the threads that do something: pressure is full while nobody does.
@@ -252,10 +226,14 @@ impl Monitor<'_> {
         }
         let began = Instant::now();
         for mm in &related {
-            // Alone again: the others have ended or become other programs.
-            if related.len() == 1 {
-                mm.related.store(false, Relaxed);
+            if !has_relatives(mm, mms) {
+                // Alone again: the others have ended or become other programs.
                 mm.discount.store(0, Relaxed);
+                mm.related.store(false, SeqCst);
+                // Unless it has forked just now: a child is in the list before its parent is marked.
+                if has_relatives(mm, &self.pager.mms()) {
+                    mm.related.store(true, SeqCst);
+                }
                 continue;
             }
             let task = mm.task();

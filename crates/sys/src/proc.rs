@@ -156,12 +156,22 @@ pub fn deserted(pid: u32) -> Option<u8> {
 /// Pages of anonymous memory of process `pid`, each counted by its share among those who map it. Walks
 /// the page tables.
 pub fn proportional_anonymous_pages(pid: u32) -> io::Result<u64> {
+    rolled_up_pages(pid, "Pss_Anon:")
+}
+
+/// Pages that process `pid` has written to and nobody else maps. Walks the page tables.
+pub fn private_dirty_pages(pid: u32) -> io::Result<u64> {
+    rolled_up_pages(pid, "Private_Dirty:")
+}
+
+/// A field of the sum over all areas, in pages.
+fn rolled_up_pages(pid: u32, field: &str) -> io::Result<u64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
     let kib = text.lines().find_map(|line| {
-        let value = line.strip_prefix("Pss_Anon:")?.trim().strip_suffix("kB")?;
+        let value = line.strip_prefix(field)?.trim().strip_suffix("kB")?;
         value.trim().parse::<u64>().ok()
     });
-    kib.map(|kib| kib / 4).ok_or_else(|| io::Error::other("smaps_rollup without Pss_Anon"))
+    kib.map(|kib| kib / 4).ok_or_else(|| io::Error::other(format!("smaps_rollup without {field}")))
 }
 
 /// Value in kB of a field of /proc/meminfo.
@@ -197,6 +207,24 @@ mod tests {
         let pid = std::process::id();
         let share = proportional_anonymous_pages(pid).unwrap();
         assert!(share > 0 && share <= Statm::open(pid).unwrap().anonymous_pages().unwrap() + 64);
+    }
+
+    /// Of another process: in this one other tests map memory and fork meanwhile.
+    #[test]
+    fn a_process_that_sleeps_has_little_to_itself() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let began = std::time::Instant::now();
+        let own = loop {
+            let own = private_dirty_pages(child.id()).unwrap();
+            if name(child.id()) == "sleep" && own > 0 {
+                break own;
+            }
+            assert!(began.elapsed().as_secs() < 20, "{own}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(own < 1000, "{own} pages in a process that sleeps");
     }
 
     #[test]

@@ -196,6 +196,8 @@ pub struct Scan {
     pub(crate) walk_ready: bool,
     pub(crate) place: Option<Place>,
     pub(crate) visits: Option<Visits>,
+    /// Root reclaim of classic lists: the sums over all memcgs, by which each of them is balanced.
+    pub(crate) seen: Option<super::classic::Seen>,
 }
 
 /// Where in a lruvec a pass stopped that [`Pageout::pause`] interrupted.
@@ -239,6 +241,7 @@ impl Scan {
             walk_ready: false,
             place: None,
             visits: None,
+            seen: None,
         }
     }
 

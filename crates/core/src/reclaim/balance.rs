@@ -117,7 +117,7 @@ impl Balance {
         }
         if self.priority == 0 {
             // All for nothing with files preferred: once more without that preference.
-            if self.reclaimed > 0 || self.wrote || self.cache_trim_off {
+            if self.reclaimed > 0 || self.wrote || self.cache_trim_off || !policy.trim_again {
                 return None;
             }
             self.cache_trim_off = true;

@@ -111,6 +111,17 @@ impl Desk {
         Asked::Wake
     }
 
+    /// Wakes kswapd if it sleeps, without a look at the balance, and changes what is asked for.
+    pub(super) fn ask_lower(&self, highest: impl Fn(Option<usize>) -> Option<usize>) -> Asked {
+        let mut s = lock(&self.state);
+        if s.sleep == Sleep::Awake || s.woken {
+            return Asked::Recorded;
+        }
+        s.highest = highest(s.highest);
+        s.woken = true;
+        Asked::Wake
+    }
+
     /// The one predicate; the old policy forgets flags whenever it is true.
     pub(super) fn balanced(
         &self,
@@ -119,7 +130,8 @@ impl Desk {
         order: Order,
         highest: usize,
     ) -> bool {
-        let there = policy.sleep != SleepCheck::One || node.has_zone(highest);
+        // What is true of some zone was, until the third fix, true of none where there is none.
+        let there = policy.sleep == SleepCheck::Any || node.has_zone(highest);
         let balanced = there && node.balanced(order, highest);
         if balanced && policy.clear == FlagClear::Check {
             self.clear_flags();
@@ -142,7 +154,7 @@ impl Desk {
             SleepCheck::Any => node.balanced(order, highest),
             SleepCheck::One => self.balanced(node, policy, order, highest),
             SleepCheck::All => {
-                self.balanced(node, policy, order, highest);
+                let _ = self.balanced(node, policy, order, highest);
                 node.all_balanced(order, highest)
             }
         };

@@ -6,7 +6,8 @@
 //!
 //! * [`desk`]: where requests for kswapd are left, and what is known of a node's trouble.
 //! * [`kswapd`]: the loop of the background reclaimer, [`balance`] one run of it.
-//! * [`direct`]: a task's own reclaim; [`throttle`]: its waits; [`oom`]: when it gives up.
+//! * [`direct`]: a task's own reclaim; [`throttle`]: its waits; [`reserve`]: when it may not even
+//!   reclaim; [`oom`]: when it gives up.
 //!
 //! What memory looks like comes through [`Node`]; there is one predicate for "in balance", and
 //! wakers, runs and sleep all use it.
@@ -19,6 +20,7 @@ pub mod kswapd;
 mod models;
 pub mod oom;
 pub mod proactive;
+pub mod reserve;
 #[cfg(all(test, not(loom)))]
 mod scenarios;
 pub mod throttle;
@@ -183,13 +185,20 @@ pub struct Policy {
     pub sleep: SleepCheck,
     /// When flags are cleared.
     pub clear: FlagClear,
+    /// Whether a run for nothing is repeated without preferring files.
+    pub trim_again: bool,
 }
 
 impl Policy {
     /// As the switches say.
     #[must_use]
     pub fn of(tun: &Tunables) -> Self {
-        Self { idle: tun.kswapd_idle_index, sleep: tun.kswapd_balanced, clear: tun.kswapd_clear }
+        Self {
+            idle: tun.kswapd_idle_index,
+            sleep: tun.kswapd_balanced,
+            clear: tun.kswapd_clear,
+            trim_again: tun.kswapd_trim_again,
+        }
     }
 }
 

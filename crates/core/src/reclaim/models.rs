@@ -42,8 +42,12 @@ enum AsksWhen {
     After,
 }
 
-const PREVIOUS: Policy =
-    Policy { idle: IdleIndex::Previous, sleep: SleepCheck::Any, clear: FlagClear::Sleep };
+const PREVIOUS: Policy = Policy {
+    idle: IdleIndex::Previous,
+    sleep: SleepCheck::Any,
+    clear: FlagClear::Sleep,
+    trim_again: true,
+};
 
 /// Takes `takes` pages one by one, asking after each, while kswapd keeps up. When kswapd sleeps for
 /// good and nobody takes any more, memory is in balance.

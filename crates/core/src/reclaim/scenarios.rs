@@ -313,7 +313,7 @@ impl Sim {
 }
 
 const fn policy(idle: IdleIndex, sleep: SleepCheck, clear: FlagClear) -> Policy {
-    Policy { idle, sleep, clear }
+    Policy { idle, sleep, clear, trim_again: true }
 }
 
 const ZERO: Policy = policy(IdleIndex::Zero, SleepCheck::Any, FlagClear::Check);

@@ -69,6 +69,29 @@ pub struct TraceArgs {
     pub accesses: u64,
 }
 
+/// What the policies of a replay are set to.
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    /// Set a policy's parameter, such as clock.bits=2; `ebb lab policies` lists them
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// What gen and classic take the pages for
+    #[arg(long = "as", value_name = "NATURE", value_enum, default_value_t)]
+    pub nature: Nature,
+    /// Where gen and classic put the pages in their address space
+    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
+    pub layout: Layout,
+}
+
+impl PolicyArgs {
+    fn settings(&self) -> anyhow::Result<Arc<Settings>> {
+        let mut settings = Settings::parse(&self.set)?;
+        settings.engine.nature = self.nature;
+        settings.engine.layout = self.layout;
+        Ok(Arc::new(settings))
+    }
+}
+
 /// Arguments of `ebb lab replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
@@ -81,15 +104,9 @@ pub struct ReplayArgs {
     /// Policies to run, with commas; all for every one
     #[arg(long, short, value_name = "LIST", default_value = "lru")]
     pub policy: String,
-    /// Set a policy's parameter, such as clock.bits=2; `ebb lab policies` lists them
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// What gen and classic take the pages for
-    #[arg(long = "as", value_name = "NATURE", value_enum, default_value_t)]
-    pub nature: Nature,
-    /// Where gen and classic put the pages in their address space
-    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
-    pub layout: Layout,
+    /// What its policies are set to
+    #[command(flatten)]
+    pub policies: PolicyArgs,
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
@@ -242,10 +259,7 @@ fn replay_named(
 
 fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let policies = parse_policies(&args.policy)?;
-    let mut settings = Settings::parse(&args.set)?;
-    settings.engine.nature = args.nature;
-    settings.engine.layout = args.layout;
-    let settings = Arc::new(settings);
+    let settings = args.policies.settings()?;
     parse_memory(&args.memory, 1)?;
     let (info, spool) = load(&args.trace)?;
     let sizes = parse_memory(&args.memory, info.pages)?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use anyhow::bail;
 use clap::Args;
 
-use super::{print, replay_named};
-use crate::policy::{Layout, Nature, PolicyInfo, Settings};
+use super::{PolicyArgs, print, replay_named};
+use crate::policy::PolicyInfo;
 use crate::replay::Job;
 use crate::{baseline, ranking};
 
@@ -38,15 +38,9 @@ pub struct RankArgs {
     /// The policy to rank
     #[arg(long, short, value_name = "NAME", default_value = "gen")]
     pub policy: String,
-    /// Set a policy's parameter, such as gen.history=0; `ebb lab policies` lists them
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// What gen and classic take the pages for
-    #[arg(long = "as", value_name = "NATURE", value_enum, default_value_t)]
-    pub nature: Nature,
-    /// Where gen and classic put the pages in their address space
-    #[arg(long, value_name = "ORDER", value_enum, default_value_t)]
-    pub layout: Layout,
+    /// What it is set to
+    #[command(flatten)]
+    pub policies: PolicyArgs,
     /// Leave out smaller caches
     #[arg(long, value_name = "PAGES", default_value_t = 256)]
     pub pages_min: u32,
@@ -61,10 +55,7 @@ pub struct RankArgs {
 /// Replays what the baseline has, and ranks.
 pub fn run(args: &RankArgs) -> anyhow::Result<ExitCode> {
     let policy = PolicyInfo::find(&args.policy)?;
-    let mut settings = Settings::parse(&args.set)?;
-    settings.engine.nature = args.nature;
-    settings.engine.layout = args.layout;
-    let settings = Arc::new(settings);
+    let settings = args.policies.settings()?;
     let rows = baseline::rows(&args.baseline)?;
     let mut left = ranking::cases(&rows, args.pages_min.max(policy.capacity_min));
     left.retain(|case| case.trace.contains(&args.only));

@@ -3,6 +3,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use ebb_core::nearest::nearest;
+
 use super::stats::Estimate;
 use super::verdict::{Verdict, judge};
 use crate::machine::Sample;
@@ -206,7 +208,7 @@ pub fn run(
             }
             if arms.iter().any(|a| a.of(&metric).is_empty()) {
                 let known: Vec<&str> = arms[0].values.keys().map(String::as_str).collect();
-                let near = crate::scenario::nearest(&metric, &known).unwrap_or_default();
+                let near = nearest(&metric, known).unwrap_or_default();
                 anyhow::bail!("{name}: there is no metric {metric:?}; did you mean {near:?}?");
             }
             let effect = match arms.as_slice() {

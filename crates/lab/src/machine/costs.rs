@@ -70,6 +70,9 @@ pub struct Costs {
     /// check whether THP can be split firstly" and the series around it), 7.9 us a page, of which
     /// faults, looking at it and taking it out are 3.5.
     pub swap_out_ns: u64,
+    /// One pass of root reclaim beside the pages it handles: going from memcg to memcg, asking each
+    /// cache that can shrink. It grows with the number of memcgs that a machine has.
+    pub pass_ns: u64,
     /// Submitting one page of a file to a device. Kernel.
     pub submit_ns: u64,
     /// Going to sleep and being woken again. Kernel.
@@ -101,6 +104,7 @@ impl Default for Costs {
             evict_ns: 1500,
             drop_ns: 700,
             swap_out_ns: 4400,
+            pass_ns: 1000,
             submit_ns: 500,
             switch_ns: 1500,
         }

@@ -68,8 +68,10 @@ impl Mem {
             if access.mapped() && !word.has(Word::SWAPBACKED) {
                 self.not_missed(space);
             }
-            if word.has(Word::AHEAD) && access != Access::FdWrite {
-                self.folios.clear(pte.pfn(), Word::AHEAD);
+            if access != Access::FdWrite && self.begins_ahead(pte.pfn()) {
+                let both = Word::AHEAD.or(Word::RECLAIM);
+                self.folios.clear(pte.pfn(), if self.tun.one_mark { both } else { Word::AHEAD });
+                self.spent.marks_met += 1;
                 cost += self.read_on(now, space, page, access.mapped(), descriptors);
             }
             let pte = place.get();
@@ -99,7 +101,8 @@ impl Mem {
             }
         };
         let pages = window.pages + others.len() as u64;
-        let (room, mut cost) = self.make_room(now, self.owner[space], pages);
+        // What is cached of files is allocated without entering file systems.
+        let (room, mut cost) = self.make_room(now, self.owner[space], pages, anon);
         if room == 0 {
             self.task().plan = Some(Plan { at: (space, page), window, others });
             if self.goes_on {
@@ -345,7 +348,10 @@ impl Mem {
         place.touch(place.get(), bits);
         memcg.pagevec.add(&memcg.lruvec, &cx, pfn);
         if !access.mapped() {
-            self.touch_fd(space, page, pfn, access, now);
+            // What is read ahead, or still to come, is used when it is read.
+            if map {
+                self.touch_fd(space, page, pfn, access, now);
+            }
         } else if !anon && bits & Pte::DIRTY != 0 {
             self.dirty_file(pfn, now);
         }

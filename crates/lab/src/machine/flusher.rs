@@ -61,6 +61,12 @@ impl Default for Flusher {
 }
 
 impl Flusher {
+    /// For tests: pages counted for a thread since it was last held up or looked at.
+    #[cfg(test)]
+    pub(super) fn made(&self, thread: usize) -> u64 {
+        self.made.get(thread).copied().unwrap_or(0)
+    }
+
     /// With these shares, and times so many times shorter.
     #[must_use]
     pub fn new(spec: &DirtySpec, haste: u64) -> Self {
@@ -107,8 +113,10 @@ impl Mem {
         self.flusher.limits.thresholds(least, false)
     }
 
-    /// How long thread `thread` has to pause before it makes one more page dirty; 0: not at all.
-    pub fn write_pause(&mut self, thread: usize, now: u64) -> u64 {
+    /// How long thread `thread` has to pause before it makes one more page dirty, 0 if not at all, and
+    /// whether the page was counted. One that `counts` no more is tried again: after a pause, or a
+    /// fault.
+    pub fn write_pause(&mut self, thread: usize, now: u64, counts: bool) -> (u64, bool) {
         let (pause, haste) = (self.timer(LIMIT_PAUSE_NS), self.haste.max(1));
         let (t, cache) = (self.thresholds(), &self.out.cache);
         let dirty = cache.dirty() + cache.writing();
@@ -116,7 +124,10 @@ impl Mem {
         // Its time is that of the machine that this one stands for.
         f.pace.update(now * haste, dirty, &t, cache.writing() > 0);
         if cache.dirty() > 0 && dirty >= t.dirty {
-            return pause;
+            return (pause, false);
+        }
+        if !counts {
+            return (0, false);
         }
         if f.made.len() <= thread {
             f.made.resize(thread + 1, 0);
@@ -124,13 +135,13 @@ impl Mem {
         let made = &mut f.made[thread];
         *made += 1;
         if *made < t.check_pages(self.out.frames.cpu_count() as u64) {
-            return 0;
+            return (0, true);
         }
         let pause = f.pace.pause_ns(*made, dirty, &t) / haste;
         if pause > 0 || dirty <= t.freerun() {
             *made = 0;
         }
-        pause
+        (pause, true)
     }
 
     /// Whether the flusher has work that cannot wait for its next look.

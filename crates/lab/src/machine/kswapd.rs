@@ -36,8 +36,6 @@ pub struct Kswapd {
 
 /// One look round its loop that finds nothing to do.
 const LOOP_NS: u64 = 10_000;
-/// From one pass to the next.
-const PASS_NS: u64 = 1000;
 /// How often it looks whether writes have ended.
 const WRITES_NS: u64 = 1_000_000;
 
@@ -60,6 +58,13 @@ impl Machine {
             self.kswapd.protocol = Some(Protocol::new(policy, node.classes()));
         }
         if first || asked == Asked::Wake {
+            self.kswapd_after(self.mem.costs.switch_ns);
+        }
+    }
+
+    /// Somebody who waits for the reserve has woken it.
+    pub(super) fn rouse_kswapd(&mut self) {
+        if self.kswapd.protocol.is_some() {
             self.kswapd_after(self.mem.costs.switch_ns);
         }
     }
@@ -97,7 +102,7 @@ impl Machine {
                 self.mem.protect(None, false);
                 let under = Under::new(pass.scan(self.mem.tun.swappiness.0), false);
                 let cost = self.kswapd_pass(&mut protocol, pass, under);
-                self.kswapd_after(cost + PASS_NS);
+                self.kswapd_after(cost + self.mem.costs.pass_ns);
             }
             Step::Again => self.kswapd_after(LOOP_NS),
             Step::AwaitWrites => self.kswapd_after(self.mem.timer(WRITES_NS)),

@@ -162,6 +162,8 @@ pub struct Mem {
     pub haste: u64,
     /// kswapd was asked for.
     pub kswapd_wanted: std::cell::Cell<Option<usize>>,
+    /// kswapd sleeps, and somebody who waits for it has woken it.
+    pub(super) kswapd_woken: bool,
     /// Where each zone ends, and its class: its place among the kinds of zone.
     pub(super) zone_ends: Vec<(u32, u8)>,
     pub(super) marks: [u64; COUNTED.len()],
@@ -265,6 +267,7 @@ impl Mem {
             lift: 0,
             haste: 1,
             kswapd_wanted: std::cell::Cell::new(None),
+            kswapd_woken: false,
             zone_ends,
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),
@@ -351,7 +354,7 @@ impl Mem {
             if !pte.present() || self.out.ready_ns[pte.pfn().0 as usize] > now {
                 return false;
             }
-            if access == Access::FdRead && self.folios.word(pte.pfn()).has(Word::AHEAD) {
+            if access == Access::FdRead && self.begins_ahead(pte.pfn()) {
                 return false;
             }
             self.touch_fd(space, page, pte.pfn(), access, now);
@@ -370,6 +373,13 @@ impl Mem {
             }
         }
         true
+    }
+
+    /// Whether a read of a page begins the next window: it is marked, or passes for marked.
+    pub(super) fn begins_ahead(&self, pfn: Pfn) -> bool {
+        let w = self.folios.word(pfn);
+        let passes = w.has(Word::RECLAIM) && !w.has(Word::WRITEBACK.or(Word::SWAPBACKED));
+        w.has(Word::AHEAD) || (self.tun.one_mark && passes)
     }
 
     /// A mapped page was written for the first time since its entry was last clean.

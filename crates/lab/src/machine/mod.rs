@@ -42,6 +42,8 @@ pub mod spent;
 mod steps;
 mod swapin;
 mod task;
+#[cfg(test)]
+mod testing;
 
 pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};

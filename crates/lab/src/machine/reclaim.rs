@@ -18,7 +18,11 @@ use ebb_core::lru::{Ctx, Protection, Scan};
 use ebb_core::memcg::Memcgs;
 use ebb_core::observe::vmstat::Event;
 use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
-use ebb_core::reclaim::{Achieved, DirectPassed, Flags, Hope, Outlook, Reason, Verdict, direct};
+use ebb_core::reclaim::reserve::HELD_MS_MAX;
+use ebb_core::reclaim::{
+    Achieved, Asked, DirectPassed, Flags, FramesNode, Hope, Node, Outlook, Policy, Reason, Verdict,
+    direct,
+};
 use ebb_core::tunables::{Dirty, OomRule};
 use ebb_core::types::Pfn;
 
@@ -42,7 +46,8 @@ impl Mem {
     /// Looks whether `pages` fit. If they do not, the running task reclaims one batch, and
     /// `out.patience` says when to try again, or that there is no use in it; `goes_on`: as soon as that
     /// batch is done with. Returns how many fit, and what it cost.
-    pub(super) fn make_room(&mut self, now: u64, memcg: usize, pages: u64) -> (u64, u64) {
+    /// `fs`: the task may enter file systems.
+    pub(super) fn make_room(&mut self, now: u64, memcg: usize, pages: u64, fs: bool) -> (u64, u64) {
         self.out.patience = None;
         if self.still_waits(now) {
             return (0, 0);
@@ -56,6 +61,9 @@ impl Mem {
                     let task = self.task();
                     (task.hope, task.rounds, task.drained) = (Hope::default(), 0, false);
                     return (pages, 0);
+                }
+                if full.is_none() && self.is_held(now, fs) {
+                    return (0, 0);
                 }
                 self.begin_run(now, full)
             }
@@ -79,6 +87,32 @@ impl Mem {
         let (_, cost) = self.direct(now, full);
         let fits = self.full(memcg, pages).is_none() && self.found_frame();
         (if fits { pages } else { 0 }, cost)
+    }
+
+    /// Whether the running task may not reclaim yet: half of the reserve is gone, and kswapd has to make
+    /// room. Those who are let go look when it has done a pass; here they look every now and then.
+    fn is_held(&mut self, now: u64, fs: bool) -> bool {
+        if !self.tun.hold {
+            return false;
+        }
+        let node = FramesNode { frames: &self.out.frames, node: 0 };
+        let (policy, normal) = (Policy::of(&self.tun), node.classes() - 1);
+        let Err(asked) = self.out.desk.may_reclaim(&node, policy, normal) else {
+            self.task().held = None;
+            return false;
+        };
+        self.kswapd_woken |= asked == Asked::Wake;
+        let limit = now + self.timer(HELD_MS_MAX * 1_000_000);
+        if self.task().held.is_none() {
+            self.stat.add(Event::PgScanDirectThrottle, 1);
+        }
+        let until = *self.task().held.get_or_insert(if fs { u64::MAX } else { limit });
+        if now >= until {
+            self.task().held = None;
+            return false;
+        }
+        self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
+        true
     }
 
     /// Whether there is a frame. It is kept for who asks: given back, it would be in a CPU's set, and
@@ -209,6 +243,7 @@ impl Mem {
                 None => {
                     let Some(pass) = run.direct.next() else { break };
                     let root = run.from.is_none();
+                    cost += if root { self.costs.pass_ns } else { 0 };
                     let spared = self.protect(run.from, pass.forced);
                     Under::new(pass.scan(root, Order::ZERO, self.tun.swappiness.0), spared)
                 }

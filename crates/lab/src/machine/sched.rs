@@ -69,6 +69,8 @@ pub(super) struct Thread {
     pub(super) doing: Doing,
     /// When it last began to reclaim.
     pub(super) reclaims: u64,
+    /// The step whose write was counted.
+    pub(super) counted: usize,
 }
 
 /// Since when no measured thread has got on.
@@ -191,6 +193,7 @@ impl Machine {
             waits_for: "to begin",
             doing: Doing::Nothing,
             reclaims: 0,
+            counted: usize::MAX,
         });
         self.measured += usize::from(measured);
         self.ask(0, Event::Wake(thread));
@@ -291,6 +294,9 @@ impl Machine {
         if let Some(index) = self.mem.kswapd_wanted.take() {
             self.wake_kswapd(index);
         }
+        if std::mem::take(&mut self.mem.kswapd_woken) {
+            self.rouse_kswapd();
+        }
     }
 
     /// Writes under way end before the last look at the books.
@@ -363,7 +369,7 @@ impl Machine {
             let thread = &mut self.threads[id];
             if thread.at == thread.steps.len() {
                 thread.steps.clear();
-                thread.at = 0;
+                (thread.at, thread.counted) = (0, usize::MAX);
                 thread.program.fill(&mut thread.steps);
                 if thread.steps.is_empty() {
                     self.end_thread(id, t);
@@ -376,7 +382,7 @@ impl Machine {
                 Step::Touch { page, space, access } => {
                     let (space, page) = (usize::from(space), u64::from(page));
                     if access == Access::FdWrite {
-                        let pause = self.mem.write_pause(id, t);
+                        let pause = thread.write_pause(&mut self.mem, id, t);
                         if pause > 0 {
                             self.now = t;
                             self.after();
@@ -478,20 +484,8 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use ebb_core::frame::{Config, ZoneKind, ZoneSpec};
-    use ebb_core::tunables::Tunables;
-
-    use super::super::{Costs, Device, DeviceSpec, Preset, outflow::Outflow};
+    use super::super::testing::{Told, machine};
     use super::*;
-
-    /// Does what it is told, then ends.
-    struct Told(Vec<Vec<Step>>);
-
-    impl Program for Told {
-        fn fill(&mut self, steps: &mut Vec<Step>) {
-            steps.extend(self.0.pop().unwrap_or_default());
-        }
-    }
 
     /// Sleeps again and again.
     struct Sleeper;
@@ -500,18 +494,6 @@ mod tests {
         fn fill(&mut self, steps: &mut Vec<Step>) {
             steps.push(Step::Sleep(1_000_000));
         }
-    }
-
-    fn machine() -> Machine {
-        let zone = ZoneSpec::new(ZoneKind::Normal, 0..4096);
-        let frames = Config::node(&[ZoneKind::Normal], vec![zone], 2).faithful().build().unwrap();
-        let costs = Costs::default();
-        let out = Outflow::new(frames, 4096, None, &costs);
-        let disk = Device::new(&DeviceSpec::preset(Preset::Nvme));
-        let mut mem = Mem::new(out, disk, Tunables::default(), costs, 1);
-        mem.add_memcg(1 << 20);
-        mem.add_space(0, &[]);
-        Machine::new(mem, 2)
     }
 
     /// Works, and tells when each operation began.

@@ -15,6 +15,8 @@ pub struct Spent {
     pub lock_hold_ns: u64,
     /// Tasks' waits for room: for writes that reclaim began, or for others.
     pub room_ns: u64,
+    /// Reads that met the mark of a window, or what passes for one.
+    pub marks_met: u64,
     /// Time that tasks were held for a memcg above its `high`.
     pub high_ns: u64,
     /// Direct reclaim runs.
@@ -32,6 +34,7 @@ impl Spent {
             lock_wait_ns: self.lock_wait_ns - before.lock_wait_ns,
             lock_hold_ns: self.lock_hold_ns - before.lock_hold_ns,
             room_ns: self.room_ns - before.room_ns,
+            marks_met: self.marks_met - before.marks_met,
             high_ns: self.high_ns - before.high_ns,
             direct_runs: self.direct_runs - before.direct_runs,
         }

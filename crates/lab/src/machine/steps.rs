@@ -1,10 +1,22 @@
 //! What a thread does beside touching pages that are there: faults, and steps that are rare.
 
 use super::Access;
-use super::mem::Fault;
+use super::mem::{Fault, Mem};
 use super::pressure::Doing;
-use super::sched::{Event, Machine};
+use super::sched::{Event, Machine, Thread};
 use crate::workload::Step;
+
+impl Thread {
+    /// How long it pauses before the write that is its next step. That counts once, however often it
+    /// is tried.
+    pub(super) fn write_pause(&mut self, mem: &mut Mem, id: usize, t: u64) -> u64 {
+        let (pause, counted) = mem.write_pause(id, t, self.counted != self.at);
+        if counted {
+            self.counted = self.at;
+        }
+        pause
+    }
+}
 
 impl Machine {
     /// Handles a page that is not there. The time after it, or none if the thread has to wait.
@@ -161,5 +173,28 @@ impl Machine {
             }
             Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Told, machine};
+    use super::*;
+
+    #[test]
+    fn a_write_that_faults_and_resumes_is_counted_once() {
+        let mut m = machine();
+        let write = Step::Touch { page: 0, space: 0, access: Access::FdWrite };
+        m.add_thread(Box::new(Told(vec![vec![write]])), 0, true);
+        let thread = &mut m.threads[0];
+        thread.program.fill(&mut thread.steps);
+        // Tried, and again after a fault that had to wait.
+        for _ in 0..3 {
+            m.threads[0].write_pause(&mut m.mem, 0, 0);
+        }
+        assert_eq!(m.mem.flusher.made(0), 1);
+        m.threads[0].at = 1;
+        m.threads[0].write_pause(&mut m.mem, 0, 0);
+        assert_eq!(m.mem.flusher.made(0), 2);
     }
 }

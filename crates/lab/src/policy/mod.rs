@@ -26,7 +26,7 @@ mod w_tiny_lfu;
 
 pub use belady::NEVER;
 pub use engine::{EngineSettings, Layout, Nature};
-pub use registry::{POLICIES, PolicyError, PolicyInfo, Settings, nearest, parse_list};
+pub use registry::{POLICIES, PolicyError, PolicyInfo, Settings, parse_list};
 
 use crate::trace::{Access, Kind};
 

@@ -1,5 +1,6 @@
 //! The table of policies: names, settings, and how each is made.
 
+use ebb_core::nearest::nearest;
 use ebb_core::tunables::LruKind;
 
 use super::engine::{self, Engine, EngineSettings};
@@ -217,25 +218,6 @@ pub fn parse_list(text: &str) -> Result<Vec<&'static PolicyInfo>, PolicyError> {
 
 fn plain(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '-' | '_')).flat_map(char::to_lowercase).collect()
-}
-
-/// The candidate with the smallest edit distance to `text`.
-pub fn nearest<S: AsRef<str>>(text: &str, candidates: impl Iterator<Item = S>) -> Option<S> {
-    candidates.min_by_key(|candidate| distance(text, candidate.as_ref()))
-}
-
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, &y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 const fn share(key: &'static str, default: f64, about: &'static str) -> Parameter {

@@ -1,7 +1,8 @@
 //! The scenarios that come with Ebb, one for each published result.
 
+use ebb_core::nearest::nearest;
+
 use super::ScenarioError;
-use super::error::nearest;
 
 /// A built-in scenario.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +50,7 @@ builtin![
 pub fn find(name: &str) -> Result<&'static Builtin, ScenarioError> {
     let names: Vec<&str> = BUILTIN.iter().map(|b| b.name).collect();
     BUILTIN.iter().find(|b| b.name == name).ok_or_else(|| {
-        ScenarioError::Unknown(name.into(), nearest(name, &names).unwrap_or_default().into())
+        ScenarioError::Unknown(name.into(), nearest(name, names).unwrap_or_default().into())
     })
 }
 

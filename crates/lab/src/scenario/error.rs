@@ -1,5 +1,7 @@
 //! What is wrong with a scenario, where, and what would be right.
 
+use ebb_core::nearest::nearest;
+
 /// A scenario that cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ScenarioError {
@@ -50,30 +52,10 @@ pub(super) fn explain(message: &str) -> String {
         let Some(rest) = message.strip_prefix(words) else { continue };
         let Some((name, rest)) = rest.split_once('`') else { continue };
         let right: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
-        return match nearest(name, &right) {
+        return match nearest(name, right) {
             Some(best) => format!("unknown {what} '{name}'; did you mean '{best}'?"),
             None => format!("unknown {what} '{name}'"),
         };
     }
     message.to_owned()
-}
-
-/// The name closest to `name`.
-pub fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
-    names.iter().copied().min_by_key(|n| distance(name.as_bytes(), n.as_bytes()))
-}
-
-/// Edit distance, one row at a time.
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, &x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let keep = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = keep.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }

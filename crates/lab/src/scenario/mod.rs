@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 pub use build::{Metrics, run_once};
 pub use builtin::{BUILTIN, Builtin, find};
-pub use error::{ScenarioError, nearest};
+pub use error::ScenarioError;
 
 use crate::machine::ahead::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec};

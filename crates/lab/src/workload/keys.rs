@@ -1,6 +1,9 @@
 //! Which key is next: the distributions of the load generators, by their own names and constants.
 //!
-//! * `zipfian`: YCSB's: rank drawn by Gray's method with `theta` (0.99), scrambled by a hash.
+//! * `zipfian`: rank drawn by Gray's method with `theta` (0.99), scrambled by a hash. YCSB's own
+//!   ([`Keys::of_ycsb`]) draws the rank among ten thousand million items, however many records there
+//!   are, and the hash takes them all to records: of twenty million records some have many items, and
+//!   28 of 100 draws are as good as uniform.
 //! * `latest`: YCSB's: zipfian over the distance from the newest key.
 //! * `exponential`: YCSB's: 95 % of the draws from the first 85.7 % of the keys.
 //! * `gaussian`: memtier's: mean in the middle, standard deviation a sixth of the range.
@@ -30,6 +33,10 @@ pub enum Pattern {
 
 /// YCSB's constant of the zipfian distribution.
 pub const THETA: f64 = 0.99;
+/// Items YCSB draws ranks among for its scrambled zipfian, and the sum that goes with them and
+/// [`THETA`] (`ScrambledZipfianGenerator`).
+const YCSB_ITEMS: u64 = 10_000_000_000;
+const YCSB_ZETAN: f64 = 26.469_028_201_783_02;
 
 /// Draws keys.
 #[derive(Clone, Debug)]
@@ -37,6 +44,8 @@ pub struct Keys {
     pattern: Pattern,
     count: u64,
     zipf: Option<Zipf>,
+    /// Ranks of YCSB's that one rank here stands for.
+    ranks: Option<f64>,
     /// For `sequential`: this thread's part and where it is in it.
     part: (u64, u64, u64),
     spare: Option<f64>,
@@ -55,11 +64,15 @@ struct Zipf {
 
 impl Zipf {
     fn new(items: u64, theta: f64) -> Self {
-        let zeta = |n: u64| (1..=n).map(|i| (i as f64).powf(-theta)).sum::<f64>();
-        let zetan = zeta(items);
-        let eta = (1.0 - (2.0 / items as f64).powf(1.0 - theta)) / (1.0 - zeta(2) / zetan);
+        let zetan = (1..=items).map(|i| (i as f64).powf(-theta)).sum();
+        Self::with_sum(items, theta, zetan)
+    }
+
+    fn with_sum(items: u64, theta: f64, zetan: f64) -> Self {
+        let two = 1.0 + 0.5f64.powf(theta);
+        let eta = (1.0 - (2.0 / items as f64).powf(1.0 - theta)) / (1.0 - two / zetan);
         let alpha = 1.0 / (1.0 - theta);
-        Self { items, theta, alpha, zetan, eta, half: 1.0 + 0.5f64.powf(theta) }
+        Self { items, theta, alpha, zetan, eta, half: two }
     }
 
     fn rank(&self, u: f64) -> u64 {
@@ -86,6 +99,14 @@ pub fn about(random: &mut Random, ns: u32) -> u32 {
     ns / 2 + random.below(ns.max(1))
 }
 
+/// YCSB's hash of a number: Fowler, Noll and Vo's over its eight bytes, its sign dropped.
+fn fnv(number: u64) -> u64 {
+    let hash = number.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(1_099_511_628_211)
+    });
+    hash.cast_signed().unsigned_abs()
+}
+
 /// Spreads ranks over the keys.
 fn scramble(rank: u64, count: u64) -> u64 {
     let hash = Random(rank).bits();
@@ -100,14 +121,36 @@ impl Keys {
         let zipf =
             matches!(pattern, Pattern::Zipfian | Pattern::Latest).then(|| Zipf::new(count, theta));
         let (from, to) = (count * thread / threads, count * (thread + 1) / threads);
-        Self { pattern, count, zipf, part: (from, to.max(from + 1), from), spare: None }
+        let part = (from, to.max(from + 1), from);
+        Self { pattern, count, zipf, ranks: None, part, spare: None }
+    }
+
+    /// Keys 0 to `count` as YCSB draws them for `records` records, of which `count` stand for all: the
+    /// hottest tenth here has the draws of the hottest tenth there.
+    #[must_use]
+    pub fn of_ycsb(pattern: Pattern, count: u64, records: f64) -> Self {
+        if pattern != Pattern::Zipfian {
+            return Self::new(pattern, count, THETA, 0, 1);
+        }
+        let count = count.max(3);
+        let zipf = Some(Zipf::with_sum(YCSB_ITEMS, THETA, YCSB_ZETAN));
+        let ranks = Some((records / count as f64).max(1.0));
+        Self { pattern, count, zipf, ranks, part: (0, count, 0), spare: None }
+    }
+
+    /// A rank of YCSB's; each of those below `count` is one of a key's own.
+    fn ycsb_rank(z: &Zipf, ranks: f64, random: &mut Random) -> u64 {
+        (z.rank(unit(random)) as f64 / ranks) as u64
     }
 
     /// The next key.
     #[inline]
     pub fn draw(&mut self, random: &mut Random) -> u64 {
         match (self.pattern, &self.zipf) {
-            (Pattern::Zipfian, Some(z)) => scramble(z.rank(unit(random)), self.count),
+            (Pattern::Zipfian, Some(z)) => match self.ranks {
+                Some(ranks) => fnv(Self::ycsb_rank(z, ranks, random)) % self.count,
+                None => scramble(z.rank(unit(random)), self.count),
+            },
             (Pattern::Latest, Some(z)) => self.count - 1 - z.rank(unit(random)),
             (Pattern::Exponential, _) => loop {
                 // 95 % of the draws lie below 85.7 % of the range.
@@ -162,6 +205,43 @@ mod tests {
         let hot: u64 = counts[..100].iter().sum();
         assert!((90_000..125_000).contains(&hot), "{hot}");
         assert!(draws(Pattern::Latest)[9_999] > 15_000);
+    }
+
+    #[test]
+    fn ycsb_draws_the_hottest_records_as_often_whatever_stands_for_twenty_million() {
+        for count in [20_000_000, 1_000_000, 100_000] {
+            let keys = Keys::of_ycsb(Pattern::Zipfian, count, 20e6);
+            let (z, ranks) = (keys.zipf.as_ref().unwrap(), keys.ranks.unwrap());
+            let mut random = Random(3);
+            let draws = (0..200_000).map(|_| Keys::ycsb_rank(z, ranks, &mut random));
+            let mut below = [0u32; 4];
+            for rank in draws {
+                for (n, part) in below.iter_mut().zip([0.001, 0.01, 0.13, 1.0]) {
+                    *n += u32::from((rank as f64) < part * count as f64);
+                }
+            }
+            // By the sums of 1 / rank^0.99: 41.5, 51.2, 62.4 and 71.6 of 100.
+            for (n, share) in below.iter().zip([0.415, 0.512, 0.624, 0.716]) {
+                let here = f64::from(*n) / 200_000.0;
+                assert!((here - share).abs() < 0.012, "{count}: {here} for {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn ycsb_scatters_what_is_hot_and_reaches_every_record() {
+        let mut keys = Keys::of_ycsb(Pattern::Zipfian, 1000, 20e6);
+        let mut random = Random(3);
+        let mut counts = [0u32; 1000];
+        (0..200_000).for_each(|_| counts[keys.draw(&mut random) as usize] += 1);
+        assert!(counts.iter().all(|&n| n > 20), "28 of 100 draws are spread over all");
+        let hot: Vec<usize> = (0..1000).filter(|&i| counts[i] > 1000).collect();
+        assert!(hot.len() > 5 && hot.windows(2).filter(|w| w[1] - w[0] > 1).count() > 3);
+        // As YCSB's own code has it: the first records of a database are "user6284781860667377211" of these.
+        assert_eq!(
+            [fnv(0), fnv(1), fnv(2)],
+            [6284781860667377211, 8517097267634966620, 1820151046732198393]
+        );
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! A key-value store in memory under a load like memtier's: memcached, Redis.
 //!
-//! Items lie one after the other in the order of their keys, as a sequential load leaves them; a
-//! table that maps keys to items is touched on every operation. Each server thread serves one
-//! client's requests one after the other.
+//! Items lie one after the other in the order in which they were loaded: that of their keys, or, if
+//! several clients load each its own part of the keys at the same time, as these take turns. A table
+//! that maps keys to items is touched on every operation, and where asked for other items are, too: those
+//! met in a hash chain, and the neighbours of one that moves in the store's own LRU list. Each server
+//! thread serves one client's requests one after the other.
+
+use std::sync::Arc;
 
 use ebb_core::space::Backing;
 use serde::Deserialize;
 
-use super::keys::{Keys, Pattern, THETA, about};
+use super::keys::{Keys, Pattern, THETA, about, unit};
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
@@ -29,6 +33,16 @@ pub struct KeyValue {
     /// The table, as a share of the data.
     #[serde(default = "index")]
     pub index: f64,
+    /// Clients that load at the same time, each its own part of the keys in order; 1: all in order.
+    #[serde(default = "one")]
+    pub loaders: u32,
+    /// Other items met in an operation's hash chain, on average: any.
+    #[serde(default)]
+    pub chain: f64,
+    /// Share of operations whose item moves in the store's LRU lists. That touches three others, which
+    /// were used about as long ago.
+    #[serde(default)]
+    pub moves: f64,
     /// Which keys are asked for.
     pub pattern: Pattern,
     /// The exponent of zipfian patterns.
@@ -59,6 +73,27 @@ fn warm() -> f64 {
     2.0
 }
 
+/// Other items touched when one moves: the two beside it, and the last of the list that gives one up.
+const MOVE_TOUCHES: u32 = 3;
+
+/// By key, the place in memory: the order in which `loaders` clients bring their parts, any of them next.
+fn places(items: u64, loaders: u64, random: &mut Random) -> Option<Arc<[u32]>> {
+    if loaders < 2 {
+        return None;
+    }
+    let mut parts: Vec<_> =
+        (0..loaders).map(|l| items * l / loaders..items * (l + 1) / loaders).collect();
+    let mut places = vec![0; items as usize];
+    for place in 0..items as u32 {
+        parts.retain(|part| !part.is_empty());
+        let next = random.below(parts.len() as u32) as usize;
+        if let Some(key) = parts[next].next() {
+            places[key as usize] = place;
+        }
+    }
+    Some(places.into())
+}
+
 impl KeyValue {
     /// Puts it on the machine.
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
@@ -75,6 +110,8 @@ impl KeyValue {
         let items = pages * 4096 / u64::from(self.item_bytes);
         for process in 0..u64::from(self.processes) {
             let space = plan.space(place.memcg, vec![region(index), region(pages + 1)]);
+            let mut order = Random(place.seed_of(process, LOADER));
+            let places = places(items, u64::from(self.loaders), &mut order);
             for thread in 0..threads {
                 let keys = Keys::new(self.pattern, items, self.theta, thread, threads);
                 let server = Server {
@@ -82,9 +119,15 @@ impl KeyValue {
                     space,
                     index,
                     items,
+                    places: places.clone(),
                     keys,
                     random: Random(place.seed_of(process, thread)),
-                    load: (pages * thread / threads, pages * (thread + 1) / threads),
+                    load: if self.loaders > 1 {
+                        // All threads load at once, side by side.
+                        (thread, pages, threads)
+                    } else {
+                        (pages * thread / threads, pages * (thread + 1) / threads, 1)
+                    },
                     load_index: (index * thread / threads, index * (thread + 1) / threads),
                     warm: (pages as f64 * self.warm) as u64 / threads,
                     left: (pages as f64 * self.ops) as u64 / threads,
@@ -102,9 +145,11 @@ struct Server {
     space: u16,
     index: u64,
     items: u64,
+    places: Option<Arc<[u32]>>,
     keys: Keys,
     random: Random,
-    load: (u64, u64),
+    /// The next page to load, the end, and how far apart they are.
+    load: (u64, u64, u64),
     load_index: (u64, u64),
     warm: u64,
     left: u64,
@@ -113,6 +158,8 @@ struct Server {
 
 /// Steps made at a time.
 const BATCH: u64 = 64;
+/// In place of a thread's number: whose random numbers the order of loading is drawn from.
+const LOADER: u64 = 1 << 20;
 
 impl Server {
     fn touch(&self, page: u64, access: Access) -> Step {
@@ -123,17 +170,42 @@ impl Server {
         let key = self.keys.draw(&mut self.random);
         let bytes = u64::from(self.spec.item_bytes);
         let bucket = Random(key).bits() % self.index;
-        let first = key * bytes / 4096;
-        let last = (key * bytes + bytes - 1) / 4096;
+        let at = self.place(key);
+        let first = at * bytes / 4096;
+        let last = (at * bytes + bytes - 1) / 4096;
         let writes = (self.random.bits() >> 40) as f64 / (1u64 << 24) as f64;
         let writes = writes < self.spec.writes;
         let access = if writes { Access::Write } else { Access::Read };
         steps.push(Step::Cpu(about(&mut self.random, self.spec.op_ns)));
         steps.push(self.touch(bucket, Access::Read));
+        if self.chance(self.spec.chain) {
+            let key = u64::from(self.random.below(self.items as u32));
+            self.header(key, steps);
+        }
         for page in first..=last {
             steps.push(self.touch(self.index + page, access));
         }
+        if self.chance(self.spec.moves) {
+            for _ in 0..MOVE_TOUCHES {
+                let key = self.keys.draw(&mut self.random);
+                self.header(key, steps);
+            }
+        }
         steps.push(Step::Done(u8::from(writes)));
+    }
+
+    fn chance(&mut self, share: f64) -> bool {
+        share > 0.0 && unit(&mut self.random) < share
+    }
+
+    fn place(&self, key: u64) -> u64 {
+        self.places.as_ref().map_or(key, |places| u64::from(places[key as usize]))
+    }
+
+    /// The first bytes of an item, which say what it is and where it hangs.
+    fn header(&self, key: u64, steps: &mut Vec<Step>) {
+        let page = self.place(key) * u64::from(self.spec.item_bytes) / 4096;
+        steps.push(self.touch(self.index + page, Access::Read));
     }
 }
 
@@ -144,9 +216,11 @@ impl Program for Server {
             steps.extend((from..to).map(|page| self.touch(page, Access::Write)));
             self.load_index.0 = to;
         } else if self.load.0 < self.load.1 {
-            let (from, to) = (self.load.0, self.load.1.min(self.load.0 + BATCH));
-            steps.extend((from..to).map(|page| self.touch(self.index + page, Access::Write)));
-            self.load.0 = to;
+            let (from, end, step) = self.load;
+            let to = end.min(from + BATCH * step);
+            let pages = (from..to).step_by(step as usize);
+            steps.extend(pages.map(|page| self.touch(self.index + page, Access::Write)));
+            self.load.0 = from + (to - from).div_ceil(step) * step;
         } else if self.warm > 0 {
             let n = self.warm.min(BATCH);
             (0..n).for_each(|_| self.operation(steps));
@@ -158,6 +232,26 @@ impl Program for Server {
             let n = self.left.min(BATCH);
             (0..n).for_each(|_| self.operation(steps));
             self.left -= n;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_lie_as_their_loaders_took_turns() {
+        assert!(places(10, 1, &mut Random(1)).is_none(), "one loader: in the order of keys");
+        let places = places(16_000, 16, &mut Random(1)).unwrap();
+        let mut seen = vec![false; 16_000];
+        places.iter().for_each(|&p| seen[p as usize] = true);
+        assert!(seen.iter().all(|&s| s));
+        for part in places.chunks(1000) {
+            // Each part in order, and over all of memory.
+            assert!(part.windows(2).all(|w| w[0] < w[1]));
+            assert!(part[0] < 200 && part[999] > 15_000, "{} to {}", part[0], part[999]);
+            assert!((7_000..9_000).contains(&part[500]), "{}", part[500]);
         }
     }
 }

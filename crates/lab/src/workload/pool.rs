@@ -1,12 +1,12 @@
 //! A program's own cache of database pages: slots in its memory, second chance for what was used.
 //!
-//! It lives in the generator, not in the machine: what the program asks of memory does not depend on
-//! how fast memory is.
+//! It lives in the generator, not in the machine: how fast memory is decides no more than whose turn is
+//! next where several threads share one.
 
 /// A page that is in no slot.
 const NONE: u32 = u32::MAX;
 
-/// The cache of one thread's share of the database.
+/// The cache of a database, or of one thread's share of it.
 #[derive(Clone, Debug)]
 pub struct Pool {
     /// By database page: its slot.

@@ -9,7 +9,10 @@
 //! block. Before anything else the database is loaded, so that the page cache is full as it is after
 //! YCSB's load phase.
 //!
-//! Each thread has its own share of the keys and of the cache.
+//! All threads ask for the same records and share the engine's cache. Each loads a part of the database and
+//! appends to a part of the log.
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ebb_core::space::Backing;
 use serde::Deserialize;
@@ -48,6 +51,9 @@ pub struct Ycsb {
     /// The exponent of zipfian patterns.
     #[serde(default = "theta")]
     pub theta: f64,
+    /// Records of the database that this one stands for; 0: as many as it has.
+    #[serde(default)]
+    pub records: f64,
     /// Share of operations that read; the others update.
     pub reads: f64,
     /// Processor time of one operation beside its memory accesses.
@@ -93,6 +99,9 @@ impl Ycsb {
         let (data, cache) = (share(self.data).max(8 * block), share(self.cache));
         let cache = if self.cache > 0.0 { cache.max(block) } else { 0 };
         let heap = place.pages(self.heap).max(1);
+        let (all, slots) = (data * threads, cache * threads);
+        let pool = (cache > 0).then(|| Arc::new(Mutex::new(Pool::new(all / block, slots / block))));
+        let records = all * 4096 / u64::from(self.record_bytes);
         let anon = |pages| Region {
             pages,
             backing: Backing::Anon,
@@ -111,29 +120,32 @@ impl Ycsb {
         let engine = plan.space(place.memcg, vec![anon(heap), anon((cache * threads).max(1))]);
         let files = plan.space(place.memcg, vec![file(data * threads), file(log)]);
         for thread in 0..threads {
-            let records = data * 4096 / u64::from(self.record_bytes);
             let client = Client {
                 engine,
                 files,
                 heap,
-                cache_at: heap + cache * thread,
-                data_at: data * thread,
                 log: (data * threads + log * thread / threads, log / threads),
                 logged: 0,
-                pool: (cache > 0).then(|| Pool::new(data / block, cache / block)),
-                data,
+                pool: pool.clone(),
+                part: (data * thread, data * (thread + 1)),
                 block,
-                keys: Keys::new(self.pattern, records, self.theta, 0, 1),
+                keys: self.keys(records),
                 random: Random(place.seed_of(0, thread)),
                 load: (heap * thread / threads, heap * (thread + 1) / threads),
-                loaded: 0,
-                warm: (records as f64 * self.warm) as u64,
-                left: (records as f64 * self.ops) as u64,
+                warm: (records as f64 * self.warm) as u64 / threads,
+                left: (records as f64 * self.ops) as u64 / threads,
                 started: false,
                 spec: self.clone(),
             };
             plan.thread(Box::new(client), engine, place.measured);
         }
+    }
+
+    fn keys(&self, records: u64) -> Keys {
+        if self.pattern == Pattern::Zipfian && self.theta == THETA {
+            return Keys::of_ycsb(self.pattern, records, self.records);
+        }
+        Keys::new(self.pattern, records, self.theta, 0, 1)
     }
 }
 
@@ -141,20 +153,20 @@ struct Client {
     spec: Ycsb,
     engine: u16,
     files: u16,
+    /// Pages of the engine's heap; its cache lies behind them.
     heap: u64,
-    cache_at: u64,
-    data_at: u64,
-    /// Pages of this thread's part of the database, and of a block.
-    data: u64,
+    /// The pages of the database that this thread loads.
+    part: (u64, u64),
+    /// Pages of a block.
     block: u64,
     /// Where this thread's part of the log begins, and its length.
     log: (u64, u64),
     logged: u64,
-    pool: Option<Pool>,
+    /// The engine's cache, shared by all threads.
+    pool: Option<Arc<Mutex<Pool>>>,
     keys: Keys,
     random: Random,
     load: (u64, u64),
-    loaded: u64,
     warm: u64,
     left: u64,
     started: bool,
@@ -173,22 +185,25 @@ impl Client {
             let at = u64::from(self.random.below(self.heap as u32));
             steps.push(own(at, if update { Access::Write } else { Access::Read }));
         }
-        match &mut self.pool {
+        match &self.pool {
             Some(pool) => {
-                let found = pool.get((page / block) as u32, update);
+                let found = pool
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get((page / block) as u32, update);
                 if let Some(old) = found.wrote
                     && self.spec.write_back
                 {
-                    let old = self.data_at + u64::from(old) * block;
+                    let old = u64::from(old) * block;
                     steps.extend((old..old + block).map(|p| file(p, Access::FdWrite)));
                 }
-                let at = self.cache_at + u64::from(found.slot) * block;
+                let at = self.heap + u64::from(found.slot) * block;
                 if found.miss {
                     // The block is read and unpacked whole.
                     if self.spec.miss_ns > 0 {
                         steps.push(Step::Cpu(about(&mut self.random, self.spec.miss_ns)));
                     }
-                    let first = self.data_at + page / block * block;
+                    let first = page / block * block;
                     if block > 1 {
                         let (page, pages) = (first as u32, block as u32);
                         steps.push(Step::Ahead { page, space: files, pages });
@@ -201,7 +216,7 @@ impl Client {
                 }
             }
             None if !update => {
-                let first = self.data_at + page / block * block;
+                let first = page / block * block;
                 steps.extend((first..first + block).map(|p| file(p, Access::Read)));
             }
             None => {}
@@ -216,6 +231,8 @@ impl Client {
 }
 
 const BATCH: u64 = 64;
+/// Operations worked out at a time: few, for all find in the cache what others have brought there.
+const OPS: u64 = 4;
 
 impl Program for Client {
     fn fill(&mut self, steps: &mut Vec<Step>) {
@@ -225,21 +242,21 @@ impl Program for Client {
             let touch = |p: u64| Step::Touch { page: p as u32, space, access: Access::Write };
             steps.extend((from..to).map(touch));
             self.load.0 = to;
-        } else if self.loaded < self.data {
-            let (from, to) = (self.loaded, self.data.min(self.loaded + BATCH));
-            let (space, at) = (self.files, self.data_at);
-            let touch = |p| Step::Touch { page: (at + p) as u32, space, access: Access::FdRead };
+        } else if self.part.0 < self.part.1 {
+            let (from, to) = (self.part.0, self.part.1.min(self.part.0 + BATCH));
+            let space = self.files;
+            let touch = |p| Step::Touch { page: p as u32, space, access: Access::FdRead };
             steps.extend((from..to).map(touch));
-            self.loaded = to;
+            self.part.0 = to;
         } else if self.warm > 0 {
-            let n = self.warm.min(BATCH);
+            let n = self.warm.min(OPS);
             (0..n).for_each(|_| self.operation(steps));
             self.warm -= n;
         } else if !self.started {
             self.started = true;
             steps.push(Step::Start);
         } else if self.left > 0 {
-            let n = self.left.min(BATCH);
+            let n = self.left.min(OPS);
             (0..n).for_each(|_| self.operation(steps));
             self.left -= n;
         }

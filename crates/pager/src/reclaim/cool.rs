@@ -60,12 +60,17 @@ impl Reclaim<'_> {
         let link = mm.link.get().expect("checked above");
         let mut operations = Vec::with_capacity(frames.len());
         let mut moving = Vec::with_capacity(frames.len());
+        // Thousands may be shared with one that is stopped: to ask the agent about each batch of them takes
+        // far longer than to look at its page map.
+        let stay = self.is_unheard() && !self.has_room_for_copies();
         {
             let mut state = mm.lock();
             let mut resident = self.pager.resident();
             for &pfn in &frames {
                 let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };
-                if link.is_pinned(vpn.0) {
+                let shared = stay && !is_alone(&mm, vpn);
+                if shared || link.is_pinned(vpn.0) {
+                    self.busy += u64::from(shared);
                     resident.park(pfn);
                     continue;
                 }

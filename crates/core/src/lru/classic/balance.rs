@@ -5,18 +5,54 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::{Ctx, Lruvec, Scan};
 use crate::folio::LruType;
 
+/// The lists as a round's decisions see them: those of one memcg, or in root reclaim of all together.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Seen {
+    /// Inactive and active anonymous, inactive and active file.
+    sizes: [u64; 4],
+    /// Whether folios that came back were made active since the last run ended.
+    activated: [bool; 2],
+    /// What reclaiming each type has cost.
+    cost: [u64; 2],
+}
+
+impl Seen {
+    /// Adds a memcg's lists.
+    pub(crate) fn add(&mut self, v: &Lruvec, cx: &Ctx) {
+        let c = &v.classic;
+        for (i, size) in self.sizes.iter_mut().enumerate() {
+            *size += c.seen_size(v, cx, i);
+        }
+        for i in 0..2 {
+            if cx.tun.classic_fold == 0 {
+                c.seen_activated[i].store(c.activated[i].load(Relaxed), Relaxed);
+            }
+            self.cost[i] += c.cost[i].load(Relaxed);
+            self.activated[i] |= c.seen_activated[i].load(Relaxed) != c.snapshot[i].load(Relaxed);
+        }
+    }
+
+    fn inactive_is_low(&self, cx: &Ctx, ty: LruType) -> bool {
+        let [inactive, active] = [0, 1].map(|i| self.sizes[ty.index() * 2 + i]);
+        inactive * inactive_ratio((inactive + active) * cx.tun.classic_scale) < active
+    }
+}
+
 /// What a round may do, decided once from the counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     pub may_deactivate: [bool; 2],
     cache_trim: bool,
+    /// Inactive anonymous pages would be scanned.
+    any_anon: bool,
+    cost: [u64; 2],
 }
 
 /// Whether the inactive list is too small beside the active one.
 pub(super) fn inactive_is_low(v: &Lruvec, cx: &Ctx, ty: LruType) -> bool {
-    let inactive = v.classic.seen_size(v, cx, ty.index() * 2);
-    let active = v.classic.seen_size(v, cx, ty.index() * 2 + 1);
-    inactive * inactive_ratio((inactive + active) * cx.tun.classic_scale) < active
+    let mut seen = Seen::default();
+    seen.add(v, cx);
+    seen.inactive_is_low(cx, ty)
 }
 
 /// Active pages allowed for each inactive one.
@@ -26,22 +62,20 @@ fn inactive_ratio(pages: u64) -> u64 {
 }
 
 pub(super) fn round(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Round {
-    let c = &v.classic;
-    let activated = |ty: LruType| {
-        let exact = c.activated[ty.index()].load(Relaxed);
-        if cx.tun.classic_fold == 0 {
-            c.seen_activated[ty.index()].store(exact, Relaxed);
-        }
-        c.seen_activated[ty.index()].load(Relaxed)
-    };
-    let may_deactivate = LruType::ALL.map(|ty| {
-        sc.force_deactivate
-            || activated(ty) != c.snapshot[ty.index()].load(Relaxed)
-            || inactive_is_low(v, cx, ty)
+    let seen = sc.seen.unwrap_or_else(|| {
+        let mut seen = Seen::default();
+        seen.add(v, cx);
+        seen
     });
-    let file = c.seen_size(v, cx, 2);
-    let cache_trim = sc.share_of(file) > 0 && !may_deactivate[1] && !sc.cache_trim_off;
-    Round { may_deactivate, cache_trim }
+    let may_deactivate = LruType::ALL.map(|ty| {
+        sc.force_deactivate || seen.activated[ty.index()] || seen.inactive_is_low(cx, ty)
+    });
+    // Whether a share is none at all is asked of the lists of the machine that this one stands for.
+    let any_of = |size: u64| (size * cx.tun.classic_scale.max(1)) >> sc.priority > 0;
+    let any_file = any_of(seen.sizes[2]);
+    let cache_trim = any_file && !may_deactivate[1] && !sc.cache_trim_off;
+    let any_anon = any_of(seen.sizes[0]);
+    Round { may_deactivate, cache_trim, any_anon, cost: seen.cost }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,12 +87,8 @@ enum Mode {
 
 /// Pages to scan: inactive anonymous, active anonymous, inactive file, active file.
 pub(super) fn scan_counts(v: &Lruvec, sc: &Scan, round: Round) -> [u64; 4] {
-    let mode = mode(v, sc, round);
-    let [ap, fp] = shares(
-        u64::from(sc.swappiness),
-        v.classic.cost[0].load(Relaxed),
-        v.classic.cost[1].load(Relaxed),
-    );
+    let mode = mode(sc, round);
+    let [ap, fp] = shares(u64::from(sc.swappiness), round.cost[0], round.cost[1]);
     std::array::from_fn(|i| {
         let ty = if i < 2 { LruType::Anon } else { LruType::File };
         let size = v.size(ty, i % 2 == 1);
@@ -78,7 +108,7 @@ pub(super) fn scan_counts(v: &Lruvec, sc: &Scan, round: Round) -> [u64; 4] {
     })
 }
 
-fn mode(v: &Lruvec, sc: &Scan, round: Round) -> Mode {
+fn mode(sc: &Scan, round: Round) -> Mode {
     let swappiness = sc.swappiness_now();
     if !sc.may_swap || (!sc.root && swappiness == 0) {
         Mode::Only(LruType::File)
@@ -86,10 +116,7 @@ fn mode(v: &Lruvec, sc: &Scan, round: Round) -> Mode {
         Mode::Only(LruType::Anon)
     } else if sc.priority == 0 && swappiness > 0 {
         Mode::Equal
-    } else if sc.file_is_tiny
-        && !round.may_deactivate[0]
-        && sc.share_of(v.size(LruType::Anon, false)) > 0
-    {
+    } else if sc.file_is_tiny && !round.may_deactivate[0] && round.any_anon {
         Mode::Only(LruType::Anon)
     } else if round.cache_trim {
         Mode::Only(LruType::File)

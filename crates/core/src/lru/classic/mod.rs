@@ -11,6 +11,7 @@ mod vector_tests;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+pub(crate) use balance::Seen;
 pub(crate) use reclaim::Under;
 
 use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow};

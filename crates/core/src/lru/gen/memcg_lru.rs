@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::super::classic::Seen;
 use super::super::scan::{DEF_PRIORITY, MIN_LRU_BATCH};
 use super::super::{Ctx, Lruvec, Pageout, Protection, Scan, Who};
 use crate::folio::{LruType, MemcgId};
@@ -192,6 +193,7 @@ impl MemcgLru {
         sc.root = true;
         let mut visits = sc.visits.take().unwrap_or_else(|| {
             self.set_initial_priority(sc);
+            sc.seen = self.seen(cx);
             let before = if sc.who == Who::Kswapd { std::mem::take(&mut sc.reclaimed) } else { 0 };
             Visits { before, ..Visits::default() }
         });
@@ -276,6 +278,20 @@ impl MemcgLru {
             let anon: u64 = if sc.swappiness_now() > 0 { inactive(LruType::Anon) } else { 0 };
             sc.priority = initial_priority((file + anon) << sc.lift, sc.target);
         }
+    }
+
+    /// The classic lists of all memcgs together, those included that are spared: what they hold decides
+    /// which lists of the others are scanned.
+    fn seen(&self, cx: &Ctx) -> Option<Seen> {
+        let s = self.lock();
+        let mut seen = Seen::default();
+        for m in &s.members {
+            if m.lruvec.kind() != LruKind::Classic {
+                return None;
+            }
+            seen.add(&m.lruvec, cx);
+        }
+        Some(seen)
     }
 
     /// Whether nothing may be reclaimed without touching somebody's working set of the last
@@ -455,6 +471,40 @@ mod tests {
             assert!(whole.0 == Some(1), "{name}: {whole:?}");
             // What is on probation is taken to its share in one batch here.
             assert!(parts.0 > Some(2) || name == "ebb", "{name}: {parts:?}");
+        }
+    }
+
+    /// As on a machine whose cached files are nearly all in a slice with `memory.min`: there are files
+    /// enough for the node, so nothing else is scanned in memcgs that have none.
+    #[test]
+    fn files_that_are_spared_keep_kswapd_from_everybody_elses_anonymous_pages() {
+        for (name, kept) in [("classic", true), ("k618", false)] {
+            let tun = Tunables { classic_fold: 0, ..Tunables::preset(name).unwrap() };
+            let (lru, folios) = node(1, &tun);
+            let (spaces, stat) = (Spaces::new(), VmStat::default());
+            let cx = Ctx { folios: &folios, spaces: &spaces, tun: &tun, stat: &stat, now_ms: 0 };
+            let folios = Folios::new(2 * EACH);
+            let cx = Ctx { folios: &folios, ..cx };
+            let anon = Arc::new(Lruvec::new(MemcgId(1), tun.lru, 0));
+            for i in 0..EACH {
+                let word = Word::new(LruType::Anon, 0, 0);
+                folios.init(Pfn(i), word, MemcgId(1), MmId(0), Vpn(u64::from(i)));
+                anon.add(&cx, Pfn(i));
+            }
+            lru.online(anon);
+            lru.protect(MemcgId(0), Protection { below_min: true, ..Protection::default() });
+            let mut out = Drop(vec![0; 2]);
+            for priority in (1..=DEF_PRIORITY).rev() {
+                let mut sc = Scan::new(Who::Kswapd, true, 64, 60);
+                sc.priority = priority;
+                lru.shrink(&cx, &mut sc, &mut out);
+            }
+            assert_eq!(out.0[1] == 0, kept, "{name}: {:?}", out.0);
+            // Who allocates goes on to the utmost priority, where both types are scanned.
+            let mut sc = Scan::new(Who::Direct, true, 32, 60);
+            sc.priority = 0;
+            lru.shrink(&cx, &mut sc, &mut out);
+            assert!(out.0[0] == 0 && sc.reclaimed >= 32, "{name}: {:?}", out.0);
         }
     }
 

@@ -1,0 +1,169 @@
+//! Who may not even reclaim: the reserve is nearly gone, and kswapd has to make room first.
+//!
+//! Below half of the least marks of a node what is left is for those who reclaim, and for kswapd.
+//! A task that would reclaim waits instead ([`Desk::may_reclaim`]), and looks again when kswapd has
+//! done a pass or goes to sleep. Looking wakes kswapd, whatever it thinks of the balance; it is
+//! woken for the highest zone that counts here, or a lower one that somebody has asked for.
+//!
+//! In the kernel until 2017 "nobody asked" was the lowest zone, and the lower of the two was taken:
+//! kswapd got up, found the lowest zone in balance and lay down, and its sleep check let all those
+//! look who wait, who woke it again; nobody got on until another allocation asked for a higher zone
+//! (`throttle_direct_reclaim` and `allow_direct_reclaim` in `mm/vmscan.c`; the minimum of two indices
+//! is in it from 2012 to 2020).
+
+use super::{Asked, Desk, IdleIndex, Node, Policy, SleepCheck};
+
+/// How long somebody waits at most who may not enter file systems: others may wait for him there.
+pub const HELD_MS_MAX: u64 = 1000;
+
+impl Desk {
+    /// Whether a task may reclaim, where the zones up to class `normal` count. If not, what became of
+    /// the request to kswapd that goes with the question.
+    ///
+    /// # Errors
+    /// Half of the reserve is gone: the task waits.
+    pub fn may_reclaim(&self, node: &dyn Node, policy: Policy, normal: usize) -> Result<(), Asked> {
+        // That a node is hopeless was not known before the third fix.
+        let hopeless = self.hopeless() && policy.sleep == SleepCheck::Any;
+        if hopeless || node.reserve_left() {
+            return Ok(());
+        }
+        Err(self.ask_lower(|asked| match (policy.idle, asked) {
+            (IdleIndex::Zero, None) => None,
+            (_, asked) => Some(asked.map_or(normal, |a| a.min(normal))),
+        }))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::frame::Order;
+    use crate::observe::vmstat::VmStat;
+    use crate::reclaim::{FlagClear, Kswapd, Passed, Step};
+
+    /// Two zones, or the upper one alone; the lower one is fine for its own requests only.
+    struct Low {
+        free: Cell<u64>,
+        has_low: bool,
+    }
+
+    const NORMAL: usize = 1;
+    const HIGH: u64 = 400;
+    const MIN: u64 = 200;
+
+    impl Node for Low {
+        fn classes(&self) -> usize {
+            2
+        }
+        fn balanced(&self, _: Order, highest: usize) -> bool {
+            highest == 0 || self.free.get() > HIGH
+        }
+        fn has_zone(&self, highest: usize) -> bool {
+            self.has_low || highest >= NORMAL
+        }
+        fn all_balanced(&self, order: Order, highest: usize) -> bool {
+            self.balanced(order, highest)
+        }
+        fn target(&self, _: usize) -> u64 {
+            HIGH
+        }
+        fn reserve_left(&self) -> bool {
+            self.free.get() > MIN / 2
+        }
+    }
+
+    const fn policy(idle: IdleIndex, sleep: SleepCheck) -> Policy {
+        Policy { idle, sleep, clear: FlagClear::Sleep, trim_again: true }
+    }
+
+    struct Rig {
+        node: Low,
+        desk: Desk,
+        kswapd: Kswapd,
+        policy: Policy,
+        passes: [u64; 2],
+    }
+
+    /// kswapd sleeps, and what was free is gone without anybody having asked.
+    fn asleep(policy: Policy, has_low: bool) -> Rig {
+        let node = Low { free: Cell::new(1000), has_low };
+        let mut rig =
+            Rig { node, desk: Desk::new(), kswapd: Kswapd::new(policy, 2), policy, passes: [0; 2] };
+        for _ in 0..10 {
+            rig.turn();
+        }
+        assert!(rig.kswapd.deep());
+        rig.node.free.set(MIN / 4);
+        rig
+    }
+
+    impl Rig {
+        fn may(&self) -> Result<(), Asked> {
+            self.desk.may_reclaim(&self.node, self.policy, NORMAL)
+        }
+
+        /// A step of kswapd; a pass for the upper zone frees some.
+        fn turn(&mut self) {
+            let step = self.kswapd.step(&self.desk, &self.node, &VmStat::default());
+            let Step::Pass(pass) = step else { return };
+            self.passes[pass.highest] += 1;
+            let reclaimed = if pass.highest == NORMAL { 64 } else { 0 };
+            self.node.free.set(self.node.free.get() + reclaimed);
+            let passed = Passed { scanned: reclaimed, reclaimed, ..Passed::default() };
+            self.kswapd.passed(&self.desk, &passed);
+        }
+
+        /// Turns until a task that waits may go on.
+        fn turns(&mut self, most: u32) -> Option<u32> {
+            (0..most).find(|_| {
+                let may = self.may().is_ok();
+                self.turn();
+                may
+            })
+        }
+    }
+
+    #[test]
+    fn woken_for_the_lower_of_two_zones_kswapd_does_nothing_for_who_waits() {
+        let mut rig = asleep(policy(IdleIndex::Zero, SleepCheck::All), true);
+        assert_eq!(rig.may(), Err(Asked::Wake), "it is asked, again and again");
+        assert_eq!(rig.turns(10_000), None);
+        assert_eq!((rig.passes, rig.kswapd.stats().naps > 1000), ([0, 0], true));
+        // Until somebody else asks for what he needs.
+        rig.desk.ask(&rig.node, rig.policy, Order::ZERO, NORMAL);
+        assert!(rig.turns(100).is_some());
+    }
+
+    #[test]
+    fn nobody_asked_is_no_zone_and_kswapd_lets_go_who_waits() {
+        for idle in [IdleIndex::Sentinel, IdleIndex::Previous] {
+            let mut rig = asleep(policy(idle, SleepCheck::Any), true);
+            assert_eq!(rig.may(), Err(Asked::Wake));
+            assert_eq!(rig.may(), Err(Asked::Recorded), "it is on its way");
+            assert!(rig.turns(10).is_some(), "{idle:?}");
+            assert_eq!(rig.passes[0], 0);
+        }
+    }
+
+    #[test]
+    fn on_a_node_without_the_lower_zone_kswapd_goes_round_for_nothing() {
+        let mut rig = asleep(policy(IdleIndex::Zero, SleepCheck::All), false);
+        assert_eq!(rig.turns(1000), None);
+        // Twelve passes of growing pressure, and the same again without the preference for files.
+        assert!(rig.passes[0] >= 24 && rig.passes[1] == 0, "{:?}", rig.passes);
+    }
+
+    #[test]
+    fn with_half_of_the_reserve_or_no_hope_a_task_reclaims() {
+        let rig = asleep(policy(IdleIndex::Previous, SleepCheck::Any), true);
+        rig.node.free.set(MIN / 2 + 1);
+        assert_eq!(rig.may(), Ok(()));
+        rig.node.free.set(MIN / 2);
+        assert!(rig.may().is_err());
+        (0..super::super::FAILURES_MAX).for_each(|_| rig.desk.failed());
+        assert_eq!(rig.may(), Ok(()), "kswapd has given up");
+    }
+}

@@ -1,0 +1,138 @@
+//! Memcgs of the simulated machine: what they keep, what holds them up, what is told of it.
+
+use ebb_lab::experiment::{self, Job, json};
+use ebb_lab::scenario::{Scenario, run_once};
+
+/// Two groups below one that is full: a store that reads its own items again and again, and one that
+/// goes through far more than there is room for.
+const GROUPS: &str = r#"
+name = "groups"
+title = "two groups below one"
+source = "none"
+[machine]
+frames = 16384
+cpus = 6
+swap = { kind = "nvme" }
+[[memcg]]
+name = "both"
+limit = 0.25
+[[memcg]]
+name = "kept"
+parent = "both"
+[[memcg]]
+name = "greedy"
+parent = "both"
+[[workload]]
+name = "kept"
+memcg = "kept"
+[workload.key-value]
+threads = 2
+data = 0.1
+item_bytes = 4096
+pattern = "uniform"
+op_ns = 20000
+ops = 6.0
+[[workload]]
+name = "greedy"
+memcg = "greedy"
+background = true
+[workload.key-value]
+threads = 4
+data = 0.5
+item_bytes = 4096
+pattern = "uniform"
+writes = 1.0
+op_ns = 1000
+ops = 1000.0
+[measure]
+metric = "ops_per_s"
+[[arm]]
+name = "classic"
+set = ["preset=classic"]
+[[arm]]
+name = "ebb"
+"#;
+
+fn groups(pairs: &[&str]) -> std::collections::BTreeMap<String, f64> {
+    let pairs: Vec<String> = pairs.iter().map(|p| (*p).to_owned()).collect();
+    let scenario = Scenario::with(GROUPS, &pairs).unwrap();
+    run_once(&scenario, 1, 0).unwrap().0
+}
+
+#[test]
+fn what_a_group_keeps_is_not_taken_for_its_sibling() {
+    for preset in ["preset=classic", "preset=k618", "preset=ebb"] {
+        let stall = |pairs: &[&str]| {
+            let pairs: Vec<&str> = pairs.iter().copied().chain([preset]).collect();
+            let m = groups(&pairs);
+            (m["ops_per_s"], m["psi.kept.some.total_us"])
+        };
+        let (bare, lost) = stall(&[]);
+        // Protection reaches no further than that of the group above.
+        let low = stall(&["memcg.both.low=0.25", "memcg.kept.low=0.12"]);
+        let min = stall(&["memcg.both.min=0.25", "memcg.kept.min=0.12"]);
+        let other = stall(&["memcg.both.min=0.25", "memcg.greedy.min=0.2"]);
+        assert!(low.0 > 1.5 * bare && min.0 > 1.5 * bare, "{preset}: {bare} {low:?} {min:?}");
+        assert!(low.1 < lost / 4.0 && min.1 < lost / 4.0, "{preset}: {lost} {low:?} {min:?}");
+        assert!(other.0 < 0.9 * bare, "{preset}: {bare} {other:?}");
+    }
+}
+
+#[test]
+fn a_group_above_its_high_is_reclaimed_and_its_tasks_are_held() {
+    let alone = ["memcg.greedy.limit=0.2", "workload.greedy.data=2.5"];
+    let bare = groups(&alone);
+    let high = groups(&[alone[0], alone[1], "memcg.greedy.high=0.1"]);
+    assert_eq!(bare["high_s"], 0.0);
+    // The sibling has what is below the limit and above the other's high, and loses nothing.
+    assert!(high["ops_per_s"] > 1.5 * bare["ops_per_s"], "{high:?}");
+    assert!(high["psi.kept.some.total_us"] < bare["psi.kept.some.total_us"] / 4.0);
+    // Its pages take 20 ms to write: it stays above, and its tasks wait for that.
+    let slow = ["memcg.greedy.high=0.02", "machine.swap.write_us=20000"];
+    let held = groups(&[alone[0], alone[1], slow[0], slow[1]]);
+    assert!(held["high_s"] > 0.1 && held["psi.greedy.some.total_us"] > 50_000.0, "{held:?}");
+    assert_eq!(held["psi.kept.some.total_us"], 0.0);
+}
+
+#[test]
+fn reclaim_on_command_takes_what_it_is_told_from_whom_it_is_told() {
+    // Room for all: nothing is reclaimed but what is commanded, a hundred pages each millisecond.
+    for preset in ["preset=classic", "preset=ebb"] {
+        let swap = "machine.swap={ kind = 'zram' }";
+        let roomy = [preset, swap, "memcg.both.limit=0.9", "workload.kept.ops=2.0"];
+        let told = ["memcg.greedy.reclaim=0.0061", "memcg.greedy.reclaim_ms=1"];
+        let m = groups(&[&roomy[..], &told[..]].concat());
+        let told = 99.0 * (m["elapsed_s"] * 1000.0).floor();
+        let (taken, others) = (m["pgsteal_proactive"], m["pgsteal_direct"] + m["pgsteal_kswapd"]);
+        assert!((0.9 * told..=1.2 * told).contains(&taken), "{preset}: {taken} of {told}");
+        assert_eq!((others, m["psi.kept.some.total_us"]), (0.0, 0.0), "{preset}");
+    }
+    let bare = groups(&["memcg.both.limit=0.9"]);
+    assert_eq!(bare["pgsteal_proactive"], 0.0);
+}
+
+#[test]
+fn pressure_of_a_group_counts_above_it_and_not_beside_it() {
+    let m = groups(&["memcg.kept.min=0.12", "memcg.both.min=0.25"]);
+    let total = |name: &str| m[&format!("psi.{name}.some.total_us")];
+    assert!(total("greedy") > 0.0 && total("kept") < total("greedy") / 4.0);
+    assert!(total("both") >= total("greedy") && total("machine") >= total("both"));
+    // Averages move every two seconds of the machine that this one stands for.
+    let large = groups(&["preset=classic", "machine.gb=16"]);
+    assert!(large["psi.greedy.some.avg10"] > 0.5 && m["psi.greedy.some.avg10"] == 0.0);
+    let full = m["psi.both.full.total_us"];
+    assert!(full < total("both") / 4.0, "the other one works meanwhile");
+}
+
+#[test]
+fn the_document_has_pressure_as_the_kernel_prints_it() {
+    let scenario = Scenario::parse("groups.toml", GROUPS).unwrap();
+    let text = GROUPS.to_owned();
+    let job = Job { scenario, text, set: vec![], arms: None, seeds: 2, first_seed: 0, samples: 0 };
+    let document = json::document(&experiment::run(&[job], 2, &|_, _| {}).unwrap());
+    for name in ["machine", "both", "kept", "greedy"] {
+        let line = format!("\"{name}\": \"some avg10=");
+        assert!(document.contains(&line), "{line} is not in the document");
+    }
+    assert!(document.contains("\\nfull avg10="));
+}
