@@ -3,15 +3,15 @@
 //! Memory in areas under management cannot outrun it: each new page is a fault, and faults wait. Areas
 //! the monitor has not found yet are filled at the speed of the kernel, and what they hold over the
 //! limit must be stored at the speed of a disk. So while the tree is over the limit by more than a
-//! mark, the running threads of processes that grow in such areas are held, until reclaim has brought
+//! mark (and than what is lent beyond it), the running threads of processes that grow in such areas are held, until reclaim has brought
 //! it back.
 //!
 //! * B1: agents are never held: reclaim needs them. Nor are processes whose agent does not run
 //!   yet.
 //! * B2: only threads that run are held: one that waits in a system call grows nothing, and some
 //!   calls would notice.
-//! * B3: held for [`LONGEST`] at most at a time; a hold counts as threads waiting for memory, so that a
-//!   run in which nothing can be stored ends as it would without.
+//! * B3: held for [`LONGEST`] at most at a time, and then not again for [`REST`]; a hold counts as threads
+//!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
 
 use crate::mm::Mm;
 use crate::server::Pager;
@@ -22,14 +22,27 @@ use std::time::{Duration, Instant};
 
 /// The longest hold.
 const LONGEST: Duration = Duration::from_secs(5);
+/// How long nothing is held after that: what reclaim could not bring back in so long is not had by waiting.
+const REST: Duration = Duration::from_secs(1);
 /// Pages over the limit before anything is held: far less than is allowed.
 const MARK_MIN: u64 = 512;
+
+/// What a look comes to.
+#[derive(Debug, PartialEq, Eq)]
+enum Act {
+    Hold,
+    LetGo,
+    /// What is held stays so, and no more is.
+    Wait,
+}
 
 /// The brake. Belongs to the monitor thread, as the kernel wants it.
 #[derive(Debug, Default)]
 pub struct Brake {
     held: Vec<u32>,
     since: Option<Instant>,
+    /// When the longest hold was over.
+    tired: Option<Instant>,
 }
 
 impl Brake {
@@ -38,14 +51,13 @@ impl Brake {
         !self.held.is_empty()
     }
 
-    /// One look: the tree has `used` pages of `limit`; `growing` are the processes with pages in areas
+    /// One look: the tree has `used` pages of the `ceiling`; `growing` are the processes with pages in areas
     /// not found yet.
-    pub fn look(&mut self, pager: &Pager, used: u64, limit: u64, growing: &[Arc<Mm>]) {
-        let tired = self.since.is_some_and(|since| since.elapsed() > LONGEST);
-        if used > limit + MARK_MIN.max(limit / 128) && !tired {
-            growing.iter().for_each(|mm| self.hold(mm));
-        } else if used <= limit || tired {
-            self.held.retain(|&thread| !trace::let_go(thread));
+    pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
+        match self.decide(Instant::now(), used, ceiling) {
+            Act::Hold => growing.iter().for_each(|mm| self.hold(mm)),
+            Act::LetGo => self.held.retain(|&thread| !trace::let_go(thread)),
+            Act::Wait => {}
         }
         if self.held.is_empty() {
             self.since = None;
@@ -53,6 +65,19 @@ impl Brake {
             self.since.get_or_insert_with(Instant::now);
         }
         pager.held.store(self.held.len() as u32, Relaxed);
+    }
+
+    fn decide(&mut self, now: Instant, used: u64, ceiling: u64) -> Act {
+        if self.since.is_some_and(|since| now - since > LONGEST) {
+            self.tired = Some(now);
+        }
+        if used <= ceiling || self.tired.is_some_and(|tired| now - tired < REST) {
+            Act::LetGo
+        } else if used > ceiling + MARK_MIN.max(ceiling / 128) {
+            Act::Hold
+        } else {
+            Act::Wait
+        }
     }
 
     /// Holds the running threads of a process until the next look that finds the tree within its limit.
@@ -80,10 +105,27 @@ impl Brake {
 
 #[cfg(test)]
 mod tests {
-    use super::Brake;
+    use super::{Act, Brake, LONGEST, REST};
     use ebb_sys::trace;
     use std::process::Command;
     use std::time::{Duration, Instant};
+
+    /// Beside a stopped process that holds more than the limit the others went on for a millisecond in 5 s.
+    #[test]
+    fn what_is_held_fast_for_too_long_is_let_go_for_a_while() {
+        let mut brake = Brake::default();
+        let now = Instant::now();
+        assert_eq!(brake.decide(now, 20_000, 10_000), Act::Hold);
+        brake.since = Some(now);
+        let tired = now + LONGEST + Duration::from_millis(1);
+        assert_eq!(brake.decide(now + LONGEST, 20_000, 10_000), Act::Hold);
+        assert_eq!(brake.decide(tired, 20_000, 10_000), Act::LetGo);
+        brake.since = None;
+        assert_eq!(brake.decide(tired + REST / 2, 20_000, 10_000), Act::LetGo);
+        assert_eq!(brake.decide(tired + REST, 20_000, 10_000), Act::Hold);
+        assert_eq!(brake.decide(tired + REST, 10_100, 10_000), Act::Wait, "beyond, but little");
+        assert_eq!(brake.decide(tired + REST, 10_000, 10_000), Act::LetGo);
+    }
 
     /// A forked child was held between its greeting and the start of its agent; nothing of it could be
     /// reclaimed then, so it was never let go, and the run ended as out of memory.

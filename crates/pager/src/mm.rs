@@ -141,6 +141,14 @@ impl Mm {
         self.silent.store(now.max(1), Ordering::Relaxed);
     }
 
+    /// Anonymous pages, as the kernel counts; of a forked child that has not greeted yet, as we do.
+    pub fn resident_pages(&self) -> u64 {
+        match self.statm.get() {
+            Some(statm) => statm.anonymous_pages().unwrap_or(0),
+            None => u64::try_from(self.known.load(Ordering::Relaxed)).unwrap_or(0),
+        }
+    }
+
     /// Whether batches are of no use to it for now: its agent does not run yet, or did not answer the
     /// last one, and since then too little time has passed or the process is stopped.
     pub fn is_silent(&self) -> bool {
@@ -156,9 +164,14 @@ impl Mm {
             return true;
         }
         // Looked at again after as long.
-        let stopped = matches!(proc::state(self.task()), Some('T' | 't'));
+        let stopped = self.is_stopped();
         self.silent.store(if stopped { now } else { 0 }, Ordering::Relaxed);
         stopped
+    }
+
+    /// Whether it was stopped by a signal or a debugger.
+    pub fn is_stopped(&self) -> bool {
+        matches!(proc::state(self.task()), Some('T' | 't'))
     }
 
     /// Pages given to it beyond the budget while it is an infant.

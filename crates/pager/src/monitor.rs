@@ -130,7 +130,7 @@ impl Monitor<'_> {
         let mut total = 0;
         let mut growing = Vec::new();
         for mm in &mms {
-            let resident = resident_pages(mm);
+            let resident = mm.resident_pages();
             total += resident - mm.discount.load(Relaxed).min(resident);
             let unknown = resident.cast_signed() - mm.known.load(Relaxed);
             // The kernel copies what relatives share, and tells nobody.
@@ -151,12 +151,12 @@ impl Monitor<'_> {
         let counters = &self.pager.counters;
         counters.peak_resident.fetch_max(tree_pages * PAGE_SIZE as u64, Relaxed);
         counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
-        let (free, low, limit) = {
+        let (free, low, ceiling) = {
             let mut resident = self.pager.resident();
             resident.zone.resync(used);
-            (resident.zone.free(), resident.zone.is_low(), resident.zone.limit())
+            (resident.zone.free(), resident.zone.is_low(), resident.zone.ceiling())
         };
-        self.brake.look(self.pager, used, limit, growing);
+        self.brake.look(self.pager, used, ceiling, growing);
         self.pager
             .resident_history
             .lock()
@@ -240,7 +240,7 @@ impl Monitor<'_> {
             if task == 0 {
                 continue;
             }
-            let whole = resident_pages(mm);
+            let whole = mm.resident_pages();
             if let Ok(share) = proc::proportional_anonymous_pages(task) {
                 mm.discount.store(whole.saturating_sub(share), Relaxed);
             }
@@ -286,7 +286,7 @@ impl Monitor<'_> {
             return;
         }
         let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
-        mm.unknown.store(resident_pages(mm).saturating_sub(known), Relaxed);
+        mm.unknown.store(mm.resident_pages().saturating_sub(known), Relaxed);
     }
 
     /// False if it could not be done now.
@@ -353,13 +353,5 @@ impl Monitor<'_> {
             }
         });
         mm.known.fetch_add(adopted, Relaxed);
-    }
-}
-
-/// As the kernel counts; of a forked child that has not greeted yet, as we do.
-fn resident_pages(mm: &Mm) -> u64 {
-    match mm.statm.get() {
-        Some(statm) => statm.anonymous_pages().unwrap_or(0),
-        None => u64::try_from(mm.known.load(Relaxed)).unwrap_or(0),
     }
 }

@@ -34,6 +34,17 @@ impl Zone {
     }
 
     #[must_use]
+    pub fn lent(&self) -> u64 {
+        self.lent
+    }
+
+    /// The limit and what is lent beyond it.
+    #[must_use]
+    pub fn ceiling(&self) -> u64 {
+        self.limit + self.lent
+    }
+
+    #[must_use]
     pub fn used(&self) -> u64 {
         self.used
     }
@@ -46,7 +57,7 @@ impl Zone {
     /// Pages left.
     #[must_use]
     pub fn free(&self) -> u64 {
-        (self.limit + self.lent).saturating_sub(self.used)
+        self.ceiling().saturating_sub(self.used)
     }
 
     /// Lends `pages` beyond the limit, instead of what was lent before: few, and only as long as what
@@ -152,6 +163,7 @@ mod tests {
         let mut lender = budget(100, 100);
         lender.charge(100);
         lender.lend(2);
+        assert_eq!((lender.limit(), lender.ceiling(), lender.lent()), (100, 102, 2));
         assert!(lender.try_charge(1, 0) && lender.free() == 1 && !lender.is_balanced());
         lender.lend(0);
         assert_eq!(lender.free(), 0);

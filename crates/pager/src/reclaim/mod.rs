@@ -195,14 +195,8 @@ impl Reclaim<'_> {
         let patience = if unheard { SILENCE } else { HOPELESS };
         self.despaired = if unheard { self.despaired + 1 } else { 0 };
         let long = since.elapsed() > LEND_AFTER || self.despaired > LEND_AFTER_TIMES;
-        if unheard && long && !self.lending {
-            self.lending = true;
-            // On top of what the one that does not answer holds too much.
-            let mut resident = self.pager.resident();
-            let beyond = resident.zone.used().saturating_sub(resident.zone.limit());
-            resident.zone.lend(beyond + LENT_PAGES);
-            drop(resident);
-            self.pager.wake_if_starving();
+        if unheard && long {
+            self.lend();
         }
         if since.elapsed() > patience && !growing_up() {
             return self.give_up();
@@ -222,6 +216,27 @@ impl Reclaim<'_> {
     fn is_unheard(&self) -> bool {
         let silent = |mm: &Arc<Mm>| mm.link.get().is_some() && mm.is_silent();
         !self.stalled.is_empty() || self.pager.mms().iter().any(silent)
+    }
+
+    /// Lends the others pages: on top of what is in use beyond the limit when that begins, and of what
+    /// those that are stopped hold beyond it by then or later. They give nothing back, and cannot take
+    /// what is lent.
+    fn lend(&mut self) {
+        let mms = self.pager.mms();
+        let held_fast: u64 =
+            mms.iter().filter(|mm| mm.is_stopped()).map(|mm| mm.resident_pages()).sum();
+        let mut resident = self.pager.resident();
+        let zone = &mut resident.zone;
+        let excess = |pages: u64| pages.saturating_sub(zone.limit());
+        let beyond = if self.lending { 0 } else { excess(zone.used()) };
+        // Relatives hold some of it together.
+        let loan = beyond.max(excess(held_fast.min(zone.used()))) + LENT_PAGES;
+        if loan > zone.lent() {
+            zone.lend(loan);
+            drop(resident);
+            self.lending = true;
+            self.pager.wake_if_starving();
+        }
     }
 
     /// What was lent is asked back as soon as everybody answers.
