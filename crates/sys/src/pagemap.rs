@@ -37,6 +37,9 @@ const WRITTEN: u64 = 1 << 1;
 const PRESENT: u64 = 1 << 3;
 const ZERO_PAGE: u64 = 1 << 5;
 const REGIONS_MAX: usize = 512;
+/// Bits of a word of the page map.
+const WORD_PRESENT: u64 = 1 << 63;
+const WORD_EXCLUSIVE: u64 = 1 << 56;
 /// Most pages that `exclusive_run` looks at.
 pub const EXCLUSIVE_RUN_MAX: usize = 256;
 
@@ -96,16 +99,24 @@ impl Pagemap {
     /// Of the pages from `page` (a page number) on, at most `most`: how many in a row are in memory
     /// and mapped by this process alone.
     pub fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
-        const PRESENT: u64 = 1 << 63;
-        const EXCLUSIVE: u64 = 1 << 56;
+        self.run(page, most, WORD_PRESENT | WORD_EXCLUSIVE)
+    }
+
+    /// Whether page number `page` is in memory and mapped.
+    pub fn is_present(&self, page: u64) -> io::Result<bool> {
+        Ok(self.run(page, 1, WORD_PRESENT)? == 1)
+    }
+
+    /// How many pages in a row have all of `bits`.
+    fn run(&self, page: u64, most: usize, bits: u64) -> io::Result<usize> {
         let mut words = [0; 8 * EXCLUSIVE_RUN_MAX];
         let bytes = &mut words[..8 * most.min(EXCLUSIVE_RUN_MAX)];
         let got = self.file.read_at(bytes, page * 8)?;
-        let alone = |word: &&[u8]| {
+        let has_them = |word: &&[u8]| {
             let word = u64::from_ne_bytes((*word).try_into().expect("chunks of eight"));
-            word & PRESENT != 0 && word & EXCLUSIVE != 0
+            word & bits == bits
         };
-        Ok(bytes[..got].chunks_exact(8).take_while(alone).count())
+        Ok(bytes[..got].chunks_exact(8).take_while(has_them).count())
     }
 
     fn scan(

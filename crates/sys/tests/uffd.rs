@@ -3,6 +3,8 @@
 
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::uffd::{Event, Mode, PlaceError, Uffd, feature};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
@@ -139,4 +141,48 @@ fn a_harvest_finds_what_was_written_since_the_last_one() {
     uffd.copy(at + 2 * PAGE, &[7; PAGE as usize]).expect("its place is a hole now");
     write(3);
     assert_eq!(harvest(), [2, 3, 5], "what moved or came counts as written");
+}
+
+/// On Linux 6.18 a move that met a change of the page's entry says EEXIST and has moved the page: its page map is
+/// to be believed. A page that was taken for one that stayed was lost, as its place was dropped.
+#[test]
+fn a_move_that_finds_its_place_taken_may_have_moved_the_page() {
+    const MOVES: u32 = 20_000;
+    let uffd = uffd(feature::MOVE);
+    let at = registered(&uffd, 2);
+    let (home, place) = (at, at + PAGE);
+    let pagemap = Pagemap::open(std::process::id()).expect("our own page map");
+    let is_at = |address: u64| pagemap.is_present(address / PAGE).expect("our own page map");
+    let ended = AtomicBool::new(false);
+    let mut moved_all_the_same = 0;
+    std::thread::scope(|scope| {
+        // Changes the entry all the time, as writes after a fork do.
+        scope.spawn(|| {
+            while !ended.load(Relaxed) {
+                let _ = uffd.protect(home, PAGE);
+                let _ = uffd.unprotect(home, PAGE);
+            }
+        });
+        for round in 0..MOVES {
+            let content = [1 + (round % 250) as u8; PAGE as usize];
+            uffd.copy(home, &content).expect("nothing is there");
+            // SAFETY: both pages are the test's own.
+            let result = unsafe { uffd.move_here(place, home, PAGE) };
+            assert!(is_at(home) != is_at(place), "round {round}: lost, or there twice: {result:?}");
+            match result {
+                Ok(()) => assert!(is_at(place), "round {round}"),
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                    moved_all_the_same += u32::from(is_at(place));
+                }
+                Err(error) => assert!(is_at(home), "round {round}: {error}"),
+            }
+            assert_eq!(byte(if is_at(home) { home } else { place }), content[0], "round {round}");
+            // SAFETY: both pages are the test's own.
+            unsafe {
+                libc::madvise(at as *mut libc::c_void, 2 * PAGE as usize, libc::MADV_DONTNEED)
+            };
+        }
+        ended.store(true, Relaxed);
+    });
+    println!("{moved_all_the_same} of {MOVES} moves said EEXIST and had moved the page");
 }

@@ -126,7 +126,7 @@ impl Reclaim<'_> {
                     // Only the end of the address space can have taken it.
                     continue;
                 };
-                if result == 0 {
+                if result == 0 || result == EEXIST && has_left(mm, vpn) {
                     resident.cool(&mut state.space, pfn, place);
                     cooled += 1;
                     if self.unshared.remove(&pfn.0) {
@@ -257,6 +257,15 @@ impl Reclaim<'_> {
             }
         }
     }
+}
+
+/// Whether a page that could not be moved because its place is taken has been moved all the same. Linux 6.18 moves
+/// pages in runs (`move_pages`, mm/userfaultfd.c) and keeps the error of a first attempt that met a change of
+/// the page's entry: the next one moves the page, and a third then finds its place taken, by the page itself.
+/// While the batch is under way nothing is put where it was. Where nobody can tell, the page counts as
+/// moved: what is in the place is then kept, and a page that stayed is not missed.
+fn has_left(mm: &Mm, vpn: Vpn) -> bool {
+    mm.pagemap().is_none_or(|pagemap| !pagemap.is_present(vpn.0).unwrap_or(false))
 }
 
 /// Whether no relative maps the page any more. The kernel moves it only after the next write to it, which
