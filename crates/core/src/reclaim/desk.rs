@@ -8,7 +8,7 @@
 //!   lies down, and reads what was recorded, in one hold of the lock, before it looks whether it
 //!   may. So one of the two sees the other: no request is lost.
 //! * I2: reading a request for a run puts "nobody asked" back.
-//! * I3: flags are cleared by kswapd going to sleep, unless the policy is the old one.
+//! * I3: flags are cleared by kswapd going to sleep, or, by the old policy, by whoever finds a zone fine.
 //!
 //! Lock order: the lock is a leaf; [`Node`] is never called under it.
 
@@ -139,7 +139,8 @@ impl Desk {
         balanced
     }
 
-    /// Whether kswapd may sleep, judged for `order` and `highest`. Clears the flags if so.
+    /// Whether kswapd may sleep, judged for `order` and `highest`. Clears the flags if so; by the old
+    /// policy the look at a zone does, so nothing is forgotten where there is no zone to look at.
     pub(super) fn may_sleep(
         &self,
         node: &dyn Node,
@@ -151,14 +152,13 @@ impl Desk {
             return true;
         }
         let fine = match policy.sleep {
-            SleepCheck::Any => node.balanced(order, highest),
-            SleepCheck::One => self.balanced(node, policy, order, highest),
+            SleepCheck::Any | SleepCheck::One => self.balanced(node, policy, order, highest),
             SleepCheck::All => {
                 let _ = self.balanced(node, policy, order, highest);
                 node.all_balanced(order, highest)
             }
         };
-        if fine {
+        if fine && policy.clear == FlagClear::Sleep {
             self.clear_flags();
         }
         fine

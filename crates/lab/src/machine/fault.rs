@@ -72,7 +72,11 @@ impl Mem {
                 let both = Word::AHEAD.or(Word::RECLAIM);
                 self.folios.clear(pte.pfn(), if self.tun.one_mark { both } else { Word::AHEAD });
                 self.spent.marks_met += 1;
-                cost += self.read_on(now, space, page, access.mapped(), descriptors);
+                let is_false = !word.has(Word::AHEAD);
+                self.spent.false_marks += u64::from(is_false);
+                let (took, read) = self.read_on(now, space, page, access.mapped(), descriptors);
+                self.spent.false_ahead += if is_false { read } else { 0 };
+                cost += took;
             }
             let pte = place.get();
             if !pte.present() {
@@ -254,24 +258,26 @@ impl Mem {
         page: u64,
         mapped: bool,
         descriptors: &mut Descriptors,
-    ) -> u64 {
-        let Some(window) = self.next_window(descriptors, (space, page), mapped) else { return 0 };
+    ) -> (u64, u64) {
+        let next = self.next_window(descriptors, (space, page), mapped);
+        let Some(window) = next else { return (0, 0) };
         let (room, mut cost) = self.make_room_once(now, self.owner[space], window.pages);
         if room == 0 {
-            return cost;
+            return (cost, 0);
         }
         let window = window.within(window.first, room);
         let at = (space, window.first, Access::FdRead);
         let others = others_of(window, space, window.first);
         let (_, took) = self.fill(now + cost, at, &others, window.mark, false);
         cost += took;
-        if !self.brought.is_empty() {
+        let read = self.brought.len() as u64;
+        if read > 0 {
             cost += self.costs.submit_ns;
             let start = now + cost;
             let (done, sync) = self.read_file(start);
             cost += if sync { done - start } else { 0 };
         }
-        cost
+        (cost, read)
     }
 
     /// A page that is in memory and not mapped is mapped, or touched through a descriptor.

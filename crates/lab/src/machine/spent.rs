@@ -17,6 +17,10 @@ pub struct Spent {
     pub room_ns: u64,
     /// Reads that met the mark of a window, or what passes for one.
     pub marks_met: u64,
+    /// Of these, marks that are none: the page is to be freed once it is written.
+    pub false_marks: u64,
+    /// Pages read because of those.
+    pub false_ahead: u64,
     /// Time that tasks were held for a memcg above its `high`.
     pub high_ns: u64,
     /// Direct reclaim runs.
@@ -35,6 +39,8 @@ impl Spent {
             lock_hold_ns: self.lock_hold_ns - before.lock_hold_ns,
             room_ns: self.room_ns - before.room_ns,
             marks_met: self.marks_met - before.marks_met,
+            false_marks: self.false_marks - before.false_marks,
+            false_ahead: self.false_ahead - before.false_ahead,
             high_ns: self.high_ns - before.high_ns,
             direct_runs: self.direct_runs - before.direct_runs,
         }

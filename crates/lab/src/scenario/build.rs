@@ -198,6 +198,8 @@ fn metrics(o: &Outcome) -> Metrics {
     put("lock_wait_s", o.spent.lock_wait_ns as f64 / 1e9);
     put("lock_hold_s", o.spent.lock_hold_ns as f64 / 1e9);
     put("marks_met", o.spent.marks_met as f64);
+    put("false_marks", o.spent.false_marks as f64);
+    put("false_ahead", o.spent.false_ahead as f64);
     put("high_s", o.spent.high_ns as f64 / 1e9);
     for r in &o.pressure {
         for (kind, (averages, total)) in ["some", "full"].iter().zip(r.lines) {

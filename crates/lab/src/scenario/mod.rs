@@ -285,8 +285,8 @@ impl Scenario {
         if real < f64::from(self.machine.frames) {
             return Err("machine.gb: expected no less than machine.frames are".into());
         }
-        if self.machine.read_ahead == 0 || self.machine.read_ahead > 256 {
-            return Err("machine.read_ahead: expected 1 to 256 pages".into());
+        if self.machine.read_ahead == 0 || self.machine.read_ahead > 1024 {
+            return Err("machine.read_ahead: expected 1 to 1024 pages".into());
         }
         if self.machine.cpus == 0 || self.machine.cpus > 1024 {
             return Err(format!("machine.cpus = {}: expected 1 to 1024", self.machine.cpus));

@@ -1,5 +1,10 @@
 //! simoop: readers of large random chunks, writers that sync now and then, and allocators that map,
 //! touch and free large areas. Each kind's latencies are kept apart: `read`, `write`, `alloc`.
+//!
+//! They are threads of their own, each with its pace, or the threads of workers, as in simoop itself. A worker
+//! goes in rounds: each of its threads reads a chunk and then writes one, without a sync; when all have, its first
+//! goes through the memory that the worker keeps, and maps, touches and frees an area. Beside them some threads
+//! do nothing but compute.
 
 use ebb_core::space::Backing;
 use serde::Deserialize;
@@ -14,11 +19,32 @@ use crate::trace::synth::Random;
 #[serde(deny_unknown_fields)]
 pub struct Simoop {
     /// Threads that read.
+    #[serde(default)]
     pub readers: u32,
     /// Threads that write.
+    #[serde(default)]
     pub writers: u32,
     /// Threads that allocate.
+    #[serde(default)]
     pub allocators: u32,
+    /// Workers, which go in rounds.
+    #[serde(default)]
+    pub workers: u32,
+    /// Threads of a worker.
+    #[serde(default = "worker_threads")]
+    pub worker_threads: u32,
+    /// What the workers keep, all of it used in every round, as a share of memory.
+    #[serde(default)]
+    pub memory: f64,
+    /// Pages of the file that a thread of a worker writes over and over.
+    #[serde(default = "file")]
+    pub file: u32,
+    /// Rounds before measuring begins.
+    #[serde(default)]
+    pub warm_rounds: u32,
+    /// Threads that compute and do nothing else.
+    #[serde(default)]
+    pub burners: u32,
     /// The files read, as a multiple of memory.
     pub data: f64,
     /// Pages of one read.
@@ -46,6 +72,12 @@ pub struct Simoop {
     pub ops: u64,
 }
 
+fn worker_threads() -> u32 {
+    1
+}
+fn file() -> u32 {
+    256
+}
 fn chunk() -> u32 {
     64
 }
@@ -97,6 +129,118 @@ impl Simoop {
                 };
                 plan.thread(Box::new(worker), space, place.measured);
             }
+        }
+        self.plan_workers(plan, place, files, data);
+        for _ in 0..self.burners {
+            plan.thread(Box::new(Burner), files, false);
+        }
+    }
+
+    fn plan_workers(&self, plan: &mut Plan, place: &Place, files: u16, data: u64) {
+        let (of, recency) = (u64::from(self.worker_threads.max(1)), true);
+        let region = |pages, backing| Region { pages, backing, recency, exec: false, processes: 1 };
+        let area = place.pages(self.area).max(2);
+        let kept = (place.pages(self.memory) / u64::from(self.workers.max(1))).max(1);
+        let all = u64::from(self.workers) * of;
+        for worker in 0..u64::from(self.workers) {
+            let group = plan.group();
+            let own = plan.space(place.memcg, vec![region(kept + area, Backing::Anon)]);
+            for thread in worker * of..(worker + 1) * of {
+                let file = u64::from(self.file.max(self.write));
+                let out = plan.space(place.memcg, vec![region(file, Backing::File)]);
+                let part = |n: u64| if self.prepare { data * n / all } else { 0 };
+                let round = Round {
+                    files: (files, data),
+                    out: (out, file),
+                    at: 0,
+                    own: (own, kept, area),
+                    leads: thread == worker * of,
+                    group,
+                    prepare: (part(thread), part(thread + 1)),
+                    load: (0, kept),
+                    rounds: 0,
+                    random: Random(place.seed_of(3, thread)),
+                    spec: self.clone(),
+                };
+                plan.thread(Box::new(round), own, place.measured);
+            }
+        }
+    }
+}
+
+/// A thread that computes.
+struct Burner;
+
+impl Program for Burner {
+    fn fill(&mut self, steps: &mut Vec<Step>) {
+        // Scheduled like others that compute for as long as they are let.
+        steps.push(Step::Cpu(1_000_000));
+    }
+}
+
+/// A thread of a worker.
+struct Round {
+    spec: Simoop,
+    /// What is read, and its pages.
+    files: (u16, u64),
+    /// What is written, and its pages.
+    out: (u16, u64),
+    /// Where it is written next.
+    at: u64,
+    /// The worker's memory: pages that it keeps, behind them those that it maps.
+    own: (u16, u64, u64),
+    /// The first of its worker's threads.
+    leads: bool,
+    group: u16,
+    /// What is left of the files to be written first.
+    prepare: (u64, u64),
+    /// What is left of the worker's memory to be filled.
+    load: (u64, u64),
+    rounds: u32,
+    random: Random,
+}
+
+impl Program for Round {
+    fn fill(&mut self, steps: &mut Vec<Step>) {
+        let touch = |page: u64, space, access| Step::Touch { page: page as u32, space, access };
+        let barrier =
+            Step::Barrier { group: self.group, parties: self.spec.worker_threads.max(1) as u16 };
+        let (from, to) = self.prepare;
+        if from < to {
+            let until = to.min(from + PREPARE_BATCH);
+            steps.extend((from..until).map(|p| touch(p, self.files.0, Access::FdWrite)));
+            self.prepare.0 = until;
+            return;
+        }
+        let (own, kept, area) = self.own;
+        if self.leads && self.load.0 < self.load.1 {
+            let until = self.load.1.min(self.load.0 + PREPARE_BATCH);
+            steps.extend((self.load.0..until).map(|p| touch(p, own, Access::Write)));
+            self.load.0 = until;
+            return;
+        }
+        if self.rounds == self.spec.warm_rounds {
+            steps.push(Step::Start);
+        }
+        self.rounds = self.rounds.saturating_add(1);
+        // Latencies count from a barrier, or from the end of what was counted before.
+        steps.push(barrier);
+        let n = u64::from(self.spec.chunk).min(self.files.1);
+        let first = u64::from(self.random.below((self.files.1 - n).max(1) as u32));
+        steps.push(Step::Ahead { page: first as u32, space: self.files.0, pages: n as u32 });
+        steps.extend((first..first + n).map(|p| touch(p, self.files.0, Access::FdRead)));
+        steps.push(Step::Done(0));
+        for _ in 0..self.spec.write {
+            steps.push(touch(self.at, self.out.0, Access::FdWrite));
+            self.at = (self.at + 1) % self.out.1;
+        }
+        steps.extend([Step::Done(1), barrier]);
+        if self.leads {
+            steps.extend((0..kept).map(|p| touch(p, own, Access::Write)));
+            steps.push(Step::Sleep(1));
+            steps.extend((kept..kept + area).map(|p| touch(p, own, Access::Write)));
+            steps.push(Step::Done(2));
+            steps.push(Step::Free { space: own, page: kept as u32, pages: area as u32 });
         }
     }
 }
@@ -168,5 +312,62 @@ impl Program for Worker {
         steps.push(Step::Sleep(
             1000 * u64::from(self.spec.rest_us / 2 + self.random.below(self.spec.rest_us.max(1))),
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The steps of each thread until it has come to so many barriers.
+    fn steps(barriers: usize) -> Vec<Vec<Step>> {
+        let spec = "workers = 2\nworker_threads = 3\nmemory = 0.5\ndata = 2.0\narea = 0.01\n\
+                    chunk = 8\nwrite = 4\nwarm_rounds = 1\nprepare = true";
+        let spec: Simoop = toml::from_str(spec).unwrap();
+        let mut plan = Plan::default();
+        spec.plan(&mut plan, &Place { memcg: 0, memory: 6000, seed: 1, measured: true });
+        let met =
+            |steps: &[Step]| steps.iter().filter(|s| matches!(s, Step::Barrier { .. })).count();
+        let of = |program: &mut Box<dyn Program>| {
+            let mut steps = Vec::new();
+            while met(&steps) < barriers {
+                program.fill(&mut steps);
+            }
+            steps
+        };
+        plan.threads.iter_mut().map(|t| of(&mut t.program)).collect()
+    }
+
+    #[test]
+    fn a_worker_goes_in_rounds_and_its_first_thread_maps_an_area_in_each() {
+        let threads = steps(6);
+        assert_eq!(threads.len(), 6);
+        for (i, steps) in threads.iter().enumerate() {
+            let done = |kind: u8| steps.iter().filter(|s| **s == Step::Done(kind)).count();
+            let groups = steps.iter().filter_map(|s| match s {
+                Step::Barrier { group, parties: 3 } => Some(usize::from(*group)),
+                _ => None,
+            });
+            assert!(groups.eq([i / 3; 6]), "the threads of a worker wait for each other");
+            assert_eq!((done(0), done(1), done(2)), (3, 3, if i % 3 == 0 { 3 } else { 0 }));
+            let start = steps.iter().position(|s| *s == Step::Start).unwrap();
+            let before = steps[..start].iter().filter(|s| **s == Step::Done(0)).count();
+            assert_eq!(before, 1, "measured from the second round on");
+            assert!(!steps.iter().any(|s| matches!(s, Step::Sync { .. })));
+        }
+    }
+
+    #[test]
+    fn what_a_worker_keeps_is_used_in_every_round_and_what_it_maps_is_given_back() {
+        let first = &steps(4)[0];
+        let own = |step: &Step| match step {
+            Step::Touch { page, access: Access::Write, .. } => Some(*page),
+            _ => None,
+        };
+        let touched = |page| first.iter().filter_map(own).filter(|&p| p == page).count();
+        // Filled once, and used in two rounds; the area lies behind it.
+        assert_eq!((touched(0), touched(1499), touched(1500), touched(1559)), (3, 3, 2, 2));
+        let freed = |s: &&Step| matches!(s, Step::Free { page: 1500, pages: 60, .. });
+        assert_eq!(first.iter().filter(freed).count(), 2);
     }
 }
