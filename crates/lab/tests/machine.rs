@@ -1,6 +1,9 @@
 //! Laws of the simulated machine, seen from outside: bounds, monotony, repetition.
 
-use ebb_lab::experiment::{self, Job, json};
+mod common;
+
+use common::{experiment, run};
+use ebb_lab::experiment::{html, json};
 use ebb_lab::scenario::{Metrics, Scenario, run_once};
 
 const SMALL: &str = r#"
@@ -40,10 +43,7 @@ significant = false
 "#;
 
 fn metric(pairs: &[&str], seed: u64, name: &str) -> f64 {
-    let pairs: Vec<String> = pairs.iter().map(|p| (*p).to_owned()).collect();
-    let scenario = Scenario::with(SMALL, &pairs).unwrap();
-    let (metrics, _) = run_once(&scenario, seed, 0).unwrap();
-    metrics[name]
+    run(SMALL, pairs, seed)[name]
 }
 
 #[test]
@@ -115,13 +115,7 @@ fn a_faster_device_never_makes_it_slower() {
 
 #[test]
 fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
-    let report = |threads| {
-        let scenario = Scenario::parse("small.toml", SMALL).unwrap();
-        let text = SMALL.to_owned();
-        let job =
-            Job { scenario, text, set: vec![], arms: None, seeds: 3, first_seed: 0, samples: 0 };
-        json::document(&experiment::run(&[job], threads, &|_, _| {}).unwrap())
-    };
+    let report = |threads| json::document(&experiment(SMALL, 3, threads, 0));
     let once = report(1);
     assert_eq!(once, report(1));
     assert_eq!(once, report(3));
@@ -260,12 +254,9 @@ fn a_mapped_file_is_read_around_a_missing_page() {
     let workload = SMALL.find("[[workload]]").unwrap()..SMALL.find("[measure]").unwrap();
     let mut text = SMALL.to_owned();
     text.replace_range(workload, MAPPED);
-    let of = |ahead: &str| {
-        let pairs = ["preset=classic".to_owned(), format!("machine.read_ahead={ahead}")];
-        run_once(&Scenario::with(&text, &pairs).unwrap(), 1, 0).unwrap().0
-    };
-    let (one, window) = (of("1"), of("32"));
-    let pages = |m: &std::collections::BTreeMap<String, f64>| m["pgpgin"] / 4.0 / m["pgmajfault"];
+    let of = |ahead: &str| run(&text, &["preset=classic", ahead], 1);
+    let (one, window) = (of("machine.read_ahead=1"), of("machine.read_ahead=32"));
+    let pages = |m: &Metrics| m["pgpgin"] / 4.0 / m["pgmajfault"];
     assert!((pages(&one) - 1.0).abs() < 0.01, "{}", pages(&one));
     // Most of its 32 pages are in memory.
     assert!(pages(&window) > 2.0, "{}", pages(&window));
@@ -291,11 +282,8 @@ fn a_frame_that_was_found_is_there_when_it_is_used() {
 #[test]
 fn a_page_written_whole_was_not_missed() {
     for preset in ["preset=classic", "preset=k618", "preset=ebb"] {
-        let of = |writes: &str| {
-            let pairs = [preset.to_owned(), format!("workload.writes={writes}")];
-            run_once(&Scenario::with(&files(), &pairs).unwrap(), 1, 0).unwrap().0
-        };
-        let (written, read) = (of("1.0"), of("0.0"));
+        let of = |writes: &str| run(&files(), &[preset, writes], 1);
+        let (written, read) = (of("workload.writes=1.0"), of("workload.writes=0.0"));
         assert!(written["pgsteal_file"] > 1000.0 && read["refaults"] > 1000.0, "{preset}");
         assert_eq!(written["refaults"], 0.0, "{preset}");
     }
@@ -316,11 +304,7 @@ fn with_swap_full_pages_whose_copy_is_there_can_still_go() {
 }
 
 fn page() -> String {
-    let scenario = Scenario::parse("small.toml", SMALL).unwrap();
-    let text = SMALL.to_owned();
-    let samples = 100_000;
-    let job = Job { scenario, text, set: vec![], arms: None, seeds: 2, first_seed: 0, samples };
-    ebb_lab::experiment::html::document(&experiment::run(&[job], 2, &|_, _| {}).unwrap())
+    html::document(&experiment(SMALL, 2, 2, 100_000))
 }
 
 #[test]
@@ -412,8 +396,7 @@ name = "ebb"
 
 #[test]
 fn to_be_read_ahead_is_no_use_that_makes_a_page_active() {
-    let scenario = Scenario::with(ONCE, &["preset=classic".to_owned()]).unwrap();
-    let (m, _) = run_once(&scenario, 1, 0).unwrap();
+    let m = run(ONCE, &["preset=classic"], 1);
     // What was used once goes when it is first looked at.
     assert!(m["disk_reads"] < m["ops"] / 8.0, "{} reads of {}", m["disk_reads"], m["ops"]);
     assert!(m["pgsteal_file"] > 7000.0, "{}", m["pgsteal_file"]);
@@ -446,18 +429,17 @@ const MONGO: &str = include_str!("../src/scenario/builtin/dirty-ycsb-b.toml");
 /// from here": a read of a page that reclaim has met dirty begins a window.
 #[test]
 fn a_dirty_page_that_reclaim_has_met_passes_for_the_mark_of_a_window() {
-    let run = |more: &[&str]| {
+    let of = |more: &[&str]| {
         let small = ["machine.frames=32768", "workload.threads=8", "preset=k618"];
-        let pairs: Vec<String> = small.iter().chain(more).map(|p| (*p).to_owned()).collect();
-        run_once(&Scenario::with(MONGO, &pairs).unwrap(), 1, 0).unwrap().0
+        run(MONGO, &[&small, more].concat(), 1)
     };
-    let (two_bits, one_bit) = (run(&["file.one_mark=off"]), run(&["file.one_mark=on"]));
+    let (two_bits, one_bit) = (of(&["file.one_mark=off"]), of(&["file.one_mark=on"]));
     let met = |m: &Metrics| m["marks_met"];
     assert!(met(&two_bits) > 0.0 && met(&one_bit) > 1.5 * met(&two_bits));
     assert_eq!((two_bits["false_marks"], two_bits["false_ahead"]), (0.0, 0.0));
     assert!(one_bit["false_marks"] > 0.0 && one_bit["false_ahead"] > 0.0);
     // How much is read for nothing goes by the window.
-    let narrow = run(&["file.one_mark=on", "machine.read_ahead=8"]);
+    let narrow = of(&["file.one_mark=on", "machine.read_ahead=8"]);
     assert!(narrow["false_ahead"] < 0.5 * one_bit["false_ahead"]);
 }
 
@@ -465,10 +447,7 @@ const SIMOOP: &str = include_str!("../src/scenario/builtin/kswapd-simoop.toml");
 
 #[test]
 fn who_finds_half_of_the_reserve_gone_waits_for_kswapd() {
-    let held = |hold: &str| {
-        let pairs = ["preset=classic".to_owned(), hold.to_owned()];
-        run_once(&Scenario::with(SIMOOP, &pairs).unwrap(), 1, 0).unwrap().0
-    };
+    let held = |hold: &str| run(SIMOOP, &["preset=classic", hold], 1);
     let (off, on) = (held("reclaim.hold=off"), held("reclaim.hold=on"));
     assert_eq!(off["pgscan_direct_throttle"], 0.0);
     assert!(on["pgscan_direct_throttle"] > 0.0 && on["ops"] > 0.9 * off["ops"]);

@@ -1,7 +1,10 @@
 //! Memcgs of the simulated machine: what they keep, what holds them up, what is told of it.
 
-use ebb_lab::experiment::{self, Job, json};
-use ebb_lab::scenario::{Scenario, run_once};
+mod common;
+
+use common::{experiment, run};
+use ebb_lab::experiment::json;
+use ebb_lab::scenario::Metrics;
 
 /// Two groups below one that is full: a store that reads its own items again and again, and one that
 /// goes through far more than there is room for.
@@ -53,10 +56,8 @@ set = ["preset=classic"]
 name = "ebb"
 "#;
 
-fn groups(pairs: &[&str]) -> std::collections::BTreeMap<String, f64> {
-    let pairs: Vec<String> = pairs.iter().map(|p| (*p).to_owned()).collect();
-    let scenario = Scenario::with(GROUPS, &pairs).unwrap();
-    run_once(&scenario, 1, 0).unwrap().0
+fn groups(pairs: &[&str]) -> Metrics {
+    run(GROUPS, pairs, 1)
 }
 
 #[test]
@@ -126,10 +127,7 @@ fn pressure_of_a_group_counts_above_it_and_not_beside_it() {
 
 #[test]
 fn the_document_has_pressure_as_the_kernel_prints_it() {
-    let scenario = Scenario::parse("groups.toml", GROUPS).unwrap();
-    let text = GROUPS.to_owned();
-    let job = Job { scenario, text, set: vec![], arms: None, seeds: 2, first_seed: 0, samples: 0 };
-    let document = json::document(&experiment::run(&[job], 2, &|_, _| {}).unwrap());
+    let document = json::document(&experiment(GROUPS, 2, 2, 0));
     for name in ["machine", "both", "kept", "greedy"] {
         let line = format!("\"{name}\": \"some avg10=");
         assert!(document.contains(&line), "{line} is not in the document");

@@ -2,9 +2,9 @@
 //!
 //! Memory in areas under management cannot outrun it: each new page is a fault, and faults wait. Areas
 //! the monitor has not found yet are filled at the speed of the kernel, and what they hold over the
-//! limit must be stored at the speed of a disk. So while the tree is over the limit by more than a
-//! mark (and than what is lent beyond it), the running threads of processes that grow in such areas are held, until reclaim has brought
-//! it back.
+//! limit must be stored at the speed of a disk. So while the tree is by more than a mark over the limit
+//! and what is lent beyond it, the running threads of processes that grow in such areas are held, until
+//! reclaim has brought it back.
 //!
 //! * B1: agents are never held: reclaim needs them. Nor are processes whose agent does not run
 //!   yet.

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 const HOPELESS: Duration = Duration::from_secs(2);
 /// The same while an agent does not answer: the machine may be busy, or the process stopped.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Pages lent beyond the limit, or beyond what is in use, while a process that does not answer holds
-/// all the others, and how long nothing may be reclaimed before that: enough for the others to go on
+/// Pages lent, on top of what is beyond the limit already (`lend`), while a process that does not answer
+/// holds all the others, and how long nothing may be reclaimed before that: enough for the others to go on
 /// with, far less than is allowed.
 const LENT_PAGES: u64 = 256;
 const LEND_AFTER: Duration = Duration::from_millis(400);
