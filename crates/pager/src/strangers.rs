@@ -1,8 +1,9 @@
 //! Processes of the tree without an agent: static or setuid programs, and forked children that have yet
 //! to greet. What they hold counts, and cannot be stored.
 //!
-//! * N1: until the next census, a stranger counts without what it shared when it was found: it may be a
-//!   child whose fork is still to be read, and all of that its parent's.
+//! * N1: what a stranger shares counts at its parent, as long as that one is of the tree: it may be a child
+//!   whose fork is still to be read, which takes long on a busy machine. Each census looks anew. Orphans
+//!   count by their share.
 //! * N2: one that has joined since the last census is none.
 
 use crate::mm::Mm;
@@ -15,6 +16,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// How many censuses must find a process without an agent before that is said.
 const SIGHTINGS: u32 = 25;
+/// How many pages that count elsewhere are not worth another walk of the page tables.
+const FEW: u64 = 64;
 
 /// All of them, by process number.
 #[derive(Default)]
@@ -24,22 +27,25 @@ struct Stranger {
     statm: Statm,
     /// Censuses that found it, after the first.
     sightings: u32,
-    /// Pages it had in common with others when it was found.
-    shared: u64,
+    /// Pages of it that count elsewhere, by the last census.
+    elsewhere: u64,
 }
 
 impl Stranger {
     fn open(pid: u32) -> Option<Self> {
-        let statm = Statm::open(pid).ok()?;
+        Some(Self { statm: Statm::open(pid).ok()?, sightings: 0, elsewhere: 0 })
+    }
+
+    fn look(&mut self, pid: u32, has_parent: bool) {
+        let own =
+            if has_parent { proc::private_dirty_pages } else { proc::proportional_anonymous_pages };
         // Where that may not be seen, all of it.
-        let own = proc::private_dirty_pages(pid).unwrap_or(u64::MAX);
-        let shared = statm.anonymous_pages().ok()?.saturating_sub(own);
-        Some(Self { statm, sightings: 0, shared })
+        let own = own(pid).unwrap_or(u64::MAX);
+        self.elsewhere = self.statm.anonymous_pages().unwrap_or(0).saturating_sub(own);
     }
 
     fn pages(&self) -> u64 {
-        let resident = self.statm.anonymous_pages().unwrap_or(0);
-        if self.sightings == 0 { resident.saturating_sub(self.shared) } else { resident }
+        self.statm.anonymous_pages().unwrap_or(0).saturating_sub(self.elsewhere)
     }
 }
 
@@ -51,9 +57,14 @@ impl Strangers {
         };
         let there: Vec<u32> = tree.iter().copied().filter(|pid| !known(pid)).collect();
         self.0.retain(|pid, _| there.contains(pid));
-        for pid in there {
+        for &pid in &there {
+            let parent = proc::parent(pid).unwrap_or(0);
+            let has_parent = there.contains(&parent) || known(&parent);
             if let Some(stranger) = self.0.get_mut(&pid) {
                 stranger.sightings += 1;
+                if stranger.elsewhere > FEW {
+                    stranger.look(pid, has_parent);
+                }
                 if stranger.sightings == SIGHTINGS {
                     pager.complain(&format!(
                         "process {pid} ({}) has no agent: its memory counts and cannot be stored",
@@ -62,7 +73,8 @@ impl Strangers {
                 }
             } else if mms.iter().any(|mm| process::shares_memory(mm.pid.load(Relaxed), pid)) {
                 // Between vfork and exec: it is counted where it borrows.
-            } else if let Some(stranger) = Stranger::open(pid) {
+            } else if let Some(mut stranger) = Stranger::open(pid) {
+                stranger.look(pid, has_parent);
                 self.0.insert(pid, stranger);
             }
         }
