@@ -194,6 +194,8 @@ pub struct Scan {
     /// File pages isolated, and dirty ones sorted away.
     pub file_taken: u64,
     pub(crate) walk_ready: bool,
+    /// Pages that could not go and went back on probation since this priority began, by type.
+    pub(crate) put_back: [u64; 2],
     pub(crate) place: Option<Place>,
     pub(crate) visits: Option<Visits>,
     /// Root reclaim of classic lists: the sums over all memcgs, by which each of them is balanced.
@@ -239,6 +241,7 @@ impl Scan {
             unqueued_dirty: 0,
             file_taken: 0,
             walk_ready: false,
+            put_back: [0; 2],
             place: None,
             visits: None,
             seen: None,

@@ -25,6 +25,7 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
         sc.walk_ready = sc.who != Who::Direct;
         sc.unqueued_dirty = 0;
         sc.file_taken = 0;
+        sc.put_back = [0; 2];
     }
     match cx.tun.gen_loop {
         Loop::K618 => loop_k618(v, cx, sc, out),
@@ -231,6 +232,10 @@ fn shrink_and_put_back(
             }
             keep_off_oldest(v, cx, pfn);
             v.add_locked(cx, &mut lists, pfn, Add::Normal);
+            let w = cx.folios.word(pfn);
+            if w.on_probation() {
+                sc.put_back[w.ty().index()] += w.pages();
+            }
             cx.folios.unpin(pfn);
         }
         around.deltas.flush(v, &lists);
@@ -568,6 +573,7 @@ pub(crate) fn run_eviction(
     }
     sc.walk_ready = true;
     sc.reclaimed = 0;
+    sc.put_back = [0; 2];
     let any = |sc: &Scan| {
         v.r#gen.evictable_min_seq(swappiness) <= seq || probation::takes(v, cx, sc, swappiness)
     };

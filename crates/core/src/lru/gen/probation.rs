@@ -102,10 +102,36 @@ pub(super) fn admits(v: &Lruvec, cx: &Ctx, w: Word) -> bool {
 /// The priority from which on reclaim is too hard pressed to spare one type for the other's sake.
 const DESPERATE: u8 = 2;
 
-/// The types that may be taken: not the files while they are at their floor.
-fn choices(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> impl Iterator<Item = LruType> {
+/// The type that goes before the other whatever its age, by swappiness.
+const fn first_type(swappiness: u32) -> Option<LruType> {
+    match swappiness {
+        1 => Some(LruType::File),
+        200 => Some(LruType::Anon),
+        _ => None,
+    }
+}
+
+/// The type from which alone probation takes until reclaim is hard pressed, if it has any there.
+fn only_type(v: &Lruvec, sc: &Scan, swappiness: u32) -> Option<LruType> {
+    let first = first_type(swappiness).filter(|_| sc.priority > DESPERATE);
+    first.filter(|&ty| v.r#gen.fresh_pages_to(ty, sc.zone) > 0)
+}
+
+/// The types that may be taken: not the files while they are at their floor, nor one of which only
+/// what this pass has put back is left (being read, say): it would be met again and again.
+fn choices<'a>(
+    v: &'a Lruvec,
+    cx: &Ctx,
+    sc: &Scan,
+    swappiness: u32,
+) -> impl Iterator<Item = LruType> + use<'a> {
     let floor = super::evict::floor_type(v, cx, swappiness).filter(|_| sc.priority > DESPERATE);
-    evictable(swappiness).filter(move |&ty| floor.is_none_or(|only| only == ty))
+    let put_back = sc.put_back;
+    let floor = floor.or(only_type(v, sc, swappiness));
+    evictable(swappiness).filter(move |&ty| {
+        let back = put_back[ty.index()];
+        floor.is_none_or(|only| only == ty) && (back == 0 || back < v.r#gen.fresh_pages(ty))
+    })
 }
 
 /// Whether probation lists are scanned now. By command every folio on probation is due: it is older
@@ -157,11 +183,8 @@ pub(super) fn next_list(
     if let Some(owed) = owed_type(v, cx, sc, swappiness) {
         return half(owed);
     }
-    let first = match swappiness {
-        1 => Some(LruType::File),
-        200 => Some(LruType::Anon),
-        _ => None,
-    };
+    let first =
+        first_type(swappiness).filter(|&ty| choices(v, cx, sc, swappiness).any(|of| of == ty));
     if let Some(list) = first.and_then(half) {
         return Some(list);
     }

@@ -44,6 +44,33 @@ fn touches_count_from_the_second_half_of_probation_on() {
     rig.v.check_invariants(&rig.cx());
 }
 
+/// Files that are still being read were all that reclaim at swappiness 1 looked at: the whole of memory's
+/// worth of them, again and again.
+#[test]
+fn pages_being_read_are_met_once_in_a_pass() {
+    let mut rig = Rig::new(64, Tunables::default());
+    set_clock(&rig, 8);
+    for _ in 0..16 {
+        rig.fill(LruType::Anon);
+    }
+    for _ in 0..4 {
+        let pfn = rig.fill(LruType::File).unwrap();
+        rig.folios.set(pfn, Word::LOCKED);
+    }
+    let mut free = Vec::new();
+    let mut pass = |priority| {
+        let mut sc = Scan::new(Who::Direct, false, 4, 1);
+        sc.priority = priority;
+        rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut free));
+        (sc.scanned, sc.reclaimed)
+    };
+    assert_eq!(pass(3), (2, 0), "anonymous memory is spared: an eighth of 20 pages is looked at");
+    let (scanned, reclaimed) = pass(0);
+    assert_eq!(reclaimed, 4, "of 16 anonymous pages");
+    assert!(scanned <= 8, "{scanned} pages looked at, of which 4 were being read");
+    rig.v.check_invariants(&rig.cx());
+}
+
 #[test]
 fn the_first_reclaim_of_a_full_memory_does_not_pass_half_of_probation_at_once() {
     // It took half a millisecond on a node of 4 GiB, in which 600 frames were asked for.
