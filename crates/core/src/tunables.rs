@@ -434,6 +434,8 @@ tunables! {
     "kswapd.clear" kswapd_clear: FlagClear = FlagClear::Sleep;
     /// A page to be reclaimed once written counts as a mark of reading ahead: the kernel has one bit.
     "file.one_mark" one_mark: bool = false;
+    /// Pages that a fault of a mapped file maps around it if they are in memory (`fault_around_bytes`).
+    "file.fault_around" fault_around: u64 = 16;
     /// Tasks do not reclaim below half of the reserve: they wait for kswapd.
     "reclaim.hold" hold: bool = true;
     /// Whether kswapd that freed nothing tries again without preferring files, as Linux has since 6.9.
@@ -444,6 +446,8 @@ tunables! {
     "reclaim.congested_ms" congested_ms: u64 = 4;
     /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).
     "classic.fold" classic_fold: u64 = 0;
+    /// Who brings a page back adds up the counters of all memcgs and processors first, as in Linux 5.15.
+    "classic.flush" classic_flush: bool = false;
     /// Pages each frame stands for where the classic LRU goes by gigabytes (a machine scaled down).
     "classic.scale" classic_scale: u64 = 1;
 }

@@ -88,6 +88,26 @@ impl Mem {
         self.under_lock(now, memcg, hold)
     }
 
+    /// Before it judges a page that came back, the classic LRU of Linux 5.15 adds up the counters of all
+    /// memcgs on all processors ("memcg: flush lruvec stats in the refault"; from 5.16 on only if
+    /// there is enough to add). One does so at a time, and who comes meanwhile goes on without; the
+    /// multi-gen LRU judges by generations and does not ask. Returns the time that takes.
+    pub(super) fn flush_counters(&mut self, now: u64) -> u64 {
+        let classic = self.tun.lru == LruKind::Classic && self.tun.classic_flush;
+        if !std::mem::take(&mut self.refaulted) || !classic {
+            return 0;
+        }
+        let took = if now < self.flushing_ns {
+            self.costs.hit_ns
+        } else {
+            let took = self.out.frames.cpu_count() as u64 * self.costs.flush_cpu_ns;
+            self.flushing_ns = now + took;
+            took
+        };
+        self.spent.flush_ns += took;
+        took
+    }
+
     /// Holds a memcg's lru lock for `hold`. Returns waiting and holding.
     ///
     /// The kernel lets go of the lock after every batch, and who waits gets it next. So of a long hold only
@@ -178,6 +198,23 @@ mod tests {
         assert!(wait <= 10, "{wait}");
         // By the time the next one comes what was asked for is done.
         assert_eq!(lock.take((0, 400), 10, 20), 0);
+    }
+
+    #[test]
+    fn one_task_at_a_time_adds_up_counters_for_what_came_back() {
+        let mut mem = super::super::testing::machine().mem;
+        let mut flush = |lru, on, refaulted, now| {
+            (mem.tun.lru, mem.tun.classic_flush, mem.refaulted) = (lru, on, refaulted);
+            mem.flush_counters(now)
+        };
+        let (whole, miss) = (2 * Costs::default().flush_cpu_ns, Costs::default().hit_ns);
+        assert_eq!(flush(LruKind::Classic, true, false, 0), 0, "nothing came back");
+        assert_eq!(flush(LruKind::Classic, false, true, 0), 0, "not in that kernel");
+        assert_eq!(flush(LruKind::Gen, true, true, 0), 0, "the multi-gen LRU does not ask");
+        assert_eq!(flush(LruKind::Classic, true, true, 0), whole);
+        assert_eq!(flush(LruKind::Classic, true, true, whole - 1), miss, "another is at it");
+        assert_eq!(flush(LruKind::Classic, true, true, whole), whole);
+        assert_eq!(mem.spent.flush_ns, 2 * whole + miss);
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Mem {
                 return Fault::Wait { until_ns: now + cost, cost_ns: cost };
             }
             self.map_present(space, page, pte, access, now);
-            return Fault::Done(cost);
+            return Fault::Done(cost + self.map_around(now, space, page, access));
         }
         let (end, region) = self.region(space, page);
         let anon = region.backing != Backing::File;
@@ -160,12 +160,16 @@ impl Mem {
         self.stat.add(Event::PgMajFault, 1);
         cost += self.costs.major_ns;
         self.spent.fault_ns += self.costs.major_ns;
-        let (first, took) = self.fill(now + cost, (space, page, access), others, mark, anon);
+        let (at, flushed) = ((space, page, access), self.spent.flush_ns);
+        let (first, took) = self.fill(now + cost, at, Some(page), others, mark);
+        let later = self.spent.flush_ns - flushed;
         cost += took;
         let Some(first) = first else { return self.no_frame(now, cost) };
         let start = now + cost;
-        let (done, sync) = if anon { self.read_swap(start) } else { self.read_file(start) };
+        let (done, sync) =
+            if anon { self.read_swap(start, later) } else { self.read_file(start, later) };
         if sync {
+            cost += self.map_around(done, space, page, access);
             Fault::Done(cost + (done - start))
         } else if done > start {
             self.stalls = self.folios.word(first).has(Word::WORKINGSET);
@@ -174,20 +178,21 @@ impl Mem {
             let pte = self.list[space].tree().place(Vpn(page)).get();
             debug_assert_eq!(pte.pfn(), first);
             self.map_present(space, page, pte, access, now);
-            Fault::Done(cost)
+            Fault::Done(cost + self.map_around(now, space, page, access))
         }
     }
 
     /// Puts pages into frames, `page` first; those that were missing and got one are in `brought`.
-    /// Returns its frame, and what it cost.
+    /// `asked` is the page that somebody waits for. Returns its frame, and what it cost.
     fn fill(
         &mut self,
         now: u64,
         (space, page, access): (usize, u64, Access),
+        asked: Option<u64>,
         others: &[(usize, u64)],
         mark: Option<u64>,
-        anon: bool,
     ) -> (Option<Pfn>, u64) {
+        let anon = self.region(space, page).1.backing != Backing::File;
         let sync = self.device(anon).is_none_or(|d| d.is_sync());
         self.brought.clear();
         self.brought_from.clear();
@@ -204,7 +209,7 @@ impl Mem {
                 };
                 self.brought_from.push(u64::from(slot.0));
             }
-            let asked = (owner, at) == (space, page);
+            let asked = owner == space && asked == Some(at);
             let region = self.region(owner, at).1;
             let Some(pfn) = self.insert(now, owner, at, access, region, sync && asked) else {
                 self.brought_from.truncate(self.brought.len());
@@ -221,6 +226,7 @@ impl Mem {
                 self.folios.set(pfn, Word::AHEAD);
             }
             cost += self.costs.alloc_ns + self.charge_add(now + cost, self.owner[owner]);
+            cost += self.flush_counters(now + cost);
             self.brought.push((owner, at));
         }
         (first, cost)
@@ -232,10 +238,14 @@ impl Mem {
 
     /// Reads the pages of a file that have got frames. Returns when they are there, and whether that
     /// took the processor.
-    fn read_file(&mut self, start: u64) -> (u64, bool) {
+    ///
+    /// The device takes requests in the order in which it is told of them; of that which begins `later`
+    /// because of what was done for its pages it is told as of now, or those that come earlier than it would wait.
+    fn read_file(&mut self, start: u64, later: u64) -> (u64, bool) {
         let n = self.brought.len() as u64;
         let first = self.brought.iter().min().copied().unwrap_or_default();
-        let done = self.disk.submit(start, false, ((first.0 as u64) << 36) + first.1, n);
+        let place = ((first.0 as u64) << 36) + first.1;
+        let done = self.disk.submit(start - later, false, place, n) + later;
         let sync = self.disk.is_sync();
         if !sync && done > start {
             (0..self.brought.len()).for_each(|i| self.is_there_at(i, done));
@@ -266,15 +276,19 @@ impl Mem {
             return (cost, 0);
         }
         let window = window.within(window.first, room);
-        let at = (space, window.first, Access::FdRead);
+        // Begun in a fault it is part of that.
+        let access = if mapped { Access::Read } else { Access::FdRead };
+        let at = (space, window.first, access);
         let others = others_of(window, space, window.first);
-        let (_, took) = self.fill(now + cost, at, &others, window.mark, false);
+        let flushed = self.spent.flush_ns;
+        let (_, took) = self.fill(now + cost, at, None, &others, window.mark);
+        let later = self.spent.flush_ns - flushed;
         cost += took;
         let read = self.brought.len() as u64;
         if read > 0 {
             cost += self.costs.submit_ns;
             let start = now + cost;
-            let (done, sync) = self.read_file(start);
+            let (done, sync) = self.read_file(start, later);
             cost += if sync { done - start } else { 0 };
         }
         (cost, read)
@@ -346,6 +360,7 @@ impl Mem {
         // Nobody missed the old content of a page that is written whole: that is no refault.
         if let Some(s) = shadow.filter(|_| access != Access::FdWrite) {
             memcg.lruvec.refault(&cx, pfn, Shadow(s), in_fault);
+            self.refaulted = true;
         }
         if in_fault {
             memcg.lruvec.note_fault(&cx, pfn);

@@ -188,6 +188,10 @@ pub struct Mem {
     pub(super) stalls: bool,
     /// Whether the running task is in the middle of reclaim.
     pub(super) goes_on: bool,
+    /// The page that was just put into a frame had been here before.
+    pub(super) refaulted: bool,
+    /// Until when somebody adds up the counters of memcgs.
+    pub(super) flushing_ns: u64,
     /// What each task is in the middle of.
     pub(super) tasks: Vec<Task>,
     /// By memcg: where the next reclaim of what is below it begins.
@@ -282,6 +286,8 @@ impl Mem {
             slot_hand: 0,
             stalls: false,
             goes_on: false,
+            refaulted: false,
+            flushing_ns: 0,
             tasks: Vec::new(),
             turns: Vec::new(),
             protection: Vec::new(),

@@ -20,6 +20,7 @@
 
 pub mod ahead;
 pub mod allocation;
+mod around;
 mod charge;
 mod check;
 pub mod costs;

@@ -25,6 +25,10 @@ pub struct Spent {
     pub high_ns: u64,
     /// Direct reclaim runs.
     pub direct_runs: u64,
+    /// Tasks' time for adding up the counters of memcgs.
+    pub flush_ns: u64,
+    /// Pages mapped around a fault.
+    pub around: u64,
 }
 
 impl Spent {
@@ -43,6 +47,8 @@ impl Spent {
             false_ahead: self.false_ahead - before.false_ahead,
             high_ns: self.high_ns - before.high_ns,
             direct_runs: self.direct_runs - before.direct_runs,
+            flush_ns: self.flush_ns - before.flush_ns,
+            around: self.around - before.around,
         }
     }
 }

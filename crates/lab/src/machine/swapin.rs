@@ -74,7 +74,7 @@ impl Mem {
 
     /// Reads the pages that have got frames, the first of which somebody waits for. Returns when that
     /// one is there, and whether it took the processor.
-    pub(super) fn read_swap(&mut self, start: u64) -> (u64, bool) {
+    pub(super) fn read_swap(&mut self, start: u64, later: u64) -> (u64, bool) {
         self.stat.add(Event::PswpIn, self.brought.len() as u64);
         self.stat.add(Event::SwapRa, self.brought.len() as u64 - 1);
         let Some(mut device) = self.out.swap.take() else { return (start, true) };
@@ -83,7 +83,7 @@ impl Mem {
         order.sort_unstable();
         let mut asked = start;
         for run in order.chunk_by(|a, b| a.0 + 1 == b.0) {
-            let done = device.submit(start, false, run[0].0, run.len() as u64);
+            let done = device.submit(start - later, false, run[0].0, run.len() as u64) + later;
             if run.iter().any(|&(_, i)| i == 0) {
                 asked = done;
             }

@@ -200,6 +200,8 @@ fn metrics(o: &Outcome) -> Metrics {
     put("marks_met", o.spent.marks_met as f64);
     put("false_marks", o.spent.false_marks as f64);
     put("false_ahead", o.spent.false_ahead as f64);
+    put("flush_s", o.spent.flush_ns as f64 / 1e9);
+    put("mapped_around", o.spent.around as f64);
     put("high_s", o.spent.high_ns as f64 / 1e9);
     for r in &o.pressure {
         for (kind, (averages, total)) in ["some", "full"].iter().zip(r.lines) {
