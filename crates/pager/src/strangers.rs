@@ -2,7 +2,7 @@
 //! to greet. What they hold counts, and cannot be stored.
 //!
 //! * N1: what a stranger shares counts at its parent, as long as that one is of the tree: it may be a child
-//!   whose fork is still to be read, which takes long on a busy machine. Each census looks anew. Orphans
+//!   whose fork is still to be read, which takes long on a busy machine. Censuses look anew. Orphans
 //!   count by their share.
 //! * N2: one that has joined since the last census is none.
 
@@ -13,6 +13,7 @@ use ebb_sys::process;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// How many censuses must find a process without an agent before that is said.
 const SIGHTINGS: u32 = 25;
@@ -27,21 +28,30 @@ struct Stranger {
     statm: Statm,
     /// Censuses that found it, after the first.
     sightings: u32,
-    /// Pages of it that count elsewhere, by the last census.
+    /// Pages of it that count elsewhere, by the last look.
     elsewhere: u64,
+    /// When that may be measured again: at most a quarter of the time goes into it.
+    due: Instant,
 }
 
 impl Stranger {
     fn open(pid: u32) -> Option<Self> {
-        Some(Self { statm: Statm::open(pid).ok()?, sightings: 0, elsewhere: 0 })
+        Some(Self {
+            statm: Statm::open(pid).ok()?,
+            sightings: 0,
+            elsewhere: 0,
+            due: Instant::now(),
+        })
     }
 
     fn look(&mut self, pid: u32, has_parent: bool) {
+        let began = Instant::now();
         let own =
             if has_parent { proc::private_dirty_pages } else { proc::proportional_anonymous_pages };
         // Where that may not be seen, all of it.
         let own = own(pid).unwrap_or(u64::MAX);
         self.elsewhere = self.statm.anonymous_pages().unwrap_or(0).saturating_sub(own);
+        self.due = Instant::now() + began.elapsed() * 3;
     }
 
     fn pages(&self) -> u64 {
@@ -62,7 +72,7 @@ impl Strangers {
             let has_parent = there.contains(&parent) || known(&parent);
             if let Some(stranger) = self.0.get_mut(&pid) {
                 stranger.sightings += 1;
-                if stranger.elsewhere > FEW {
+                if stranger.elsewhere > FEW && Instant::now() >= stranger.due {
                     stranger.look(pid, has_parent);
                 }
                 if stranger.sightings == SIGHTINGS {
