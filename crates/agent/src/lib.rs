@@ -25,11 +25,15 @@ mod lock;
 #[cfg(ebb_preload)]
 mod map;
 #[cfg(ebb_preload)]
+mod pins;
+#[cfg(ebb_preload)]
 mod preload;
 #[cfg(ebb_preload)]
 mod rawfork;
 #[cfg(ebb_preload)]
 mod remap;
+#[cfg(ebb_preload)]
+mod robust;
 #[cfg(ebb_preload)]
 mod syscall;
 #[cfg(ebb_preload)]

@@ -2,19 +2,16 @@
 //!
 //! Runs on the program's own threads.
 
+use crate::pins::pin;
 use crate::preload::AGENT;
-use crate::protocol::{PINNED_GRAVE, PINNED_MAX, pinned_home};
-use crate::syscall::{self, call};
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU64};
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::{Acquire, Release};
 
 #[link(name = "c")]
 unsafe extern "C" {
     fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
 }
-
-const MADV_POPULATE_WRITE: usize = 23;
 
 /// Bytes of glibc's thread descriptor, generously.
 const THREAD_DESCRIPTOR_BYTES: u64 = 2560;
@@ -29,45 +26,11 @@ pub fn own_thread_block() -> u64 {
 /// Keeps the pages of a thread's descriptor in memory: the kernel clears a word in it when the thread
 /// ends, at a time when a missing page would not be brought back, and whoever joins would wait forever.
 pub fn pin_thread(descriptor: u64) {
-    let shared = AGENT.shared.load(Acquire);
-    if shared.is_null() {
-        return;
-    }
-    let last = (descriptor + THREAD_DESCRIPTOR_BYTES) >> 12;
-    for vpn in descriptor >> 12..=last {
-        // SAFETY: the mapping lives as long as the process.
-        insert_pin(unsafe { &(*shared).pinned }, vpn);
-    }
-    // SAFETY: the mapping lives as long as the process.
-    if unsafe { (*shared).managing.load(Acquire) } == 1 {
-        // What the pager did to a page just before it could know of the pin is undone by a write,
-        // made by the kernel: the thread may have ended, and its stack be gone.
-        let start = descriptor & !4095;
-        let len = (last + 1) * 4096 - start;
-        // SAFETY: changes no content, and fails where nothing is mapped.
-        unsafe {
-            call(syscall::MADVISE, [start as usize, len as usize, MADV_POPULATE_WRITE, 0, 0, 0]);
-        }
-    }
-}
-
-fn insert_pin(table: &[AtomicU64; PINNED_MAX], vpn: u64) {
-    let home = pinned_home(vpn);
-    for step in 0..PINNED_MAX {
-        let place = &table[(home + step) % PINNED_MAX];
-        let there = place.load(Acquire);
-        if there == vpn {
-            return;
-        }
-        let free = there == 0 || there == PINNED_GRAVE;
-        if free && place.compare_exchange(there, vpn, Release, Relaxed).is_ok() {
-            return;
-        }
-    }
+    pin(descriptor, THREAD_DESCRIPTOR_BYTES);
 }
 
 /// The function of this name that a hook of ours stands before, looked up once.
-fn behind(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+pub fn behind(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let mut real = known.load(Acquire);
     if real.is_null() {
         // SAFETY: RTLD_NEXT (-1): the next definition after this object's.

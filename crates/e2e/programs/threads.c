@@ -98,15 +98,16 @@ static int case_late_threads(int argc, char **argv) {
     return 0;
 }
 
-/* A thread ends while it holds a robust lock whose page was pushed out: the next one to take the
- * lock is told. The kernel writes the lock on the thread's behalf, after its end. */
-static pthread_mutex_t *robust;
-static volatile int robust_held;
+/* A thread ends while it holds robust locks whose pages were pushed out: the next one to take each is
+ * told. The kernel writes the locks on the thread's behalf, after its end. */
+enum { ROBUST = 16 };
+static pthread_mutex_t *robust[ROBUST];
+static volatile int robust_held, robust_end;
 
 static void *hold_and_end(void *argument) {
-    MUST(pthread_mutex_lock(robust) == 0);
+    for (int i = 0; i < ROBUST; i++) MUST(pthread_mutex_lock(robust[i]) == 0);
     robust_held = 1;
-    usleep(400000);
+    while (!robust_end) usleep(1000);
     return argument;
 }
 
@@ -115,19 +116,27 @@ static int case_robust_lock(int argc, char **argv) {
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    robust = map(PAGE);
-    MUST(pthread_mutex_init(robust, &attributes) == 0);
+    for (int i = 0; i < ROBUST; i++) {
+        /* Far from all that is read ahead. */
+        robust[i] = (void *)((char *)map(512 * PAGE) + 256 * PAGE);
+        MUST(pthread_mutex_init(robust[i], &attributes) == 0);
+    }
     pthread_t thread;
     MUST(pthread_create(&thread, NULL, hold_and_end, NULL) == 0);
     while (!robust_held) usleep(100);
-    ballast_change(&b);
-    ballast_check(&b, "while a robust lock is held");
+    for (int round = 0; round < 3; round++) {
+        ballast_change(&b);
+        ballast_check(&b, "while robust locks are held");
+    }
+    robust_end = 1;
     MUST(pthread_join(thread, NULL) == 0);
-    struct timespec limit;
-    clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += 5;
-    int error = pthread_mutex_timedlock(robust, &limit);
-    if (error != EOWNERDEAD) die("robust lock of a dead thread: %s", strerror(error));
+    for (int i = 0; i < ROBUST; i++) {
+        struct timespec limit;
+        clock_gettime(CLOCK_REALTIME, &limit);
+        limit.tv_sec += 5;
+        int error = pthread_mutex_timedlock(robust[i], &limit);
+        if (error != EOWNERDEAD) die("robust lock %d of a dead thread: %s", i, strerror(error));
+    }
     puts("robust-lock: ok");
     return 0;
 }
