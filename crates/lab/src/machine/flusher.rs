@@ -192,3 +192,31 @@ impl Mem {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ebb_core::space::Backing;
+
+    use crate::machine::Access;
+    use crate::machine::ahead::Descriptors;
+    use crate::machine::mem::Region;
+    use crate::machine::testing::machine;
+
+    #[test]
+    fn the_flusher_does_not_rest_while_it_gets_on() {
+        let mut m = machine();
+        let (pages, backing) = (600, Backing::File);
+        let file = Region { pages, backing, recency: true, exec: false, processes: 1 };
+        let files = [(); 3].map(|()| m.mem.add_space(0, &[file]));
+        let mut descriptors = Descriptors::default();
+        for (file, page) in files.iter().flat_map(|&f| (0..pages).map(move |page| (f, page))) {
+            m.mem.fault(0, file, page, Access::FdWrite, &mut descriptors);
+        }
+        while m.mem.flusher_needed() {
+            m.flush();
+            let busy = m.mem.flusher.busy_ns(0).max(pages * m.mem.costs.submit_ns);
+            assert!(!m.mem.flusher.awake || m.flush_at <= busy);
+        }
+        assert!(m.mem.disk.moved[1] >= 2 * pages, "{:?}", m.mem.disk.moved);
+    }
+}

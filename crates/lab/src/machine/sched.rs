@@ -28,7 +28,7 @@ pub const SLICE_NS: u64 = 50_000;
 const QUANTUM_NS: u64 = 1_000_000;
 /// Looks at the machine that are kept.
 pub(super) const SAMPLES_MAX: usize = 240;
-/// How long the flusher rests between two batches.
+/// How long the flusher rests when it found nothing that it could write.
 const FLUSH_PAUSE_NS: u64 = 1_000_000;
 /// A run that takes longer than this in virtual time has gone wrong.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
@@ -473,11 +473,16 @@ impl Machine {
     }
 
     pub(super) fn flush(&mut self) {
+        let before = self.mem.disk.moved[1];
         self.mem.flush(self.now, None);
         self.mem.flusher.awake = false;
         if self.mem.flusher_needed() {
-            let pause = self.mem.timer(FLUSH_PAUSE_NS);
-            self.flush_soon(pause.max(self.mem.flusher.busy_ns(self.now)));
+            // As in the kernel's `wb_writeback`, who has written something goes on; only the device holds it up.
+            let rest = match self.mem.disk.moved[1] - before {
+                0 => self.mem.timer(FLUSH_PAUSE_NS),
+                wrote => wrote * self.mem.costs.submit_ns,
+            };
+            self.flush_soon(rest.max(self.mem.flusher.busy_ns(self.now)));
         }
     }
 }
