@@ -450,6 +450,12 @@ tunables! {
     "classic.flush" classic_flush: bool = false;
     /// Pages each frame stands for where the classic LRU goes by gigabytes (a machine scaled down).
     "classic.scale" classic_scale: u64 = 1;
+    /// Pages looked at and kept are a cost of their type, and an I/O is 32 of them, as Linux has it since
+    /// 6.2; before, only pages written and pages of the working set that came back were, one each.
+    "classic.rotations" classic_rotations: bool = true;
+    /// Whoever has what it wants drops the type of which less is left and then goes through the other's share to
+    /// its end, whatever that yields, as Linux did until 6.1.
+    "classic.finish" classic_finish: bool = false;
 }
 
 /// Names [`Tunables::preset`] knows.

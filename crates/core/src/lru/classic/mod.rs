@@ -47,7 +47,11 @@ impl ClassicState {
 
     /// Adds to a type's cost; old costs fade against the size of the lists.
     fn note_cost(&self, v: &Lruvec, cx: &Ctx, ty: LruType, ios: u64, rotated: u64) {
-        let cost = ios * super::scan::SWAP_CLUSTER_MAX + rotated;
+        let cost = if cx.tun.classic_rotations {
+            ios * super::scan::SWAP_CLUSTER_MAX + rotated
+        } else {
+            ios
+        };
         if cost == 0 {
             return;
         }
@@ -180,7 +184,7 @@ fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> bool {
     cx.stat.add(by(Event::WorkingsetActivateAnon, Event::WorkingsetActivateFile), n);
     if shadow.workingset() {
         cx.folios.set(pfn, Word::WORKINGSET);
-        c.note_cost(v, cx, ty, 0, n);
+        c.note_cost(v, cx, ty, n, 0);
         cx.stat.add(by(Event::WorkingsetRestoreAnon, Event::WorkingsetRestoreFile), n);
     }
     true

@@ -1,7 +1,7 @@
 //! Shrinking the classic lists.
 
 use super::super::list::List;
-use super::super::scan::{Place, SWAP_CLUSTER_MAX};
+use super::super::scan::{DEF_PRIORITY, Place, SWAP_CLUSTER_MAX};
 use super::super::shrink::{Around, Isolated, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who};
 use super::balance::{Round, inactive_is_low, round, scan_counts};
@@ -21,13 +21,17 @@ pub(crate) struct Under {
     reclaimed: u64,
     /// The list that is next.
     list: usize,
+    /// All that is left is gone through, whatever was reclaimed.
+    to_the_end: bool,
 }
 
 impl Under {
     fn begin(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Self {
         let round = round(v, cx, sc);
         let targets = scan_counts(v, sc, round);
-        Self { round, targets, left: targets, reclaimed: 0, list: 0 }
+        // What a task scans first of all is little.
+        let to_the_end = sc.root && sc.who == Who::Direct && sc.priority == DEF_PRIORITY;
+        Self { round, targets, left: targets, reclaimed: 0, list: 0, to_the_end }
     }
 }
 
@@ -36,8 +40,6 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
         Some(Place::Classic(under)) => under,
         _ => Under::begin(v, cx, sc),
     };
-    let all_of_it =
-        sc.root && sc.who == Who::Direct && sc.priority == super::super::scan::DEF_PRIORITY;
     while p.list > 0 || p.left[0] > 0 || p.left[2] > 0 || p.left[3] > 0 {
         while p.list < p.left.len() {
             let i = p.list;
@@ -53,22 +55,26 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
             }
         }
         p.list = 0;
-        if p.reclaimed < sc.target || all_of_it {
+        if p.reclaimed < sc.target || p.to_the_end {
             continue;
         }
         let (anon, file) = (p.left[0] + p.left[1], p.left[2] + p.left[3]);
         if anon == 0 || file == 0 {
             break;
         }
-        rescale(&mut p.left, &p.targets, anon, file);
+        p.to_the_end = cx.tun.classic_finish;
+        // A machine scaled down has the share of a large one to go through, not that of lists made longer.
+        let lift = if p.to_the_end { sc.lift.min(sc.priority) } else { 0 };
+        rescale(&mut p.left, &p.targets, anon, file, lift);
     }
     if inactive_is_low(v, cx, LruType::Anon) && sc.may_swap {
         shrink_active(v, cx, sc, LruType::Anon, SWAP_CLUSTER_MAX);
     }
 }
 
-/// The smaller type is dropped, the other continues to the same share of its target.
-fn rescale(left: &mut [u64; 4], targets: &[u64; 4], anon: u64, file: u64) {
+/// The smaller type is dropped, the other continues to the same share of its target, which is `2^lift` times too
+/// large.
+fn rescale(left: &mut [u64; 4], targets: &[u64; 4], anon: u64, file: u64, lift: u8) {
     let (drop, keep, done) = if file > anon {
         (0, 2, anon * 100 / (targets[0] + targets[1] + 1))
     } else {
@@ -78,7 +84,7 @@ fn rescale(left: &mut [u64; 4], targets: &[u64; 4], anon: u64, file: u64) {
     left[drop + 1] = 0;
     for i in [keep, keep + 1] {
         let scanned = targets[i] - left[i];
-        let goal = targets[i] * (100 - done) / 100;
+        let goal = (targets[i] >> lift) * (100 - done) / 100;
         left[i] = goal.saturating_sub(scanned);
     }
 }
@@ -232,7 +238,11 @@ mod tests {
         // Anonymous: 40 of 100 left, so 59 % was left of its target plus one; file: 300 of 400
         // left.
         let mut left = [40, 0, 300, 0];
-        rescale(&mut left, &[100, 0, 400, 0], 40, 300);
+        rescale(&mut left, &[100, 0, 400, 0], 40, 300, 0);
         assert_eq!(left, [0, 0, 400 * 61 / 100 - 100, 0]);
+        // Lists four times too long: no more than this was to be scanned of them at all.
+        let mut left = [40, 0, 300, 0];
+        rescale(&mut left, &[100, 0, 400, 0], 40, 300, 2);
+        assert_eq!(left, [0; 4]);
     }
 }
