@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use ebb_e2e::build::{ebb, program, static_program};
@@ -397,12 +398,21 @@ fn programs_that_cannot_be_run_are_refused_with_one_line() {
 
 // ---- who runs it, and where ------------------------------------------------------------------
 
-/// `verify` under Ebb, started through another command.
+/// `verify` under Ebb, started through another command; both lie where every user may go, as the checkout
+/// may not (`mktemp -d` makes folders for one's own).
 fn verify_through(before: &[&str]) -> Outcome {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))
+        .expect("for all to enter");
+    let copy = |from: &Path, name: &str| {
+        let to = folder.path().join(name);
+        fs::copy(from, &to).expect("a copy");
+        to.display().to_string()
+    };
     let mut words: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
-    words.push(ebb().display().to_string());
+    words.push(copy(ebb(), "ebb"));
     words.extend(["run", "--memory-max", "16M", "--"].map(str::to_owned));
-    words.push(program("verify").display().to_string());
+    words.push(copy(&program("verify"), "verify"));
     Launch::new(&words[0]).args(&words[1..]).args(["48", "1"]).run()
 }
 
