@@ -430,7 +430,8 @@ mod tests {
         m.charge(a, 10_000);
         m.charge(b, 10_000);
         m.protect(Memcgs::ROOT);
-        let scan = |id| m.protection(id, false).apply(10_000);
+        let scan =
+            |id| m.protection(id, false).apply(10_000, &crate::tunables::Tunables::default());
         assert_eq!((scan(a), scan(b)), (5_001, 10_000));
     }
 }

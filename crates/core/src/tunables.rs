@@ -377,6 +377,8 @@ tunables! {
     "gen.second_chance" second_chance: bool = true;
     /// Pages one direct reclaim asks for: at most 32, and for small memories this many parts of it.
     "reclaim.parts" reclaim_parts: u64 = 512;
+    /// Pages taken off a list at a time, 1 to 32; twice as many by the multi-gen LRU. Less only on a machine scaled down.
+    "reclaim.batch" reclaim_batch: u64 = 32;
     /// What the page-table walk does with the first accessed bit.
     "gen.promote" promote: Promote = Promote::Second;
     /// What eviction does with an accessed bit.

@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use super::scan::{DEF_PRIORITY, SWAP_CLUSTER_MAX};
+use super::scan::{self, DEF_PRIORITY};
 use super::{Ctx, Evicted, Lruvec, Pageout, Pagevec, Scan, Shadow, Who};
 use crate::folio::{Folios, LruType, MemcgId, Word};
 use crate::observe::lru_gen::{self, Action, CommandError};
@@ -249,9 +249,7 @@ impl Memory {
     fn fault(&mut self, page: u64, access: Access) -> Touch {
         self.counts.misses += 1;
         if self.store.free.is_empty() {
-            let parts = self.tun.reclaim_parts;
-            let part = u64::from(self.limit).checked_div(parts).unwrap_or(SWAP_CLUSTER_MAX);
-            self.reclaim(part.clamp(1, SWAP_CLUSTER_MAX));
+            self.reclaim(scan::task_target(self.limit.into(), &self.tun));
         }
         let pfn = Pfn(self.store.free.pop().expect("reclaim made room"));
         let place = self.space.tree().place(Vpn(page));

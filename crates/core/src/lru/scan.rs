@@ -3,6 +3,7 @@
 use super::Ctx;
 use super::r#gen::memcg_lru::Visits;
 use crate::folio::LruType;
+use crate::tunables::Tunables;
 use crate::types::Pfn;
 
 /// Pages one direct reclaim asks for, and the batch of the classic LRU.
@@ -11,6 +12,21 @@ pub const SWAP_CLUSTER_MAX: u64 = 32;
 pub const MIN_LRU_BATCH: u64 = 64;
 /// Folios one multi-gen pass looks at under one lock hold.
 pub const MAX_LRU_BATCH: u64 = 4096;
+/// Pages the classic LRU takes off a list at a time here, and a task asks for; the multi-gen LRU takes twice
+/// as many.
+#[must_use]
+pub fn batch(tun: &Tunables) -> u64 {
+    tun.reclaim_batch.clamp(1, SWAP_CLUSTER_MAX)
+}
+
+/// Pages a task asks for: at most a batch, and for small memories one of `reclaim.parts` parts of it (0:
+/// always a batch).
+#[must_use]
+pub fn task_target(pages: u64, tun: &Tunables) -> u64 {
+    let batch = batch(tun);
+    pages.checked_div(tun.reclaim_parts).unwrap_or(batch).clamp(1, batch)
+}
+
 /// The gentlest priority.
 pub const DEF_PRIORITY: u8 = 12;
 
@@ -115,12 +131,12 @@ pub struct Protection {
 impl Protection {
     /// How many of `size` pages are scanned once the protected share is taken out.
     #[must_use]
-    pub fn apply(&self, size: u64) -> u64 {
+    pub fn apply(&self, size: u64, tun: &Tunables) -> u64 {
         if self.pages == 0 || size == 0 {
             return size;
         }
         let share = u128::from(size) * u128::from(self.pages) / (u128::from(size) + 1);
-        size.saturating_sub(share as u64).max(SWAP_CLUSTER_MAX)
+        size.saturating_sub(share as u64).max(batch(tun))
     }
 }
 
@@ -316,7 +332,9 @@ pub trait Pageout {
 
 #[cfg(test)]
 mod tests {
+    use super::super::r#gen::tests::Rig;
     use super::*;
+    use crate::tunables::LruKind;
 
     #[test]
     fn a_shadow_gives_back_what_was_packed() {
@@ -325,6 +343,57 @@ mod tests {
         assert_eq!(s.token(), (1 << Shadow::TOKEN_BITS) - 1, "the token is truncated");
         assert!(s.0 < 1 << 63);
         assert_eq!(Shadow::TOKEN_BITS, 40);
+    }
+
+    /// Counts what is taken out between two batches.
+    #[derive(Default)]
+    struct Batches(Vec<u64>, u64);
+
+    impl Pageout for Batches {
+        fn evict(&mut self, cx: &Ctx, pfn: Pfn, _: LruType, shadow: Shadow) -> Evicted {
+            cx.spaces.unmap(cx.folios, pfn, shadow.0);
+            // The mapping's and reclaim's.
+            cx.folios.unpin(pfn);
+            cx.folios.unpin(pfn);
+            self.1 += 1;
+            Evicted::Freed
+        }
+
+        fn pause(&mut self) -> bool {
+            self.0.push(std::mem::take(&mut self.1));
+            false
+        }
+    }
+
+    #[test]
+    fn both_lrus_take_as_many_at_a_time_as_they_are_told() {
+        for (kind, preset) in [(LruKind::Classic, "classic"), (LruKind::Gen, "k72")] {
+            for batch in [32, 4] {
+                let mut tun = Tunables::preset(preset).unwrap();
+                (tun.classic_fold, tun.reclaim_batch) = (0, batch);
+                let mut rig = Rig::of_kind(1024, tun, kind);
+                while rig.fill(LruType::Anon).is_some() {}
+                let mut out = Batches::default();
+                for _ in 0..40 {
+                    let mut sc = Scan::new(Who::Direct, false, 1024, 60);
+                    sc.priority = 1;
+                    rig.v.shrink(&rig.cx(), &mut sc, &mut out);
+                    out.1 = 0;
+                }
+                let most = out.0.iter().max().copied().unwrap_or(0);
+                assert_eq!(most, if kind == LruKind::Gen { 2 * batch } else { batch }, "{preset}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_target_is_a_part_of_small_memories() {
+        let mut tun = Tunables { reclaim_parts: 512, ..Tunables::default() };
+        assert_eq!([1 << 20, 4096, 10].map(|pages| task_target(pages, &tun)), [32, 8, 1]);
+        tun.reclaim_batch = 4;
+        assert_eq!([1 << 20, 4096, 10].map(|pages| task_target(pages, &tun)), [4, 4, 1]);
+        tun.reclaim_parts = 0;
+        assert_eq!(task_target(10, &tun), 4);
     }
 
     #[test]
@@ -351,9 +420,12 @@ mod tests {
     #[test]
     fn protection_takes_its_share_but_leaves_a_batch() {
         let p = |pages| Protection { pages, ..Protection::default() };
-        assert_eq!(p(0).apply(1000), 1000);
-        assert_eq!(p(500).apply(1000), 501);
-        assert_eq!(p(1000).apply(1000), 32);
-        assert_eq!(p(1000).apply(0), 0);
+        let mut tun = Tunables::default();
+        assert_eq!(p(0).apply(1000, &tun), 1000);
+        assert_eq!(p(500).apply(1000, &tun), 501);
+        assert_eq!(p(1000).apply(1000, &tun), 32);
+        assert_eq!(p(1000).apply(0, &tun), 0);
+        tun.reclaim_batch = 4;
+        assert_eq!(p(1000).apply(1000, &tun), 4);
     }
 }

@@ -6,15 +6,8 @@
 
 use super::throttle::Reason;
 use crate::frame::{COSTLY_ORDER, Order};
-use crate::lru::scan::{DEF_PRIORITY, SWAP_CLUSTER_MAX};
+use crate::lru::scan::DEF_PRIORITY;
 use crate::lru::{Scan, Who};
-
-/// Pages a task asks for: at most 32, and for small memories one of `parts` parts of it (0: always
-/// 32).
-#[must_use]
-pub fn target(pages: u64, parts: u64) -> u64 {
-    pages.checked_div(parts).unwrap_or(SWAP_CLUSTER_MAX).clamp(1, SWAP_CLUSTER_MAX)
-}
 
 /// How hard a run tries.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -233,11 +226,5 @@ mod tests {
         assert_eq!(run(&mut costly, |_| ready).len(), 1);
         let mut cheap = Direct::new(32, Order::ZERO);
         assert_eq!(run(&mut cheap, |_| ready).len(), 26);
-    }
-
-    #[test]
-    fn the_target_is_a_part_of_small_memories() {
-        assert_eq!([target(1 << 20, 0), target(1 << 20, 512), target(4096, 512)], [32, 32, 8]);
-        assert_eq!(target(10, 512), 1);
     }
 }

@@ -131,12 +131,21 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
 }
 
 /// Each arm's scenario: the file, the case, the arm, the command line; the later wins. Arms that are the
-/// user's own come last: a preset set for all of them must not undo what they compare.
+/// user's own come last: a preset set for all of them must not undo what they compare. But a preset that is compared
+/// comes first: it must not undo what was set for all.
 fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, ScenarioError> {
     let side = |arm: &ArmSpec| {
         let (first, last) =
             if job.arms.is_some() { (&job.set, &arm.set) } else { (&arm.set, &job.set) };
-        let pairs: Vec<String> = case.iter().chain(first).chain(last).cloned().collect();
+        let is_preset = |pair: &&String| pair.starts_with("preset=");
+        let compared = job.arms.is_some() && last.iter().any(|pair| is_preset(&pair));
+        let (presets, rest): (Vec<_>, Vec<_>) = if compared {
+            let rest = first.iter().chain(last).filter(|pair| !is_preset(pair));
+            (last.iter().filter(is_preset).collect(), rest.collect())
+        } else {
+            (Vec::new(), first.iter().chain(last).collect())
+        };
+        let pairs: Vec<String> = case.iter().chain(presets).chain(rest).cloned().collect();
         let scenario = Scenario::with(&job.text, &pairs)?;
         Ok(Side { name: arm.name.clone(), pairs, scenario })
     };
@@ -293,5 +302,10 @@ mod tests {
         };
         assert_eq!(last(Some(vec![arm("dirty=k618"), arm("dirty=k72")])), "dirty=k72");
         assert_eq!(last(None), "preset=k612");
+        // Nor does a preset that is compared undo what is set for all.
+        let mut all = job(Some(vec![arm("preset=k618"), arm("preset=ebb")]));
+        all.set = vec!["preset=k612".into(), "swap.page_cluster=1".into()];
+        let pairs = plan(&all).unwrap()[0].sides[1].pairs.clone();
+        assert_eq!(pairs[pairs.len() - 2..], ["preset=ebb", "swap.page_cluster=1"]);
     }
 }

@@ -4,7 +4,7 @@
 //! counters and turned into time by [`costs`](super::costs). Work under the lru lock of a memcg makes
 //! the next who wants that lock wait.
 
-use ebb_core::lru::scan::MIN_LRU_BATCH;
+use ebb_core::lru::scan::{self, SWAP_CLUSTER_MAX};
 use ebb_core::tunables::LruKind;
 
 use super::costs::Costs;
@@ -108,12 +108,19 @@ impl Mem {
         took
     }
 
+    /// A pass beside the pages it handles. Where it handles fewer than on the machine that this one stands for, it
+    /// takes as much less: a page costs as much as there.
+    pub(super) fn pass_ns(&self) -> u64 {
+        self.costs.pass_ns * scan::batch(&self.tun) / SWAP_CLUSTER_MAX
+    }
+
     /// Holds a memcg's lru lock for `hold`. Returns waiting and holding.
     ///
     /// The kernel lets go of the lock after every batch, and who waits gets it next. So of a long hold only
     /// one batch is ahead of who comes; the rest is done in turn with those that come, or while nobody does.
     fn under_lock(&mut self, now: u64, memcg: usize, hold: u64) -> u64 {
-        let folios = (u64::from(self.tun.lock_hold) / self.haste.max(1)).max(MIN_LRU_BATCH);
+        let one = 2 * scan::batch(&self.tun);
+        let folios = (u64::from(self.tun.lock_hold) / self.haste.max(1)).max(one);
         let batch = folios * (self.costs.scan_ns + self.costs.move_ns);
         let wait = self.memcgs[memcg].lock.take(
             (self.clock_ns, now.saturating_sub(self.clock_ns)),

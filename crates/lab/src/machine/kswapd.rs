@@ -102,7 +102,7 @@ impl Machine {
                 self.mem.protect(None, false);
                 let under = Under::new(pass.scan(self.mem.tun.swappiness.0), false);
                 let cost = self.kswapd_pass(&mut protocol, pass, under);
-                self.kswapd_after(cost + self.mem.costs.pass_ns);
+                self.kswapd_after(cost + self.mem.pass_ns());
             }
             Step::Again => self.kswapd_after(LOOP_NS),
             Step::AwaitWrites => self.kswapd_after(self.mem.timer(WRITES_NS)),

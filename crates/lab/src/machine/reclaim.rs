@@ -14,14 +14,13 @@ use std::sync::Arc;
 
 use ebb_core::folio::{LruType, MemcgId, Word};
 use ebb_core::frame::Order;
-use ebb_core::lru::{Ctx, Protection, Scan};
+use ebb_core::lru::{Ctx, Protection, Scan, scan};
 use ebb_core::memcg::Memcgs;
 use ebb_core::observe::vmstat::Event;
 use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
 use ebb_core::reclaim::reserve::HELD_MS_MAX;
 use ebb_core::reclaim::{
     Achieved, Asked, DirectPassed, Flags, FramesNode, Hope, Node, Outlook, Policy, Reason, Verdict,
-    direct,
 };
 use ebb_core::tunables::{Dirty, OomRule};
 use ebb_core::types::Pfn;
@@ -230,7 +229,7 @@ impl Mem {
         self.stat.add(Event::AllocStall, 1);
         self.spent.direct_runs += 1;
         self.begin_reclaim(now);
-        Run::new(from, direct::target(size, self.tun.reclaim_parts))
+        Run::new(from, scan::task_target(size, &self.tun))
     }
 
     /// One batch of a run, or the rest of a pass if it is not `timed`. Returns what it cost, and whether
@@ -243,7 +242,7 @@ impl Mem {
                 None => {
                     let Some(pass) = run.direct.next() else { break };
                     let root = run.from.is_none();
-                    cost += if root { self.costs.pass_ns } else { 0 };
+                    cost += if root { self.pass_ns() } else { 0 };
                     let spared = self.protect(run.from, pass.forced);
                     Under::new(pass.scan(root, Order::ZERO, self.tun.swappiness.0), spared)
                 }

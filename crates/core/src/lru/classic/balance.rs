@@ -86,13 +86,13 @@ enum Mode {
 }
 
 /// Pages to scan: inactive anonymous, active anonymous, inactive file, active file.
-pub(super) fn scan_counts(v: &Lruvec, sc: &Scan, round: Round) -> [u64; 4] {
+pub(super) fn scan_counts(v: &Lruvec, cx: &Ctx, sc: &Scan, round: Round) -> [u64; 4] {
     let mode = mode(sc, round);
     let [ap, fp] = shares(u64::from(sc.swappiness), round.cost[0], round.cost[1]);
     std::array::from_fn(|i| {
         let ty = if i < 2 { LruType::Anon } else { LruType::File };
         let size = v.size(ty, i % 2 == 1);
-        let mut n = sc.share_of(sc.protection.apply(size).min(size));
+        let mut n = sc.share_of(sc.protection.apply(size, cx.tun).min(size));
         if n == 0 && !v.online() {
             n = size.min(super::super::scan::SWAP_CLUSTER_MAX);
         }

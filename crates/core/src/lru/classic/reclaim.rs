@@ -1,7 +1,7 @@
 //! Shrinking the classic lists.
 
 use super::super::list::List;
-use super::super::scan::{DEF_PRIORITY, Place, SWAP_CLUSTER_MAX};
+use super::super::scan::{DEF_PRIORITY, Place, batch};
 use super::super::shrink::{Around, Isolated, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who};
 use super::balance::{Round, inactive_is_low, round, scan_counts};
@@ -28,7 +28,7 @@ pub(crate) struct Under {
 impl Under {
     fn begin(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Self {
         let round = round(v, cx, sc);
-        let targets = scan_counts(v, sc, round);
+        let targets = scan_counts(v, cx, sc, round);
         // What a task scans first of all is little.
         let to_the_end = sc.root && sc.who == Who::Direct && sc.priority == DEF_PRIORITY;
         Self { round, targets, left: targets, reclaimed: 0, list: 0, to_the_end }
@@ -43,7 +43,7 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
     while p.list > 0 || p.left[0] > 0 || p.left[2] > 0 || p.left[3] > 0 {
         while p.list < p.left.len() {
             let i = p.list;
-            let n = p.left[i].min(SWAP_CLUSTER_MAX);
+            let n = p.left[i].min(batch(cx.tun));
             p.list += 1;
             if n > 0 {
                 p.left[i] -= n;
@@ -68,7 +68,7 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
         rescale(&mut p.left, &p.targets, anon, file, lift);
     }
     if inactive_is_low(v, cx, LruType::Anon) && sc.may_swap {
-        shrink_active(v, cx, sc, LruType::Anon, SWAP_CLUSTER_MAX);
+        shrink_active(v, cx, sc, LruType::Anon, batch(cx.tun));
     }
 }
 

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::list::List;
-use super::super::scan::{DEF_PRIORITY, MAX_LRU_BATCH, MIN_LRU_BATCH, Place};
+use super::super::scan::{self, DEF_PRIORITY, MAX_LRU_BATCH, Place};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
 use super::aging::try_inc_max_seq;
@@ -59,13 +59,13 @@ fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u
     let seq = v.r#gen.max_seq();
     if probation::due(v, cx, sc, swappiness) {
         let size = v.r#gen.evictable_pages(swappiness);
-        return Some(sc.share_of(sc.protection.apply(size)));
+        return Some(sc.share_of(sc.protection.apply(size, cx.tun)));
     }
     let (needed, size) = aging_needed(v, swappiness);
     if size > 0 && !v.online() {
         return Some(size);
     }
-    let size = sc.protection.apply(size);
+    let size = sc.protection.apply(size, cx.tun);
     if !needed || sc.priority == DEF_PRIORITY {
         return Some(sc.share_of(size));
     }
@@ -121,7 +121,7 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
     let all = v.r#gen.evictable_pages(swappiness);
     let (mut left, mut rotate) = match sc.place.take() {
         Some(Place::K72(left, rotate)) => (left, rotate),
-        _ if v.online() => (sc.share_of(sc.protection.apply(all)), false),
+        _ if v.online() => (sc.share_of(sc.protection.apply(all, cx.tun)), false),
         _ => (all, false),
     };
     while left > 0 {
@@ -130,7 +130,7 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
             let seq = v.r#gen.max_seq();
             rotate |= try_inc_max_seq(v, cx, sc, seq, swappiness, false);
         }
-        let done = evict(v, cx, sc, out, left.min(MIN_LRU_BATCH), swappiness);
+        let done = evict(v, cx, sc, out, left.min(2 * scan::batch(cx.tun)), swappiness);
         if done == 0 || abort(cx, sc, out) || (sc.root && aged) {
             break;
         }
@@ -355,6 +355,7 @@ fn scan(
     n: u64,
     batch: &mut Isolated,
 ) -> u64 {
+    let most = 2 * scan::batch(cx.tun);
     let mut left = n.min(MAX_LRU_BATCH).min(u64::from(cx.tun.lock_hold.max(1)));
     let mut t = Tally::default();
     for i in (1..=ZONES).rev() {
@@ -389,7 +390,7 @@ fn scan(
                 skipped_zone += w.pages();
             }
             left -= 1;
-            if left == 0 || t.isolated.max(skipped_zone) >= MIN_LRU_BATCH || batch.is_full() {
+            if left == 0 || t.isolated.max(skipped_zone) >= most || batch.is_full() {
                 break;
             }
         }
@@ -398,7 +399,7 @@ fn scan(
             lists.r#gen[slot][ty.index()][zone].prepend(cx.folios, skipped);
             t.skipped += skipped_zone;
         }
-        if left == 0 || t.isolated >= MIN_LRU_BATCH || batch.is_full() {
+        if left == 0 || t.isolated >= most || batch.is_full() {
             break;
         }
     }

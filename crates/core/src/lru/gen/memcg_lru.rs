@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::classic::Seen;
-use super::super::scan::{DEF_PRIORITY, MIN_LRU_BATCH};
+use super::super::scan::{self, DEF_PRIORITY};
 use super::super::{Ctx, Lruvec, Pageout, Protection, Scan, Who};
 use crate::folio::{LruType, MemcgId};
 use crate::tunables::LruKind;
@@ -192,7 +192,7 @@ impl MemcgLru {
     pub fn shrink(&self, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) {
         sc.root = true;
         let mut visits = sc.visits.take().unwrap_or_else(|| {
-            self.set_initial_priority(sc);
+            self.set_initial_priority(cx, sc);
             sc.seen = self.seen(cx);
             let before = if sc.who == Who::Kswapd { std::mem::take(&mut sc.reclaimed) } else { 0 };
             Visits { before, ..Visits::default() }
@@ -268,11 +268,11 @@ impl MemcgLru {
         Some(if seg == Seg::Tail { Op::Young } else { Op::Tail })
     }
 
-    fn set_initial_priority(&self, sc: &mut Scan) {
+    fn set_initial_priority(&self, cx: &Ctx, sc: &mut Scan) {
         let s = self.lock();
         // Classic lists have no such rule.
         let generations = s.members.iter().any(|m| m.lruvec.kind() == LruKind::Gen);
-        if generations && sc.priority == DEF_PRIORITY && sc.target >= MIN_LRU_BATCH {
+        if generations && sc.priority == DEF_PRIORITY && sc.target >= 2 * scan::batch(cx.tun) {
             let inactive = |ty: LruType| s.members.iter().map(|m| m.lruvec.size(ty, false)).sum();
             let file: u64 = inactive(LruType::File);
             let anon: u64 = if sc.swappiness_now() > 0 { inactive(LruType::Anon) } else { 0 };
