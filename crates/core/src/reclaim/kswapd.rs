@@ -106,6 +106,7 @@ pub struct Kswapd {
     last_asked: Option<(Order, usize)>,
     asked_before: Option<usize>,
     stalled: bool,
+    ended: bool,
     stats: KswapdStats,
 }
 
@@ -127,6 +128,7 @@ impl Kswapd {
             last_asked: None,
             asked_before: None,
             stalled: false,
+            ended: false,
             stats: KswapdStats::default(),
         }
     }
@@ -147,6 +149,12 @@ impl Kswapd {
     #[must_use]
     pub fn deep(&self) -> bool {
         self.at == At::Deep
+    }
+
+    /// Whether a run has ended since this was last asked. The lists are told of that
+    /// ([`Lruvec::end_reclaim`](crate::lru::Lruvec::end_reclaim)), and not of the end of each of its passes.
+    pub fn ended(&mut self) -> bool {
+        std::mem::take(&mut self.ended)
     }
 
     /// The highest zone it works, or judged its sleep, for.
@@ -293,6 +301,7 @@ impl Kswapd {
         let passes = run.passes();
         self.reclaim_order = run.end(desk, node);
         self.run = None;
+        self.ended = true;
         self.at = At::Top { keep: self.reclaim_order < self.alloc_order };
         // A run that found nothing to do must not keep the driver from its clock.
         self.stats.idle_turns += u64::from(passes == 0);

@@ -512,6 +512,23 @@ fn sixteen_runs_for_nothing_make_a_node_hopeless_until_somebody_frees() {
 }
 
 #[test]
+fn a_run_ends_once_and_not_with_each_of_its_passes() {
+    let node = Numbers::new(0, 900);
+    let (desk, stat) = (Desk::new(), VmStat::default());
+    let mut kswapd = Kswapd::new(PREVIOUS, 2);
+    desk.ask(&node, PREVIOUS, Order::ZERO, NORMAL);
+    for _ in 0..3 {
+        assert!(matches!(kswapd.step(&desk, &node, &stat), Step::Pass(_)));
+        assert!(!kswapd.ended());
+        kswapd.passed(&desk, &Passed { scanned: 64, ..Passed::default() });
+        assert!(!kswapd.ended());
+    }
+    node.free[NORMAL].set(5000);
+    kswapd.step(&desk, &node, &stat);
+    assert_eq!((kswapd.ended(), kswapd.ended()), (true, false));
+}
+
+#[test]
 fn an_order_is_dropped_when_there_is_enough_to_compact() {
     let node = Numbers::new(0, 900);
     let (desk, stat) = (Desk::new(), VmStat::default());

@@ -83,6 +83,9 @@ impl Machine {
         }
         let node = FramesNode { frames: &self.mem.out.frames, node: 0 };
         let step = protocol.step(&self.mem.out.desk, &node, &self.mem.stat);
+        if protocol.ended() {
+            self.mem.end_kswapd_run();
+        }
         match step {
             Step::Nap | Step::Sleep => {
                 if let Some(since) = self.kswapd.awake_since.take() {
@@ -124,7 +127,6 @@ impl Machine {
             self.kswapd.pass = Some((pass, under));
             return cost;
         }
-        mem.end_reclaim();
         let passed = Passed {
             scanned: under.sc.scanned,
             reclaimed: under.freed,
@@ -154,5 +156,21 @@ impl KswapdStats {
             counts: self.counts.since(&before.counts),
             awake_ns: self.awake_ns - before.awake_ns,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::machine;
+
+    #[test]
+    fn as_many_runs_as_this_machine_is_smaller_are_one() {
+        let mut mem = machine().mem;
+        mem.haste = 3;
+        let seen = [(); 7].map(|()| {
+            mem.end_kswapd_run();
+            mem.runs
+        });
+        assert_eq!(seen, [1, 2, 0, 1, 2, 0, 1]);
     }
 }

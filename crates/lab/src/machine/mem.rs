@@ -160,6 +160,8 @@ pub struct Mem {
     /// How many times shorter the kernel's timers are than on the machine that this one stands for: a
     /// memory so much smaller is gone through in so much less time.
     pub haste: u64,
+    /// Runs of kswapd since the classic LRU was last told of the end of one.
+    pub(super) runs: u64,
     /// kswapd was asked for.
     pub kswapd_wanted: std::cell::Cell<Option<usize>>,
     /// kswapd sleeps, and somebody who waits for it has woken it.
@@ -269,6 +271,7 @@ impl Mem {
             clock_ns: 0,
             read_ahead: WINDOW_FILE,
             lift: 0,
+            runs: 0,
             haste: 1,
             kswapd_wanted: std::cell::Cell::new(None),
             kswapd_woken: false,

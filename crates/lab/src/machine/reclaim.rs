@@ -447,10 +447,22 @@ impl Mem {
         files <= high && files + self.free_pages() <= high
     }
 
-    /// Ends a reclaim run.
+    /// Ends a run of reclaim in a task: the classic LRU begins anew to look whether any page comes back among
+    /// the young.
     pub(super) fn end_reclaim(&self) {
         for m in &self.memcgs {
             m.lruvec.end_reclaim();
+        }
+    }
+
+    /// Ends a run of kswapd. A task frees 32 pages in a run on any machine, kswapd a share of memory: on the
+    /// machine that this one stands for so many times as many pages come back in one, and so this many runs here
+    /// are one there.
+    pub(super) fn end_kswapd_run(&mut self) {
+        self.runs += 1;
+        if self.runs >= self.haste {
+            self.runs = 0;
+            self.end_reclaim();
         }
     }
 
