@@ -12,6 +12,8 @@
 //! A synchronous device (compressed memory, persistent memory) works on the processor of who asks:
 //! nothing waits, the time is that thread's own.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use serde::Deserialize;
 
 /// Bytes in a page.
@@ -57,40 +59,48 @@ pub struct DeviceSpec {
     pub pages: Option<u64>,
     /// Pages of data in one page of memory, for compressed memory.
     pub ratio: Option<f64>,
+    /// Pages that a flash drive programs for each that is written: a full one moves others to make room.
+    pub amplification: Option<f64>,
+    /// For swap on flash: its dies are those of the disk.
+    #[serde(default)]
+    pub on_disk: bool,
 }
 
 /// The dies of a flash drive.
 ///
 /// The figures are those of a Samsung PM983 of 1.92 TB, by its data sheet (Rev. 1.0, 2018): 540,000 random
 /// reads a second, 85 us each when alone; 2.0 GB/s of writes in order, 50 us each. 32 dies of 512 Gbit are
-/// its 1.92 TB and its reserve; so a die reads for 47 us (with 256 requests in flight not all dies have one
+/// its 1.92 TB and its reserve; so a die reads for 55 us (with 256 requests in flight not all dies have one
 /// all the time), and programs 62 MB/s: 10 pages in 660 us. Both are about what operations of its generation
 /// take.
 ///
-/// The drive is one that was empty before: that it has to move old pages to make room for new ones, which
-/// brings random writes over all of it down to 50,000 a second, is left out, and so is suspending a program
-/// operation for a read.
+/// A drive that was empty before has no old pages to move to make room for new ones. One that is written all
+/// over does 50,000 random writes a second by the same data sheet, a tenth of what its dies take
+/// (`amplification`). Suspending a program operation for a read is left out.
 #[derive(Clone, Debug)]
 struct Flash {
     /// When each die is free.
     dies: [u64; 32],
     /// Where the next program operation goes.
     next: usize,
-    /// Pages in the drive's memory that do not fill an operation yet.
+    /// Pages in the drive's memory that do not fill an operation yet, in thousandths.
     gathered: u64,
+    /// Thousandths of a page programmed for each that is written.
+    amplification: u64,
 }
 
 impl Flash {
     /// Reading a page of flash, which holds four of memory.
-    const READ_NS: u64 = 47_000;
+    const READ_NS: u64 = 55_000;
     const READ_PAGES: u64 = 4;
     const PROGRAM_NS: u64 = 660_000;
     const PROGRAM_PAGES: u64 = 10;
     /// What its memory holds at the rate of its dies: 16 MB.
     const BEHIND_NS: u64 = 8_000_000;
 
-    const fn new() -> Self {
-        Self { dies: [0; 32], next: 0, gathered: 0 }
+    fn new(amplification: f64) -> Self {
+        let amplification = (amplification.max(1.0) * 1000.0) as u64;
+        Self { dies: [0; 32], next: 0, gathered: 0, amplification }
     }
 
     /// Reads, from `start`. Returns when all dies are done.
@@ -106,10 +116,10 @@ impl Flash {
 
     /// Programs what has come in by `now`. Returns when there is room for more.
     fn write(&mut self, now: u64, pages: u64) -> u64 {
-        self.gathered += pages;
+        self.gathered += pages * self.amplification;
         let mut room = now;
-        while self.gathered >= Self::PROGRAM_PAGES {
-            self.gathered -= Self::PROGRAM_PAGES;
+        while self.gathered >= Self::PROGRAM_PAGES * 1000 {
+            self.gathered -= Self::PROGRAM_PAGES * 1000;
             let die = &mut self.dies[self.next];
             self.next = (self.next + 1) % 32;
             *die = now.max(*die) + Self::PROGRAM_NS;
@@ -133,6 +143,8 @@ impl DeviceSpec {
             depth: None,
             pages: None,
             ratio: None,
+            amplification: None,
+            on_disk: false,
         }
     }
 }
@@ -153,7 +165,7 @@ pub struct Device {
     places: [Vec<u64>; 2],
     bus_free_ns: [u64; 2],
     duplex: bool,
-    flash: Option<Box<Flash>>,
+    flash: Option<Arc<Mutex<Flash>>>,
     last_end: u64,
     /// Pages read and written.
     pub moved: [u64; 2],
@@ -195,11 +207,19 @@ impl Device {
             places: std::array::from_fn(|_| vec![0; spec.depth.unwrap_or(depth).max(1)]),
             bus_free_ns: [0; 2],
             duplex: matches!(spec.kind, Preset::Nvme | Preset::Flash),
-            flash: (spec.kind == Preset::Flash).then(|| Box::new(Flash::new())),
+            flash: (spec.kind == Preset::Flash)
+                .then(|| Arc::new(Mutex::new(Flash::new(spec.amplification.unwrap_or(1.0))))),
             last_end: u64::MAX,
             moved: [0; 2],
             requests: [0; 2],
             busy_ns: 0,
+        }
+    }
+
+    /// Lies on the same drive as `other`, if both are flash: what the one writes the other's reads wait for.
+    pub fn lie_on(&mut self, other: &Self) {
+        if self.flash.is_some() && other.flash.is_some() {
+            self.flash.clone_from(&other.flash);
         }
     }
 
@@ -238,15 +258,26 @@ impl Device {
         }
         let start = places[first].max(now);
         // A drive made faster by hand is so in its dies, too.
-        let ready = match &mut self.flash {
+        let flash = self.flash.as_ref();
+        let mut flash = flash.map(|f| f.lock().unwrap_or_else(PoisonError::into_inner));
+        let ready = match &mut flash {
             Some(flash) if latency > Flash::READ_NS && !write => {
                 flash.read(start, place, pages) + latency - Flash::READ_NS
             }
             Some(flash) if latency > 0 && write => flash.write(start, pages).max(start + latency),
             _ => start + latency,
         };
-        let done = ready.max(*bus_free_ns) + bus;
-        *bus_free_ns = if self.page_ns[way] == 0.0 { 0 } else { done };
+        let done = if flash.is_some() {
+            // What a die holds up does not hold up what others have ready.
+            *bus_free_ns = start.max(*bus_free_ns) + bus;
+            (ready + bus).max(*bus_free_ns)
+        } else {
+            ready.max(*bus_free_ns) + bus
+        };
+        drop(flash);
+        if self.flash.is_none() {
+            *bus_free_ns = if self.page_ns[way] == 0.0 { 0 } else { done };
+        }
         places[first] = done;
         self.busy_ns += done - start;
         done
@@ -339,8 +370,36 @@ mod tests {
         let written = d.submit(0, true, 0, 10);
         assert!(written < 100_000, "{written}: its memory takes it");
         // The first die is busy, the second is not.
-        assert_eq!(d.submit(0, false, 0, 1), 660_000 + 38_000 + 47_000 + 1280);
+        assert_eq!(d.submit(0, false, 0, 1), 660_000 + 85_000 + 1280);
         assert_eq!(flash().submit(0, false, 4, 1), 85_000 + 1280);
+    }
+
+    #[test]
+    fn a_read_of_a_busy_die_does_not_hold_up_those_of_others() {
+        let mut d = flash();
+        d.submit(0, true, 0, 10);
+        assert!(d.submit(0, false, 0, 1) > 660_000);
+        assert!(d.submit(0, false, 4, 1) < 90_000);
+    }
+
+    #[test]
+    fn a_full_flash_drive_moves_pages_to_write_one() {
+        let mut spec = DeviceSpec::preset(Preset::Flash);
+        spec.amplification = Some(5.0);
+        let mut d = Device::new(&spec);
+        // Two pages come to ten that are programmed.
+        d.submit(0, true, 0, 2);
+        assert_eq!(d.submit(0, false, 0, 1), 660_000 + 85_000 + 1280);
+    }
+
+    #[test]
+    fn what_is_swapped_out_holds_up_reads_of_the_same_drive() {
+        let (mut disk, mut swap, mut other) = (flash(), flash(), flash());
+        swap.lie_on(&disk);
+        other.submit(0, true, 0, 10);
+        assert_eq!(disk.submit(0, false, 128, 1), 85_000 + 1280);
+        swap.submit(0, true, 0, 10);
+        assert!(disk.submit(0, false, 128, 1) > 660_000);
     }
 
     #[test]

@@ -66,13 +66,18 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         scale(&mut frames, &s.machine, gb);
     }
     let frames = frames.build().map_err(|e| format!("machine: {e}"))?;
-    let swap = s.machine.swap.as_ref().map(Device::new);
     let disk = s.machine.disk.clone().unwrap_or_else(|| DeviceSpec::preset(Preset::Nvme));
+    let disk = Device::new(&disk);
+    let mut swap = s.machine.swap.as_ref().map(Device::new);
+    if let Some(swap) = swap.as_mut().filter(|_| s.machine.swap.as_ref().is_some_and(|s| s.on_disk))
+    {
+        swap.lie_on(&disk);
+    }
     let mut out = Outflow::new(frames, end, swap, &s.costs);
     if let Some(left) = s.machine.dma_free.filter(|_| dma > 0) {
         out.pin_lowest(left);
     }
-    let mut mem = Mem::new(out, Device::new(&disk), tun, s.costs.clone(), seed);
+    let mut mem = Mem::new(out, disk, tun, s.costs.clone(), seed);
     mem.read_ahead = s.machine.read_ahead;
     if s.machine.gb.is_some() {
         mem.lift = FRAMES_LOG_MIN.saturating_sub(s.machine.frames.ilog2()) as u8;
