@@ -3,6 +3,10 @@
 //! It lives in the generator, not in the machine: how fast memory is decides no more than whose turn is
 //! next where several threads share one.
 
+use std::collections::VecDeque;
+
+use crate::trace::synth::Random;
+
 /// A page that is in no slot.
 const NONE: u32 = u32::MAX;
 
@@ -15,6 +19,14 @@ pub struct Pool {
     slots: Vec<(u32, bool, bool)>,
     hand: usize,
     filled: usize,
+    /// If pages are let go by samples: of how many, their draws, and when each slot was last used.
+    sample: Option<(u32, Random)>,
+    used: Vec<u64>,
+    now: u64,
+    /// Changed slots at most; 0: as many as there are.
+    changed_max: usize,
+    /// Slots in the order in which they were changed, while they are.
+    changed: VecDeque<u32>,
 }
 
 /// What a look-up did.
@@ -26,6 +38,8 @@ pub struct Found {
     pub miss: bool,
     /// A changed page had to be written to make room.
     pub wrote: Option<u32>,
+    /// A changed page that is written, and stays, because too many were changed.
+    pub cleaned: Option<u32>,
 }
 
 impl Pool {
@@ -37,37 +51,97 @@ impl Pool {
             slots: vec![(NONE, false, false); slots.max(1) as usize],
             hand: 0,
             filled: 0,
+            sample: None,
+            used: Vec::new(),
+            now: 0,
+            changed_max: 0,
+            changed: VecDeque::new(),
         }
+    }
+
+    /// Lets go the page that was not used for longest of `of` taken at random.
+    #[must_use]
+    pub fn with_samples(mut self, of: u32, seed: u64) -> Self {
+        self.sample = Some((of.max(1), Random(seed)));
+        self.used = vec![0; self.slots.len()];
+        self
+    }
+
+    /// The slot to be emptied.
+    fn victim(&mut self) -> usize {
+        if let Some((of, random)) = &mut self.sample {
+            let n = self.slots.len() as u32;
+            let drawn = (0..*of).map(|_| random.below(n) as usize);
+            return drawn.min_by_key(|&slot| self.used[slot]).unwrap_or(0);
+        }
+        while self.slots[self.hand].1 {
+            self.slots[self.hand].1 = false;
+            self.hand = (self.hand + 1) % self.slots.len();
+        }
+        let slot = self.hand;
+        self.hand = (self.hand + 1) % self.slots.len();
+        slot
+    }
+
+    fn note_use(&mut self, slot: usize) {
+        self.now += 1;
+        if self.sample.is_some() {
+            self.used[slot] = self.now;
+        }
+    }
+
+    /// No more than so many of its pages are changed ones; of more, the one changed first is written.
+    #[must_use]
+    pub fn with_changed_max(mut self, slots: u64) -> Self {
+        self.changed_max = slots as usize;
+        self
+    }
+
+    /// The page in a slot is changed. Returns one that has to be written for it.
+    fn note_change(&mut self, slot: usize) -> Option<u32> {
+        if self.changed_max == 0 {
+            return None;
+        }
+        self.changed.push_back(slot as u32);
+        if self.changed.len() <= self.changed_max {
+            return None;
+        }
+        let first = self.changed.pop_front()? as usize;
+        self.slots[first].2 = false;
+        Some(self.slots[first].0)
     }
 
     /// Finds a page, or makes room for it.
     pub fn get(&mut self, page: u32, change: bool) -> Found {
         let slot = self.slot_of[page as usize];
         if slot != NONE {
+            self.note_use(slot as usize);
             let s = &mut self.slots[slot as usize];
             s.1 = true;
+            let first = change && !s.2;
             s.2 |= change;
-            return Found { slot, miss: false, wrote: None };
+            let cleaned = if first { self.note_change(slot as usize) } else { None };
+            return Found { slot, miss: false, wrote: None, cleaned };
         }
         let mut wrote = None;
         let slot = if self.filled < self.slots.len() {
             self.filled += 1;
             self.filled - 1
         } else {
-            while self.slots[self.hand].1 {
-                self.slots[self.hand].1 = false;
-                self.hand = (self.hand + 1) % self.slots.len();
-            }
-            let (old, _, changed) = self.slots[self.hand];
+            let slot = self.victim();
+            let (old, _, changed) = self.slots[slot];
             self.slot_of[old as usize] = NONE;
             wrote = changed.then_some(old);
-            let slot = self.hand;
-            self.hand = (self.hand + 1) % self.slots.len();
+            if changed && self.changed_max > 0 {
+                self.changed.retain(|&s| s as usize != slot);
+            }
             slot
         };
+        self.note_use(slot);
         self.slots[slot] = (page, false, change);
         self.slot_of[page as usize] = slot as u32;
-        Found { slot: slot as u32, miss: true, wrote }
+        let cleaned = if change { self.note_change(slot) } else { None };
+        Found { slot: slot as u32, miss: true, wrote, cleaned }
     }
 }
 
@@ -80,9 +154,42 @@ mod tests {
         let mut p = Pool::new(10, 2);
         assert!(p.get(0, true).miss && p.get(1, false).miss);
         assert!(!p.get(0, false).miss, "used");
-        assert_eq!(p.get(2, false), Found { slot: 1, miss: true, wrote: None });
+        assert_eq!(p.get(2, false), Found { slot: 1, miss: true, wrote: None, cleaned: None });
         // The hand took the second chance of page 0 on its way.
-        assert_eq!(p.get(3, false), Found { slot: 0, miss: true, wrote: Some(0) });
+        assert_eq!(p.get(3, false), Found { slot: 0, miss: true, wrote: Some(0), cleaned: None });
         assert!(p.get(0, false).miss);
+    }
+
+    #[test]
+    fn of_too_many_changed_pages_the_first_is_written_and_stays() {
+        let mut p = Pool::new(10, 4).with_changed_max(2);
+        let cleaned = |f: Found| f.cleaned;
+        assert_eq!([0, 1, 0].map(|page| cleaned(p.get(page, true))), [None; 3]);
+        assert_eq!(cleaned(p.get(2, true)), Some(0));
+        let found = p.get(0, false);
+        assert!(!found.miss && found.wrote.is_none());
+        // Changed again it is written again.
+        assert_eq!(cleaned(p.get(0, true)), Some(1));
+        assert_eq!((p.get(3, false).wrote, p.changed.len()), (None, 2));
+        // What was written is let go without.
+        assert_eq!(p.get(4, false).wrote, None);
+        assert_eq!(p.get(5, false).wrote, Some(2));
+        assert_eq!(p.changed.len(), 1);
+    }
+
+    #[test]
+    fn of_a_sample_the_page_that_was_not_used_for_longest_goes() {
+        // Taken often enough a sample has all slots in it.
+        let mut p = Pool::new(10, 4).with_samples(64, 1);
+        (0..4).for_each(|page| assert!(p.get(page, false).miss));
+        assert!(!p.get(0, false).miss);
+        p.get(4, false);
+        assert!(p.get(1, false).miss && !p.get(0, false).miss && !p.get(4, false).miss);
+        // A sample of one is any page.
+        let mut p = Pool::new(1000, 100).with_samples(1, 1);
+        (0..100).for_each(|page| assert!(p.get(page, false).miss));
+        (100..200).for_each(|page| assert!(p.get(page, false).miss));
+        let kept = (0..100).filter(|&page| p.slot_of[page] != NONE).count();
+        assert!((20..55).contains(&kept), "{kept}");
     }
 }

@@ -40,6 +40,17 @@ pub struct Ycsb {
     /// The engine's cache, as a share of memory; 0: none, the file is mapped.
     #[serde(default)]
     pub cache: f64,
+    /// What that cache holds of the database, as a share of memory: less than it takes, for allocators and
+    /// the engine's own records need their part. 0: as much as it takes.
+    #[serde(default)]
+    pub content: f64,
+    /// Share of the content that may be changed: of more, the engine writes what was changed first. 0: all.
+    #[serde(default)]
+    pub dirty: f64,
+    /// The engine lets go the block that was not used for longest of so many taken at random; 0: those that
+    /// were not used since it last went round.
+    #[serde(default)]
+    pub sample: u32,
     /// Other memory of the engine, used all the time: heap, index.
     #[serde(default)]
     pub heap: f64,
@@ -98,9 +109,19 @@ impl Ycsb {
         let share = |ratio: f64| place.pages(ratio) / threads / block * block;
         let (data, cache) = (share(self.data).max(8 * block), share(self.cache));
         let cache = if self.cache > 0.0 { cache.max(block) } else { 0 };
+        let content =
+            if self.content > 0.0 { share(self.content).clamp(block, cache) } else { cache };
         let heap = place.pages(self.heap).max(1);
-        let (all, slots) = (data * threads, cache * threads);
-        let pool = (cache > 0).then(|| Arc::new(Mutex::new(Pool::new(all / block, slots / block))));
+        let (all, slots) = (data * threads, content * threads / block);
+        let changed_max = (slots as f64 * self.dirty).ceil() as u64;
+        let pool = (cache > 0).then(|| {
+            let pool = Pool::new(all / block, slots).with_changed_max(changed_max);
+            let pool = match self.sample {
+                0 => pool,
+                of => pool.with_samples(of, place.seed_of(1, 0)),
+            };
+            Arc::new(Mutex::new(pool))
+        });
         let records = all * 4096 / u64::from(self.record_bytes);
         let anon = |pages| Region {
             pages,
@@ -127,6 +148,7 @@ impl Ycsb {
                 log: (data * threads + log * thread / threads, log / threads),
                 logged: 0,
                 pool: pool.clone(),
+                memory: (cache * threads, slots.max(1)),
                 part: (data * thread, data * (thread + 1)),
                 block,
                 keys: self.keys(records),
@@ -162,6 +184,8 @@ struct Client {
     /// Where this thread's part of the log begins, and its length.
     log: (u64, u64),
     logged: u64,
+    /// Pages of the engine's cache, and the blocks that it holds.
+    memory: (u64, u64),
     /// The engine's cache, shared by all threads.
     pool: Option<Arc<Mutex<Pool>>>,
     keys: Keys,
@@ -191,13 +215,16 @@ impl Client {
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .get((page / block) as u32, update);
-                if let Some(old) = found.wrote
-                    && self.spec.write_back
-                {
-                    let old = u64::from(old) * block;
-                    steps.extend((old..old + block).map(|p| file(p, Access::FdWrite)));
+                if self.spec.write_back {
+                    for old in found.wrote.into_iter().chain(found.cleaned) {
+                        let old = u64::from(old) * block;
+                        steps.extend((old..old + block).map(|p| file(p, Access::FdWrite)));
+                    }
                 }
-                let at = self.heap + u64::from(found.slot) * block;
+                let (pages, slots) = self.memory;
+                let start = |slot: u64| self.heap + slot * pages / slots;
+                let slot = u64::from(found.slot);
+                let at = start(slot)..start(slot + 1);
                 if found.miss {
                     // The block is read and unpacked whole.
                     if self.spec.miss_ns > 0 {
@@ -209,10 +236,10 @@ impl Client {
                         steps.push(Step::Ahead { page, space: files, pages });
                     }
                     steps.extend((first..first + block).map(|p| file(p, Access::FdRead)));
-                    steps.extend((at..at + block).map(|p| own(p, Access::Write)));
+                    steps.extend(at.map(|p| own(p, Access::Write)));
                 } else {
                     let access = if update { Access::Write } else { Access::Read };
-                    steps.push(own(at + page % block, access));
+                    steps.push(own(at.start + page % block * (at.end - at.start) / block, access));
                 }
             }
             None if !update => {
