@@ -57,7 +57,7 @@ pub fn report(results: &[Results]) -> String {
                 let change = Estimate::of_change(base, arm.of(&case.metric));
                 let word = match significant(&change) {
                     false => "no significant difference",
-                    true if (change.mean > 0.0) == r.scenario.measure.higher_is_better => "better",
+                    true if (change.mean > 0.0) == case.higher_is_better => "better",
                     true => "worse",
                 };
                 let here = format!("{:+.2} ± {:.2} %", change.mean, change.ci95);

@@ -59,6 +59,8 @@ pub struct Case {
     pub name: String,
     /// The metric that decides.
     pub metric: String,
+    /// Whether more of it is better.
+    pub higher_is_better: bool,
     /// What was published; none if the arms are the user's own.
     pub published: Option<Published>,
     /// The arms; the first is the baseline.
@@ -95,6 +97,7 @@ struct Run {
 struct Planned {
     name: String,
     metric: String,
+    higher_is_better: bool,
     published: Option<Published>,
     sides: Vec<Side>,
 }
@@ -113,7 +116,8 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
         let arms = job.arms.as_deref().unwrap_or(&s.arm);
         let sides = sides(job, &[], arms)?;
         let metric = s.measure.metric.clone();
-        return Ok(vec![Planned { name: s.name.clone(), metric, published: None, sides }]);
+        let (name, higher_is_better) = (s.name.clone(), s.measure.higher_is_better);
+        return Ok(vec![Planned { name, metric, higher_is_better, published: None, sides }]);
     }
     let mut planned = Vec::new();
     for c in &s.case {
@@ -123,6 +127,7 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
         planned.push(Planned {
             name: if alone { s.name.clone() } else { format!("{}/{}", s.name, c.name) },
             metric: c.metric.as_ref().unwrap_or(&s.measure.metric).clone(),
+            higher_is_better: c.higher_is_better.unwrap_or(s.measure.higher_is_better),
             published: Some(c.published.clone()).filter(|_| job.arms.is_none()),
             sides: sides(job, &c.set, arms)?,
         });
@@ -225,7 +230,17 @@ pub fn run(
                 _ => Estimate::default(),
             };
             let verdict = published.as_ref().map(|p| judge(&effect, p));
-            done.push(Case { name, metric, published, arms, effect, curves, verdict });
+            let higher_is_better = case.higher_is_better;
+            done.push(Case {
+                name,
+                metric,
+                higher_is_better,
+                published,
+                arms,
+                effect,
+                curves,
+                verdict,
+            });
         }
         let scenario = job.scenario.clone();
         results.push(Results { scenario, seeds: job.seeds, cases: done });
@@ -282,6 +297,18 @@ fn spread(
 mod tests {
     use super::*;
     use crate::scenario::BUILTIN;
+
+    #[test]
+    fn a_case_with_a_metric_of_its_own_says_what_is_better() {
+        let text =
+            BUILTIN.iter().find(|b| b.text.contains("name = \"dirty-ycsb-b\"")).unwrap().text;
+        let scenario = Scenario::parse("x.toml", text).unwrap();
+        let (text, set) = (text.to_owned(), Vec::new());
+        let job = Job { scenario, text, set, arms: None, seeds: 2, first_seed: 0, samples: 0 };
+        let planned = plan(&job).unwrap();
+        let said: Vec<_> = planned.iter().map(|p| (&*p.metric, p.higher_is_better)).collect();
+        assert_eq!(said, [("ops_per_s", true), ("workingset_refault_file", false)]);
+    }
 
     #[test]
     fn a_preset_for_all_does_not_undo_what_is_compared() {

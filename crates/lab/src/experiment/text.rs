@@ -60,8 +60,7 @@ fn table(text: &mut String, r: &Results, case: &Case) {
             };
             let _ = write!(text, " {cell:>22}");
             if i > 0 {
-                let word =
-                    (m == 0).then(|| word(base, values, r.scenario.measure.higher_is_better));
+                let word = (m == 0).then(|| word(base, values, case.higher_is_better));
                 let _ = write!(text, " {:>22}", change(base, values, word));
             }
         }

@@ -148,6 +148,8 @@ pub struct CaseSpec {
     pub set: Vec<String>,
     /// The metric compared, if not the scenario's.
     pub metric: Option<String>,
+    /// Whether more of that is better, if it is not as with the scenario's.
+    pub higher_is_better: Option<bool>,
     /// What is compared, if not the scenario's arms.
     #[serde(default)]
     pub arm: Vec<ArmSpec>,
