@@ -440,6 +440,8 @@ tunables! {
     "file.fault_around" fault_around: u64 = 16;
     /// Tasks do not reclaim below half of the reserve: they wait for kswapd.
     "reclaim.hold" hold: bool = true;
+    /// A task that may not enter file systems unmaps shared memory, cannot write it, and keeps it, as in Linux.
+    "reclaim.shmem_fs" shmem_fs: bool = false;
     /// Whether kswapd that freed nothing tries again without preferring files, as Linux has since 6.9.
     "kswapd.trim_again" kswapd_trim_again: bool = true;
     /// When those who reclaim give up.

@@ -105,7 +105,9 @@ impl Mem {
             }
         };
         let pages = window.pages + others.len() as u64;
-        // What is cached of files is allocated without entering file systems.
+        // What is cached of files is allocated without entering file systems. (What is written is not, but only
+        // for shared memory is that told apart.)
+        self.task().no_fs = !anon && access != Access::FdWrite;
         let (room, mut cost) = self.make_room(now, self.owner[space], pages, anon);
         if room == 0 {
             self.task().plan = Some(Plan { at: (space, page), window, others });
@@ -342,7 +344,7 @@ impl Mem {
         let ty = if anon { LruType::Anon } else { LruType::File };
         let mut word = Word::new(ty, 0, zone);
         let mut bits = 0;
-        if map && access.mapped() {
+        if map && access.mapped() && region.processes > 0 {
             word = word.with(Word::MAPPED);
             bits = Pte::MAPPED | Pte::ACCESSED;
             bits |= if access.writes() { Pte::DIRTY } else { 0 };
@@ -352,7 +354,9 @@ impl Mem {
         self.folios.init(pfn, word, memcg.lruvec.memcg(), tree.id(), Vpn(page));
         if anon && shadow.is_some() {
             // As in the kernel, slots are kept only while swap is less than half full.
-            let keep = self.tun.keep_slot && !self.out.stored.is_scarce();
+            // Shared memory gives its slot back at once (`shmem_swapin_page`).
+            let shared = region.backing == Backing::Shmem;
+            let keep = self.tun.keep_slot && !shared && !self.out.stored.is_scarce();
             self.out.stored.arrive(&cx, pfn, keep && !(map && access.writes()));
             self.out.settle_pool();
         }
@@ -367,7 +371,9 @@ impl Mem {
         }
         place.table.set(place.index, Pte::of_frame(pfn, bits));
         place.touch(place.get(), bits);
-        memcg.pagevec.add(&memcg.lruvec, &cx, pfn);
+        if region.processes > 0 {
+            memcg.pagevec.add(&memcg.lruvec, &cx, pfn);
+        }
         if !access.mapped() {
             // What is read ahead, or still to come, is used when it is read.
             if map {

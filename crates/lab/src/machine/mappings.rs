@@ -29,8 +29,8 @@ struct Taken {
 /// What finding entries takes.
 #[derive(Debug)]
 pub struct Mappings {
-    /// By space: where each region ends, and how many processes map it.
-    spaces: Vec<Vec<(u64, u32)>>,
+    /// By space: where each region ends, how many processes map it, and whether it is shared memory.
+    spaces: Vec<Vec<(u64, u32, bool)>>,
     now: [Taken; 2],
     mean_ns: [u64; 2],
     lines: [(u32, u64); LINES],
@@ -62,7 +62,7 @@ impl Mappings {
         let mut ends = Vec::new();
         for r in regions.iter().filter(|r| r.pages > 0) {
             end += r.pages;
-            ends.push((end, r.processes));
+            ends.push((end, r.processes, r.backing == Backing::Shmem));
             let ty = usize::from(r.backing == Backing::File);
             let ns = self.one_ns + self.further_ns(r.processes);
             self.mean_ns[ty] = self.mean_ns[ty].max(ns);
@@ -74,16 +74,23 @@ impl Mappings {
         u64::from(processes.saturating_sub(1)) * self.more_ns
     }
 
+    fn region(&self, space: u32, page: u64) -> (u64, u32, bool) {
+        let regions = &self.spaces[space as usize];
+        regions[regions.partition_point(|r| r.0 <= page).min(regions.len() - 1)]
+    }
+
+    /// Whether a page is one of shared memory.
+    pub fn is_shared(&self, space: u32, page: u64) -> bool {
+        self.region(space, page).2
+    }
+
     /// A folio is taken out. Returns what it takes to find its entries beyond the first process's.
     pub fn taken(&mut self, ty: LruType, mapped: bool, space: u32, page: u64) -> u64 {
-        let taken = &mut self.now[ty.index()];
-        taken.folios += 1;
+        self.now[ty.index()].folios += 1;
         if !mapped {
             return 0;
         }
-        let regions = &self.spaces[space as usize];
-        let region = regions.partition_point(|&(end, _)| end <= page).min(regions.len() - 1);
-        let further = u64::from(regions[region].1.saturating_sub(1)) * self.more_ns;
+        let further = self.further_ns(self.region(space, page).1);
         let line = (space, page / LINE_ENTRIES);
         let first = if self.lines.contains(&line) {
             self.near_ns
@@ -92,7 +99,7 @@ impl Mappings {
             self.next = (self.next + 1) % LINES;
             self.one_ns
         };
-        taken.walk_ns += first + further;
+        self.now[ty.index()].walk_ns += first + further;
         further
     }
 

@@ -72,7 +72,8 @@ pub struct Region {
     pub recency: bool,
     /// Program text.
     pub exec: bool,
-    /// Processes that map it, each with page tables of its own.
+    /// Processes that map it, each with page tables of its own. None: it is the kernel's, page tables for
+    /// example, and cannot be reclaimed.
     pub processes: u32,
 }
 
@@ -472,7 +473,9 @@ impl Mem {
                     continue;
                 }
                 let cx = cx!(self, now);
-                self.memcgs[id].lruvec.remove(&cx, pfn);
+                if self.region(space, vpn).1.processes > 0 {
+                    self.memcgs[id].lruvec.remove(&cx, pfn);
+                }
                 self.folios.unpin(pfn);
                 if anon {
                     self.out.stored.drop_copy(&cx, pfn);

@@ -5,7 +5,7 @@
 //! same run to the last digit. What threads do comes from [`workload`](crate::workload); what
 //! memory does is the engine of `ebb_core`, unchanged; what that costs is in [`costs`].
 //!
-//! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim.
+//! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim. `log`: commits in groups.
 //! * `steps`: what threads do that is rare. `measure`: what is noted of a run.
 //! * [`mem`]: address spaces, touches; `fault`: faults. [`outflow`]: frames, charges, swap.
 //! * `reclaim`: direct reclaim; `task`: what a task is in the middle of. `charge`: what it and insertion cost. `check`: conservation laws.
@@ -30,6 +30,7 @@ pub mod flusher;
 pub mod heat;
 pub mod histogram;
 pub mod kswapd;
+mod log;
 mod mappings;
 mod measure;
 pub mod mem;

@@ -13,6 +13,7 @@ use ebb_core::frame::{Frames, Gfp, NoHost, Order, Request};
 use ebb_core::lru::{Ctx, Evicted, Pageout, Shadow};
 use ebb_core::memcg::Memcgs;
 use ebb_core::reclaim::{Desk, Throttle};
+use ebb_core::space::Pte;
 use ebb_core::swap::SwapCache;
 use ebb_core::types::Pfn;
 use ebb_core::writeback::{FileId, PageCache, To, Writes};
@@ -57,6 +58,8 @@ pub struct Outflow {
     pub(super) batched: bool,
     /// When a task that found no room may look again; none: there is nothing to wait for.
     pub(super) patience: Option<u64>,
+    /// Who reclaims may not enter file systems.
+    pub(super) no_fs: bool,
     /// When the running reclaim pass began, and what it has cost so far.
     pub now_ns: u64,
     /// Device time spent on the processor of who reclaims.
@@ -97,6 +100,7 @@ impl Outflow {
             task: 0,
             batched: false,
             patience: None,
+            no_fs: false,
             now_ns: 0,
             spent_ns: 0,
             freed: 0,
@@ -191,6 +195,28 @@ pub(super) fn place_of(file: FileId, page: u64) -> u64 {
     (u64::from(file.0) << 36) + page
 }
 
+impl Outflow {
+    /// A page of shared memory that is in no slot has to be written by its file system, which a task that may
+    /// not enter any cannot have: by then the kernel has unmapped the page, and keeps it (`shrink_page_list`).
+    fn keeps(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
+        let (mm, vpn) = cx.folios.owner(pfn);
+        let w = cx.folios.word(pfn);
+        if !self.no_fs || w.has(Word::SWAPCACHE) || !self.mappings.is_shared(mm.0, vpn.0) {
+            return false;
+        }
+        let mapped = w.has(Word::MAPPED);
+        let further = self.mappings.taken(LruType::Anon, mapped, mm.0, vpn.0);
+        self.spent_ns += if mapped { further + self.costs.evict_ns } else { 0 };
+        if let Some(space) = cx.spaces.get(mm)
+            && let Some(place) = space.tree().find(vpn)
+        {
+            place.table.clear(place.index, Pte::MAPPED | Pte::ACCESSED | Pte::DIRTY);
+        }
+        cx.folios.clear(pfn, Word::MAPPED);
+        true
+    }
+}
+
 impl Pageout for Outflow {
     fn evict(&mut self, cx: &Ctx, pfn: Pfn, ty: LruType, shadow: Shadow) -> Evicted {
         if self.ready_ns[pfn.0 as usize] > self.now_ns {
@@ -198,6 +224,9 @@ impl Pageout for Outflow {
         }
         let mapped = cx.folios.word(pfn).has(Word::MAPPED);
         if ty == LruType::Anon && !self.stored.is_stored(cx, pfn) {
+            if self.keeps(cx, pfn) {
+                return Evicted::Busy;
+            }
             if !self.swap.as_ref().is_some_and(Device::is_sync) {
                 if !self.writes.begin(cx, &mut self.cache, &mut self.stored, pfn) {
                     return Evicted::Young;
@@ -246,5 +275,64 @@ impl Pageout for Outflow {
 
     fn enough(&mut self) -> bool {
         self.watch_zone.is_some_and(|zone| self.frames.balanced(0, Order::ZERO, zone, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_core::space::Backing;
+    use ebb_core::types::Vpn;
+
+    use super::super::ahead::Descriptors;
+    use super::super::mem::{Access, Fault, Mem, Region, cx};
+    use super::super::testing::machine;
+    use super::*;
+
+    /// A space of these kinds of pages, one of each, all touched; and who maps them.
+    fn touched(kinds: &[(Backing, u32)]) -> (Mem, usize) {
+        let mut mem = machine().mem;
+        let regions: Vec<Region> = kinds
+            .iter()
+            .map(|&(backing, processes)| Region {
+                pages: 1,
+                backing,
+                recency: true,
+                exec: false,
+                processes,
+            })
+            .collect();
+        let space = mem.add_space(0, &regions);
+        for page in 0..kinds.len() as u64 {
+            let fault = mem.fault(0, space, page, Access::Write, &mut Descriptors::default());
+            assert!(matches!(fault, Fault::Done(_)), "{fault:?}");
+        }
+        (mem, space)
+    }
+
+    #[test]
+    fn who_may_not_enter_file_systems_unmaps_shared_memory_and_keeps_it() {
+        let (mut mem, space) = touched(&[(Backing::Shmem, 3), (Backing::Anon, 1)]);
+        let pte = |mem: &Mem, page| mem.list[space].tree().find(Vpn(page)).unwrap().get();
+        let [shared, own] = [0, 1].map(|page| pte(&mem, page).pfn());
+        for (no_fs, pfn, kept) in [(false, shared, false), (true, own, false), (true, shared, true)]
+        {
+            mem.out.no_fs = no_fs;
+            assert_eq!(mem.out.keeps(&cx!(mem, 0), pfn), kept);
+        }
+        assert!(pte(&mem, 0).present() && !pte(&mem, 0).all(Pte::MAPPED), "a fault away");
+        assert!(pte(&mem, 1).all(Pte::MAPPED));
+        let spent = mem.out.spent_ns;
+        assert!(spent > 2 * mem.costs.rmap_more_ns, "three processes: {spent}");
+        assert!(mem.out.keeps(&cx!(mem, 0), shared));
+        assert_eq!(mem.out.spent_ns, spent, "nobody maps it any more");
+    }
+
+    #[test]
+    fn pages_that_no_process_maps_are_on_no_list() {
+        let (mut mem, _) = touched(&[(Backing::Anon, 0), (Backing::Anon, 1)]);
+        let cx = cx!(mem, 0);
+        let memcg = &mut mem.memcgs[0];
+        memcg.pagevec.drain(&memcg.lruvec, &cx);
+        assert_eq!(memcg.lruvec.total(LruType::Anon), 1);
     }
 }

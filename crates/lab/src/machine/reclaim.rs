@@ -248,7 +248,9 @@ impl Mem {
                 }
             };
             let freed = under.freed;
+            self.out.no_fs = self.tun.shmem_fs && self.task().no_fs;
             cost += self.pass_on(now, run.from, &mut under, timed);
+            self.out.no_fs = false;
             run.freed += under.freed - freed;
             let first = self.out.started.iter().map(|&(done, _)| done).min();
             run.first_end = run.first_end.into_iter().chain(first).min();

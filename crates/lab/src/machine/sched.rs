@@ -15,6 +15,7 @@ use ebb_core::types::Pfn;
 use super::Access;
 use super::ahead::Descriptors;
 use super::kswapd::Kswapd;
+use super::log::Log;
 use super::measure::Standing;
 use super::mem::Mem;
 use super::outcome::Outcome;
@@ -71,6 +72,8 @@ pub(super) struct Thread {
     pub(super) reclaims: u64,
     /// The step whose write was counted.
     pub(super) counted: usize,
+    /// Its record in a log that it waits for; 0 if it does not.
+    pub(super) record: u64,
 }
 
 /// Since when no measured thread has got on.
@@ -91,6 +94,7 @@ pub struct Machine {
     pub(super) queue: VecDeque<usize>,
     pub(super) threads: Vec<Thread>,
     pub(super) barriers: Vec<(u64, Vec<usize>)>,
+    pub(super) logs: Vec<Log>,
     pub(super) starting: Vec<usize>,
     pub(super) measured: usize,
     pub(super) ended: usize,
@@ -124,6 +128,7 @@ impl Machine {
             queue: VecDeque::new(),
             threads: Vec::new(),
             barriers: Vec::new(),
+            logs: Vec::new(),
             starting: Vec::new(),
             measured: 0,
             ended: 0,
@@ -194,6 +199,7 @@ impl Machine {
             doing: Doing::Nothing,
             reclaims: 0,
             counted: usize::MAX,
+            record: 0,
         });
         self.measured += usize::from(measured);
         self.ask(0, Event::Wake(thread));

@@ -29,6 +29,10 @@ pub struct Spent {
     pub flush_ns: u64,
     /// Pages mapped around a fault.
     pub around: u64,
+    /// Time that a log had a writer, how often it was written, and for how many.
+    pub log_ns: u64,
+    pub log_writes: u64,
+    pub log_records: u64,
 }
 
 impl Spent {
@@ -49,6 +53,9 @@ impl Spent {
             direct_runs: self.direct_runs - before.direct_runs,
             flush_ns: self.flush_ns - before.flush_ns,
             around: self.around - before.around,
+            log_ns: self.log_ns - before.log_ns,
+            log_writes: self.log_writes - before.log_writes,
+            log_records: self.log_records - before.log_records,
         }
     }
 }

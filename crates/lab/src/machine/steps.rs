@@ -90,6 +90,7 @@ impl Machine {
 
     pub(super) fn end_thread(&mut self, id: usize, t: u64) {
         self.does(id, Doing::Nothing);
+        self.leave_logs(id, t);
         if let Some((wait, _)) = self.mem.tasks.get_mut(id).and_then(|t| std::mem::take(t).wait) {
             self.mem.out.throttle.end(wait);
         }
@@ -169,6 +170,11 @@ impl Machine {
             Step::Ahead { page, space, pages } => {
                 let descriptors = &mut self.threads[id].descriptors;
                 descriptors.ask(usize::from(space), u64::from(page), pages);
+                Some(t)
+            }
+            Step::Commit { log } => self.commit(cpu, id, t, log),
+            Step::Logged { log, upto } => {
+                self.logged(t, log, upto);
                 Some(t)
             }
             Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),

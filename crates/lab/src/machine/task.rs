@@ -28,6 +28,8 @@ pub(super) struct Task {
     pub rounds: u32,
     /// Whether what other CPUs hold was given back for this fault.
     pub drained: bool,
+    /// Whether it has to reclaim without entering file systems.
+    pub no_fs: bool,
     /// What the fault under way is to read.
     pub plan: Option<Plan>,
 }

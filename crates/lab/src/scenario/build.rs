@@ -118,6 +118,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     }
     machine.set_limit_ns((s.measure.seconds * 1e9) as u64);
     machine.set_sample_ns(samples);
+    plan.logs.into_iter().for_each(|log| machine.add_log(log));
     for thread in plan.threads {
         machine.add_thread(thread.program, thread.home, thread.measured);
     }
@@ -207,6 +208,9 @@ fn metrics(o: &Outcome) -> Metrics {
     put("false_ahead", o.spent.false_ahead as f64);
     put("flush_s", o.spent.flush_ns as f64 / 1e9);
     put("mapped_around", o.spent.around as f64);
+    put("log_s", o.spent.log_ns as f64 / 1e9);
+    put("log_writes", o.spent.log_writes as f64);
+    put("log_records", o.spent.log_records as f64);
     put("high_s", o.spent.high_ns as f64 / 1e9);
     for r in &o.pressure {
         for (kind, (averages, total)) in ["some", "full"].iter().zip(r.lines) {

@@ -17,7 +17,7 @@ pub mod spec;
 pub mod tpcc;
 pub mod ycsb;
 
-pub use spec::{Plan, SpaceSpec, ThreadSpec, WorkloadSpec};
+pub use spec::{LogSpec, Plan, SpaceSpec, ThreadSpec, WorkloadSpec};
 
 use crate::machine::Access;
 
@@ -77,6 +77,18 @@ pub enum Step {
     Sync {
         /// The file's space.
         space: u16,
+    },
+    /// Waits until the log has been written and synced as far as this thread's record.
+    Commit {
+        /// The log.
+        log: u16,
+    },
+    /// The log's writer is done; those who wait look again.
+    Logged {
+        /// The log.
+        log: u16,
+        /// How far it is on the device now.
+        upto: u64,
     },
 }
 

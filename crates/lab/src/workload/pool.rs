@@ -27,6 +27,8 @@ pub struct Pool {
     changed_max: usize,
     /// Slots in the order in which they were changed, while they are.
     changed: VecDeque<u32>,
+    /// Where the next changed page is looked for.
+    broom: usize,
 }
 
 /// What a look-up did.
@@ -56,6 +58,7 @@ impl Pool {
             now: 0,
             changed_max: 0,
             changed: VecDeque::new(),
+            broom: 0,
         }
     }
 
@@ -111,6 +114,22 @@ impl Pool {
         Some(self.slots[first].0)
     }
 
+    /// The next slot in order, of those whose page was changed if there are any, and that page: it counts as
+    /// written from now on.
+    pub fn clean(&mut self) -> Option<(u32, u32)> {
+        debug_assert_eq!(
+            self.changed_max, 0,
+            "who bounds changed pages writes them in the order of changes"
+        );
+        let filled = self.filled;
+        let at = |i| (self.broom + i) % filled;
+        let next = (0..filled).map(at).find(|&slot| self.slots[slot].2);
+        let slot = next.or((filled > 0).then(|| at(0)))?;
+        self.broom = slot + 1;
+        self.slots[slot].2 = false;
+        Some((slot as u32, self.slots[slot].0))
+    }
+
     /// Finds a page, or makes room for it.
     pub fn get(&mut self, page: u32, change: bool) -> Found {
         let slot = self.slot_of[page as usize];
@@ -148,6 +167,20 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changed_pages_are_cleaned_in_order_and_others_only_if_there_are_none() {
+        let mut p = Pool::new(10, 3);
+        for (page, change) in [(7, true), (8, false), (9, true)] {
+            p.get(page, change);
+        }
+        assert_eq!(p.clean(), Some((0, 7)));
+        assert_eq!(p.clean(), Some((2, 9)));
+        assert_eq!(p.clean(), Some((0, 7)), "nothing was changed: in turn");
+        p.get(8, true);
+        assert_eq!(p.clean(), Some((1, 8)));
+        assert_eq!(p.get(1, false).wrote, None, "nothing is left to be written");
+    }
 
     #[test]
     fn used_pages_get_a_second_chance_and_changed_ones_are_written() {

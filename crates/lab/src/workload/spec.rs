@@ -56,6 +56,19 @@ pub struct ThreadSpec {
     pub measured: bool,
 }
 
+/// A log that transactions end in.
+#[derive(Clone, Copy, Debug)]
+pub struct LogSpec {
+    /// Its file's space, all of which is used in turn.
+    pub space: u16,
+    /// Pages of the file.
+    pub size: u32,
+    /// Pages of a transaction's records.
+    pub pages: u32,
+    /// Time of the writer for a transaction.
+    pub ns: u32,
+}
+
 /// Everything that a scenario puts on the machine.
 #[derive(Default)]
 pub struct Plan {
@@ -65,6 +78,8 @@ pub struct Plan {
     pub threads: Vec<ThreadSpec>,
     /// Barriers handed out.
     pub groups: u16,
+    /// Logs.
+    pub logs: Vec<LogSpec>,
 }
 
 /// Where a workload is put.
@@ -105,6 +120,12 @@ impl Plan {
     /// Adds a thread.
     pub fn thread(&mut self, program: Box<dyn Program>, home: u16, measured: bool) {
         self.threads.push(ThreadSpec { program, home: usize::from(home), measured });
+    }
+
+    /// Adds a log; returns its number.
+    pub fn log(&mut self, spec: LogSpec) -> u16 {
+        self.logs.push(spec);
+        (self.logs.len() - 1) as u16
     }
 
     /// A new barrier.
