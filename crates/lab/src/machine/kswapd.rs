@@ -30,6 +30,8 @@ pub struct Kswapd {
     turn: u64,
     awake_since: Option<u64>,
     awake_ns: u64,
+    /// Pages freed in the run under way.
+    freed: u64,
     /// The pass under way.
     pass: Option<(Pass, Under)>,
 }
@@ -84,7 +86,8 @@ impl Machine {
         let node = FramesNode { frames: &self.mem.out.frames, node: 0 };
         let step = protocol.step(&self.mem.out.desk, &node, &self.mem.stat);
         if protocol.ended() {
-            self.mem.end_kswapd_run();
+            let freed = std::mem::take(&mut self.kswapd.freed);
+            self.mem.end_kswapd_run(freed);
         }
         match step {
             Step::Nap | Step::Sleep => {
@@ -127,6 +130,7 @@ impl Machine {
             self.kswapd.pass = Some((pass, under));
             return cost;
         }
+        self.kswapd.freed += under.freed;
         let passed = Passed {
             scanned: under.sc.scanned,
             reclaimed: under.freed,
@@ -167,10 +171,11 @@ mod tests {
     fn as_many_runs_as_this_machine_is_smaller_are_one() {
         let mut mem = machine().mem;
         mem.haste = 3;
-        let seen = [(); 7].map(|()| {
-            mem.end_kswapd_run();
+        let seen = [9, 9, 9, 9, 0, 9, 9].map(|freed| {
+            mem.end_kswapd_run(freed);
             mem.runs
         });
-        assert_eq!(seen, [1, 2, 0, 1, 2, 0, 1]);
+        // One that freed nothing was as long there.
+        assert_eq!(seen, [1, 2, 0, 1, 0, 1, 2]);
     }
 }

@@ -459,10 +459,10 @@ impl Mem {
 
     /// Ends a run of kswapd. A task frees 32 pages in a run on any machine, kswapd a share of memory: on the
     /// machine that this one stands for so many times as many pages come back in one, and so this many runs here
-    /// are one there.
-    pub(super) fn end_kswapd_run(&mut self) {
+    /// are one there. One in which it found nothing to free is as long here.
+    pub(super) fn end_kswapd_run(&mut self, freed: u64) {
         self.runs += 1;
-        if self.runs >= self.haste {
+        if freed == 0 || self.runs >= self.haste {
             self.runs = 0;
             self.end_reclaim();
         }
