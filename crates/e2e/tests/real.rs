@@ -89,7 +89,7 @@ fn start_server(launch: Launch, limit: Option<u64>, socket: &Path) -> (Running, 
     (server, connection.expect("connected"))
 }
 
-const REDIS_VALUES: u64 = 26_000;
+const REDIS_VALUES: u64 = 16_384;
 const REDIS_VALUE_BYTES: usize = 4096;
 
 fn redis(folder: &Path, limit: Option<u64>) -> (Running, Connection) {
@@ -134,7 +134,7 @@ fn redis_info(connection: &mut Connection, field: &str) -> String {
     line.unwrap_or_else(|| panic!("INFO has no {field}")).to_owned()
 }
 
-/// 100 MiB of values, each read back; a snapshot by fork while values change; the snapshot holds
+/// 64 MiB of values, each read back; a snapshot by fork while values change; the snapshot holds
 /// each value as it was at the fork.
 fn redis_session(limit: Option<u64>) -> Outcome {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
