@@ -10,6 +10,10 @@ use std::fmt;
 
 use crate::nearest::nearest;
 
+mod value;
+
+pub use value::{Batch, Swappiness, Value};
+
 /// Why a setting was refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -54,73 +58,6 @@ impl fmt::Display for SetError {
 }
 
 impl std::error::Error for SetError {}
-
-/// A type a switch can have.
-pub trait Value: Sized {
-    /// Reads it.
-    fn parse(text: &str) -> Option<Self>;
-    /// Writes it.
-    fn show(&self) -> String;
-    /// Says what it may be.
-    fn expected() -> String;
-}
-
-impl Value for bool {
-    fn parse(text: &str) -> Option<Self> {
-        match text {
-            "on" | "true" | "1" | "y" => Some(true),
-            "off" | "false" | "0" | "n" => Some(false),
-            _ => None,
-        }
-    }
-    fn show(&self) -> String {
-        String::from(if *self { "on" } else { "off" })
-    }
-    fn expected() -> String {
-        "on|off".into()
-    }
-}
-
-impl Value for u32 {
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-    fn show(&self) -> String {
-        self.to_string()
-    }
-    fn expected() -> String {
-        "a number".into()
-    }
-}
-
-impl Value for u64 {
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-    fn show(&self) -> String {
-        self.to_string()
-    }
-    fn expected() -> String {
-        "a number".into()
-    }
-}
-
-/// 0..=200 are weights, 201 is "anonymous only" (also written `max`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Swappiness(pub u32);
-
-impl Value for Swappiness {
-    fn parse(text: &str) -> Option<Self> {
-        let n = if text == "max" { 201 } else { text.parse().ok()? };
-        (n <= 201).then_some(Self(n))
-    }
-    fn show(&self) -> String {
-        self.0.to_string()
-    }
-    fn expected() -> String {
-        "0..201|max".into()
-    }
-}
 
 macro_rules! choices {
     ($($(#[doc = $doc:literal])* $name:ident {
@@ -377,8 +314,8 @@ tunables! {
     "gen.second_chance" second_chance: bool = true;
     /// Pages one direct reclaim asks for: at most 32, and for small memories this many parts of it.
     "reclaim.parts" reclaim_parts: u64 = 512;
-    /// Pages taken off a list at a time, 1 to 32; twice as many by the multi-gen LRU. Less only on a machine scaled down.
-    "reclaim.batch" reclaim_batch: u64 = 32;
+    /// Pages taken off a list at a time; twice as many by the multi-gen LRU. Less only on a machine scaled down.
+    "reclaim.batch" reclaim_batch: Batch = Batch(32);
     /// What the page-table walk does with the first accessed bit.
     "gen.promote" promote: Promote = Promote::Second;
     /// What eviction does with an accessed bit.
@@ -568,6 +505,10 @@ mod tests {
         assert_eq!(e.to_string(), "gen.loop: 'k7' is not one of k618|k72");
         let e = Tunables::default().set("swappiness=202").unwrap_err();
         assert_eq!(e.to_string(), "swappiness: '202' is not one of 0..201|max");
+        for wrong in ["0", "33"] {
+            let e = Tunables::default().set(&format!("reclaim.batch={wrong}")).unwrap_err();
+            assert_eq!(e.to_string(), format!("reclaim.batch: '{wrong}' is not one of 1..32"));
+        }
     }
 
     #[test]

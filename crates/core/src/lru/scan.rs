@@ -3,20 +3,28 @@
 use super::Ctx;
 use super::r#gen::memcg_lru::Visits;
 use crate::folio::LruType;
-use crate::tunables::Tunables;
+use crate::tunables::{Batch, Tunables};
 use crate::types::Pfn;
 
-/// Pages one direct reclaim asks for, and the batch of the classic LRU.
-pub const SWAP_CLUSTER_MAX: u64 = 32;
-/// Pages one multi-gen batch isolates at most (a large folio may exceed it once).
-pub const MIN_LRU_BATCH: u64 = 64;
+/// Pages one direct reclaim asks for, and the batch of the classic LRU, unless `reclaim.batch` is less.
+pub const SWAP_CLUSTER_MAX: u64 = Batch::MAX;
+/// Pages one multi-gen batch isolates at most (a large folio may exceed it once): two of the classic LRU's.
+pub const MIN_LRU_BATCH: u64 = 2 * SWAP_CLUSTER_MAX;
 /// Folios one multi-gen pass looks at under one lock hold.
 pub const MAX_LRU_BATCH: u64 = 4096;
-/// Pages the classic LRU takes off a list at a time here, and a task asks for; the multi-gen LRU takes twice
-/// as many.
+/// The gentlest priority.
+pub const DEF_PRIORITY: u8 = 12;
+
+/// Pages the classic LRU takes off a list at a time here, and a task asks for.
 #[must_use]
 pub fn batch(tun: &Tunables) -> u64 {
-    tun.reclaim_batch.clamp(1, SWAP_CLUSTER_MAX)
+    tun.reclaim_batch.0.clamp(1, SWAP_CLUSTER_MAX)
+}
+
+/// Pages the multi-gen LRU takes at a time here.
+#[must_use]
+pub fn gen_batch(tun: &Tunables) -> u64 {
+    2 * batch(tun)
 }
 
 /// Pages a task asks for: at most a batch, and for small memories one of `reclaim.parts` parts of it (0:
@@ -26,9 +34,6 @@ pub fn task_target(pages: u64, tun: &Tunables) -> u64 {
     let batch = batch(tun);
     pages.checked_div(tun.reclaim_parts).unwrap_or(batch).clamp(1, batch)
 }
-
-/// The gentlest priority.
-pub const DEF_PRIORITY: u8 = 12;
 
 /// Who reclaims.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -370,7 +375,7 @@ mod tests {
         for (kind, preset) in [(LruKind::Classic, "classic"), (LruKind::Gen, "k72")] {
             for batch in [32, 4] {
                 let mut tun = Tunables::preset(preset).unwrap();
-                (tun.classic_fold, tun.reclaim_batch) = (0, batch);
+                (tun.classic_fold, tun.reclaim_batch) = (0, Batch(batch));
                 let mut rig = Rig::of_kind(1024, tun, kind);
                 while rig.fill(LruType::Anon).is_some() {}
                 let mut out = Batches::default();
@@ -390,7 +395,7 @@ mod tests {
     fn the_target_is_a_part_of_small_memories() {
         let mut tun = Tunables { reclaim_parts: 512, ..Tunables::default() };
         assert_eq!([1 << 20, 4096, 10].map(|pages| task_target(pages, &tun)), [32, 8, 1]);
-        tun.reclaim_batch = 4;
+        tun.reclaim_batch = Batch(4);
         assert_eq!([1 << 20, 4096, 10].map(|pages| task_target(pages, &tun)), [4, 4, 1]);
         tun.reclaim_parts = 0;
         assert_eq!(task_target(10, &tun), 4);
@@ -425,7 +430,7 @@ mod tests {
         assert_eq!(p(500).apply(1000, &tun), 501);
         assert_eq!(p(1000).apply(1000, &tun), 32);
         assert_eq!(p(1000).apply(0, &tun), 0);
-        tun.reclaim_batch = 4;
+        tun.reclaim_batch = Batch(4);
         assert_eq!(p(1000).apply(1000, &tun), 4);
     }
 }

@@ -119,7 +119,7 @@ impl Mem {
     /// The kernel lets go of the lock after every batch, and who waits gets it next. So of a long hold only
     /// one batch is ahead of who comes; the rest is done in turn with those that come, or while nobody does.
     fn under_lock(&mut self, now: u64, memcg: usize, hold: u64) -> u64 {
-        let one = 2 * scan::batch(&self.tun);
+        let one = scan::gen_batch(&self.tun);
         let folios = (u64::from(self.tun.lock_hold) / self.haste.max(1)).max(one);
         let batch = folios * (self.costs.scan_ns + self.costs.move_ns);
         let wait = self.memcgs[memcg].lock.take(

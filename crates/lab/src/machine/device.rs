@@ -130,6 +130,30 @@ impl Flash {
 }
 
 impl DeviceSpec {
+    /// Says what of it makes no sense; `disk` is the drive that it may lie on.
+    ///
+    /// # Errors
+    /// What only flash has, of another kind of drive or in a place where it would be ignored.
+    pub fn check(&self, disk: Option<&Self>) -> Result<(), String> {
+        let flash = |d: &Self| d.kind == Preset::Flash;
+        match self.amplification {
+            Some(_) if !flash(self) => {
+                return Err("amplification: expected with kind = \"flash\" only".into());
+            }
+            Some(a) if a.is_nan() || a < 1.0 => {
+                return Err(format!("amplification = {a}: expected 1 or more"));
+            }
+            Some(_) if self.on_disk => {
+                return Err("amplification: with on_disk it is that of machine.disk".into());
+            }
+            _ => {}
+        }
+        if self.on_disk && !(flash(self) && disk.is_some_and(flash)) {
+            return Err("on_disk: expected for machine.swap, both of kind = \"flash\"".into());
+        }
+        Ok(())
+    }
+
     /// All figures as the preset says.
     #[must_use]
     pub fn preset(kind: Preset) -> Self {
@@ -272,12 +296,10 @@ impl Device {
             *bus_free_ns = start.max(*bus_free_ns) + bus;
             (ready + bus).max(*bus_free_ns)
         } else {
-            ready.max(*bus_free_ns) + bus
-        };
-        drop(flash);
-        if self.flash.is_none() {
+            let done = ready.max(*bus_free_ns) + bus;
             *bus_free_ns = if self.page_ns[way] == 0.0 { 0 } else { done };
-        }
+            done
+        };
         places[first] = done;
         self.busy_ns += done - start;
         done
@@ -390,6 +412,28 @@ mod tests {
         // Two pages come to ten that are programmed.
         d.submit(0, true, 0, 2);
         assert_eq!(d.submit(0, false, 0, 1), 660_000 + 85_000 + 1280);
+    }
+
+    #[test]
+    fn what_only_flash_has_is_refused_where_it_would_be_ignored() {
+        let spec = |kind, amplification, on_disk| DeviceSpec {
+            amplification,
+            on_disk,
+            ..DeviceSpec::preset(kind)
+        };
+        let disk = spec(Preset::Flash, Some(2.2), false);
+        assert_eq!(disk.check(None), Ok(()));
+        assert_eq!(spec(Preset::Flash, None, true).check(Some(&disk)), Ok(()));
+        for (wrong, disk, says) in [
+            (spec(Preset::Nvme, Some(2.0), false), None, "amplification: expected with"),
+            (spec(Preset::Flash, Some(0.5), false), None, "amplification = 0.5: expected 1"),
+            (spec(Preset::Flash, Some(2.0), true), Some(&disk), "amplification: with on_disk"),
+            (spec(Preset::Nvme, None, true), Some(&disk), "on_disk: expected"),
+            (spec(Preset::Flash, None, true), None, "on_disk: expected"),
+        ] {
+            let error = wrong.check(disk).unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+        }
     }
 
     #[test]

@@ -68,11 +68,13 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     let frames = frames.build().map_err(|e| format!("machine: {e}"))?;
     let disk = s.machine.disk.clone().unwrap_or_else(|| DeviceSpec::preset(Preset::Nvme));
     let disk = Device::new(&disk);
-    let mut swap = s.machine.swap.as_ref().map(Device::new);
-    if let Some(swap) = swap.as_mut().filter(|_| s.machine.swap.as_ref().is_some_and(|s| s.on_disk))
-    {
-        swap.lie_on(&disk);
-    }
+    let swap = s.machine.swap.as_ref().map(|spec| {
+        let mut swap = Device::new(spec);
+        if spec.on_disk {
+            swap.lie_on(&disk);
+        }
+        swap
+    });
     let mut out = Outflow::new(frames, end, swap, &s.costs);
     if let Some(left) = s.machine.dma_free.filter(|_| dma > 0) {
         out.pin_lowest(left);

@@ -79,6 +79,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_file_may_not_say_may_not_be_set_either() {
+        let text = BUILTIN[0].text;
+        for (pair, says) in [
+            ("machine.cpus=0", "--set: machine.cpus = 0: expected 1 to 1024"),
+            (
+                "machine.swap={ kind = 'nvme', on_disk = true }",
+                "--set: machine.swap: on_disk: expected",
+            ),
+        ] {
+            let error = Scenario::with(text, &[pair.to_owned()]).unwrap_err().to_string();
+            assert!(error.starts_with(says), "{error}");
+        }
+    }
+
+    #[test]
     fn a_wrong_setting_is_told_with_the_right_one() {
         let fail = |pair: &str| {
             Scenario::with(BUILTIN[0].text, &[pair.to_owned()]).unwrap_err().to_string()

@@ -255,6 +255,8 @@ impl Scenario {
         let mut scenario = set::apply(text, pairs)?;
         let own = scenario.set.clone();
         scenario.switches.splice(0..0, own);
+        // Each is a possible value by itself; together they may not be.
+        scenario.check().map_err(|what| ScenarioError::Wrong { file: "--set".into(), what })?;
         Ok(scenario)
     }
 
@@ -292,6 +294,13 @@ impl Scenario {
         }
         if self.machine.cpus == 0 || self.machine.cpus > 1024 {
             return Err(format!("machine.cpus = {}: expected 1 to 1024", self.machine.cpus));
+        }
+        let (disk, swap) = (self.machine.disk.as_ref(), self.machine.swap.as_ref());
+        if let Some(Err(e)) = disk.map(|d| d.check(None)) {
+            return Err(format!("machine.disk: {e}"));
+        }
+        if let Some(Err(e)) = swap.map(|d| d.check(disk)) {
+            return Err(format!("machine.swap: {e}"));
         }
         if self.measure.seeds < 2 {
             return Err("measure.seeds: an interval needs two seeds at least".into());

@@ -130,7 +130,7 @@ fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool 
             let seq = v.r#gen.max_seq();
             rotate |= try_inc_max_seq(v, cx, sc, seq, swappiness, false);
         }
-        let done = evict(v, cx, sc, out, left.min(2 * scan::batch(cx.tun)), swappiness);
+        let done = evict(v, cx, sc, out, left.min(scan::gen_batch(cx.tun)), swappiness);
         if done == 0 || abort(cx, sc, out) || (sc.root && aged) {
             break;
         }
@@ -355,7 +355,7 @@ fn scan(
     n: u64,
     batch: &mut Isolated,
 ) -> u64 {
-    let most = 2 * scan::batch(cx.tun);
+    let most = scan::gen_batch(cx.tun);
     let mut left = n.min(MAX_LRU_BATCH).min(u64::from(cx.tun.lock_hold.max(1)));
     let mut t = Tally::default();
     for i in (1..=ZONES).rev() {

@@ -272,7 +272,7 @@ impl MemcgLru {
         let s = self.lock();
         // Classic lists have no such rule.
         let generations = s.members.iter().any(|m| m.lruvec.kind() == LruKind::Gen);
-        if generations && sc.priority == DEF_PRIORITY && sc.target >= 2 * scan::batch(cx.tun) {
+        if generations && sc.priority == DEF_PRIORITY && sc.target >= scan::gen_batch(cx.tun) {
             let inactive = |ty: LruType| s.members.iter().map(|m| m.lruvec.size(ty, false)).sum();
             let file: u64 = inactive(LruType::File);
             let anon: u64 = if sc.swappiness_now() > 0 { inactive(LruType::Anon) } else { 0 };
