@@ -337,6 +337,9 @@ impl Pcp {
     ) {
         let mut at = list;
         for _ in 0..LISTS {
+            if pages == 0 {
+                break;
+            }
             let order = order_of(at);
             while pages > 0 && self.lists[at].len() > 0 {
                 let blocks = (pages.div_ceil(order.pages()) as usize).min(scratch.len());

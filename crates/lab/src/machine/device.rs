@@ -12,6 +12,8 @@
 //! A synchronous device (compressed memory, persistent memory) works on the processor of who asks:
 //! nothing waits, the time is that thread's own.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
@@ -186,7 +188,7 @@ pub struct Device {
     /// Pages of data in a page of memory; 0 for a device that takes none.
     pub ratio: f64,
     /// When each place is free: for reads, and for writes where these do not share.
-    places: [Vec<u64>; 2],
+    places: [BinaryHeap<Reverse<u64>>; 2],
     bus_free_ns: [u64; 2],
     duplex: bool,
     flash: Option<Arc<Mutex<Flash>>>,
@@ -228,7 +230,9 @@ impl Device {
             sync: matches!(spec.kind, Preset::Zram | Preset::Ramdisk),
             pages_max: spec.pages.filter(|&p| p > 0).unwrap_or(u64::MAX),
             ratio: spec.ratio.unwrap_or(ratio),
-            places: std::array::from_fn(|_| vec![0; spec.depth.unwrap_or(depth).max(1)]),
+            places: std::array::from_fn(|_| {
+                (0..spec.depth.unwrap_or(depth).max(1)).map(|_| Reverse(0)).collect()
+            }),
             bus_free_ns: [0; 2],
             duplex: matches!(spec.kind, Preset::Nvme | Preset::Flash),
             flash: (spec.kind == Preset::Flash)
@@ -271,16 +275,10 @@ impl Device {
         } else {
             self.latency_ns[way]
         };
-        // The place that is free first; of equals the lowest, so that runs repeat.
+        // The place that is free first.
         let lane = if self.duplex { way } else { 0 };
         let (places, bus_free_ns) = (&mut self.places[lane], &mut self.bus_free_ns[lane]);
-        let mut first = 0;
-        for i in 1..places.len() {
-            if places[i] < places[first] {
-                first = i;
-            }
-        }
-        let start = places[first].max(now);
+        let start = places.pop().map_or(now, |Reverse(free)| free.max(now));
         // A drive made faster by hand is so in its dies, too.
         let flash = self.flash.as_ref();
         let mut flash = flash.map(|f| f.lock().unwrap_or_else(PoisonError::into_inner));
@@ -300,7 +298,7 @@ impl Device {
             *bus_free_ns = if self.page_ns[way] == 0.0 { 0 } else { done };
             done
         };
-        places[first] = done;
+        places.push(Reverse(done));
         self.busy_ns += done - start;
         done
     }

@@ -1,5 +1,7 @@
 //! Measuring: when it begins, looks at the machine on the way, and what a run came to.
 
+use ebb_core::folio::LruType;
+
 use super::outcome::{Outcome, Sample};
 use super::sched::{Event, Machine, SAMPLES_MAX};
 
@@ -138,6 +140,12 @@ impl Machine {
         let mut out = std::mem::take(&mut self.outcome);
         out.elapsed_ns = now - self.begun_ns.unwrap_or(0);
         out.standing = self.standing.mean(now, out.elapsed_ns);
+        for v in self.mem.memcgs.iter().map(|m| &m.lruvec) {
+            for (lists, ty) in out.lists.iter_mut().zip(LruType::ALL) {
+                lists[0] += v.size(ty, false);
+                lists[1] += v.size(ty, true);
+            }
+        }
         out.pressure = self.pressure.read(now, &self.names);
         if out.full.0 == 0 {
             out.full = (out.touches, out.elapsed_ns);

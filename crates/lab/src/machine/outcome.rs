@@ -48,6 +48,8 @@ pub struct Outcome {
     pub requests: [[u64; 2]; 2],
     /// File pages dirty and being written, in the mean of the time measured.
     pub standing: [f64; 2],
+    /// Pages on the lists at the end: anonymous and of files, inactive and active.
+    pub lists: [[u64; 2]; 2],
     /// Time lost for want of memory since the machine was started, of the machine and of each memcg.
     pub pressure: Vec<Reading>,
     /// What kswapd did.

@@ -34,7 +34,7 @@ pub type Metrics = BTreeMap<String, f64>;
 /// A switch or workload that makes no sense, or a conservation law that does not hold.
 pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outcome), String> {
     if let Some(a) = s.workload.iter().find_map(|w| w.allocation.as_ref()) {
-        return allocation(a, seed);
+        return allocation(a, s.machine.cpus, seed);
     }
     let mut tun = Tunables::default();
     for pair in &s.switches {
@@ -148,8 +148,8 @@ fn scale(config: &mut Config, m: &MachineSpec, gb: f64) {
 }
 
 /// The allocation benchmark.
-fn allocation(a: &Allocation, seed: u64) -> Result<(Metrics, Outcome), String> {
-    let (times, sum) = allocation::run(a, seed)?;
+fn allocation(a: &Allocation, cpus: usize, seed: u64) -> Result<(Metrics, Outcome), String> {
+    let (times, sum) = allocation::run(a, cpus, seed)?;
     let mut m = Metrics::new();
     m.insert("ns_per_block".into(), sum / times.count().max(1) as f64);
     m.insert("p99_ns".into(), times.quantile(0.99) as f64);
@@ -190,6 +190,10 @@ fn metrics(o: &Outcome) -> Metrics {
     put("pgpgout", (o.moved[0][1] + o.moved[1][1]) as f64 * 4.0);
     put("dirty_pages", o.standing[0]);
     put("writing_pages", o.standing[1]);
+    for (ty, [inactive, active]) in ["anon", "file"].iter().zip(o.lists) {
+        put(&format!("nr_inactive_{ty}"), inactive as f64);
+        put(&format!("nr_active_{ty}"), active as f64);
+    }
     put("swap_pages_out", o.moved[0][1] as f64);
     for (device, n) in ["swap", "disk"].iter().zip(o.requests) {
         put(&format!("{device}_reads"), n[0] as f64);

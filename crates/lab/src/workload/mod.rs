@@ -6,8 +6,10 @@
 //! comparable.
 
 pub mod apps;
+mod arena;
 pub mod batch;
 pub mod build;
+mod extents;
 pub mod fio;
 pub mod keys;
 pub mod kv;

@@ -12,11 +12,14 @@
 //! All threads ask for the same records and share the engine's cache. Each loads a part of the database and
 //! appends to a part of the log.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ebb_core::space::Backing;
 use serde::Deserialize;
 
+use super::arena::Arena;
+use super::extents::Extents;
 use super::keys::{Keys, Pattern, THETA, about, unit};
 use super::pool::Pool;
 use super::spec::{Place, Plan};
@@ -44,6 +47,13 @@ pub struct Ycsb {
     /// the engine's own records need their part. 0: as much as it takes.
     #[serde(default)]
     pub content: f64,
+    /// What a block takes of the cache's memory, as a multiple of its size; memory beyond that is free places that
+    /// the allocator holds. 0: there are none.
+    #[serde(default)]
+    pub overhead: f64,
+    /// How often a block that is read gets another of the free places than the one of the block that made room.
+    #[serde(default)]
+    pub stray: f64,
     /// Share of the content that may be changed: of more, the engine writes what was changed first. 0: all.
     #[serde(default)]
     pub dirty: f64,
@@ -54,6 +64,10 @@ pub struct Ycsb {
     /// Other memory of the engine, used all the time: heap, index.
     #[serde(default)]
     pub heap: f64,
+    /// Free places in the database's file, as a share of the database: a changed block is written to the one that has
+    /// been free for longest, and its old place becomes free. 0: it is overwritten.
+    #[serde(default)]
+    pub spare: f64,
     /// Heap pages touched in an operation.
     #[serde(default = "heap_touches")]
     pub heap_touches: u32,
@@ -114,13 +128,20 @@ impl Ycsb {
         let heap = place.pages(self.heap).max(1);
         let (all, slots) = (data * threads, content * threads / block);
         let changed_max = (slots as f64 * self.dirty).ceil() as u64;
-        let pool = (cache > 0).then(|| {
+        let spare = ((all / block) as f64 * self.spare).ceil() as u64;
+        // The log lies behind the database, free places included.
+        let end = all + spare * block;
+        let shared = (cache > 0).then(|| {
             let pool = Pool::new(all / block, slots).with_changed_max(changed_max);
             let pool = match self.sample {
                 0 => pool,
                 of => pool.with_samples(of, place.seed_of(1, 0)),
             };
-            Arc::new(Mutex::new(pool))
+            let file = Extents::new(all / block, spare);
+            let size = block as f64 * self.overhead;
+            let seed = place.seed_of(2, 0);
+            let memory = Arena::new((heap, cache * threads), slots, size, self.stray, seed);
+            Arc::new(Mutex::new(Engine { pool, file, memory }))
         });
         let records = all * 4096 / u64::from(self.record_bytes);
         let anon = |pages| Region {
@@ -139,16 +160,15 @@ impl Ycsb {
         };
         let log = place.pages(4.0);
         let engine = plan.space(place.memcg, vec![anon(heap), anon((cache * threads).max(1))]);
-        let files = plan.space(place.memcg, vec![file(data * threads), file(log)]);
+        let files = plan.space(place.memcg, vec![file(end), file(log)]);
         for thread in 0..threads {
             let client = Client {
                 engine,
                 files,
                 heap,
-                log: (data * threads + log * thread / threads, log / threads),
+                log: (end + log * thread / threads, log / threads),
                 logged: 0,
-                pool: pool.clone(),
-                memory: (cache * threads, slots.max(1)),
+                shared: shared.clone(),
                 part: (data * thread, data * (thread + 1)),
                 block,
                 keys: self.keys(records),
@@ -171,6 +191,39 @@ impl Ycsb {
     }
 }
 
+/// What all threads of the engine share.
+struct Engine {
+    pool: Pool,
+    file: Extents,
+    memory: Arena,
+}
+
+impl Engine {
+    /// Finds a block in the cache, or makes room for it.
+    fn get(&mut self, block: u64, update: bool) -> Looked {
+        let found = self.pool.get(block as u32, update);
+        let wrote = found.wrote.into_iter().chain(found.cleaned);
+        let wrote = wrote.map(|old| u64::from(self.file.write(old))).collect();
+        let place = u64::from(self.file.find(block as u32));
+        let at = match found.miss {
+            true => self.memory.replace(found.slot),
+            false => self.memory.find(found.slot),
+        };
+        Looked { at, miss: found.miss, place, wrote }
+    }
+}
+
+/// What a look into the engine's cache came to.
+struct Looked {
+    /// Its pages in memory.
+    at: Range<u64>,
+    miss: bool,
+    /// Where the block lies in the file.
+    place: u64,
+    /// Where others are written.
+    wrote: Vec<u64>,
+}
+
 struct Client {
     spec: Ycsb,
     engine: u16,
@@ -184,10 +237,8 @@ struct Client {
     /// Where this thread's part of the log begins, and its length.
     log: (u64, u64),
     logged: u64,
-    /// Pages of the engine's cache, and the blocks that it holds.
-    memory: (u64, u64),
-    /// The engine's cache, shared by all threads.
-    pool: Option<Arc<Mutex<Pool>>>,
+    /// The engine's cache and file, shared by all threads.
+    shared: Option<Arc<Mutex<Engine>>>,
     keys: Keys,
     random: Random,
     load: (u64, u64),
@@ -209,28 +260,24 @@ impl Client {
             let at = u64::from(self.random.below(self.heap as u32));
             steps.push(own(at, if update { Access::Write } else { Access::Read }));
         }
-        match &self.pool {
-            Some(pool) => {
-                let found = pool
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get((page / block) as u32, update);
+        match &self.shared {
+            Some(shared) => {
+                let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let found = shared.get(page / block, update);
+                drop(shared);
                 if self.spec.write_back {
-                    for old in found.wrote.into_iter().chain(found.cleaned) {
-                        let old = u64::from(old) * block;
+                    for old in found.wrote {
+                        let old = old * block;
                         steps.extend((old..old + block).map(|p| file(p, Access::FdWrite)));
                     }
                 }
-                let (pages, slots) = self.memory;
-                let start = |slot: u64| self.heap + slot * pages / slots;
-                let slot = u64::from(found.slot);
-                let at = start(slot)..start(slot + 1);
+                let at = found.at;
                 if found.miss {
                     // The block is read and unpacked whole.
                     if self.spec.miss_ns > 0 {
                         steps.push(Step::Cpu(about(&mut self.random, self.spec.miss_ns)));
                     }
-                    let first = page / block * block;
+                    let first = found.place * block;
                     if block > 1 {
                         let (page, pages) = (first as u32, block as u32);
                         steps.push(Step::Ahead { page, space: files, pages });

@@ -1,0 +1,79 @@
+//! Where the blocks of a database lie in its file, if none is ever overwritten.
+//!
+//! A block that is written goes to the part of the file that has been free for longest, and its old place
+//! becomes free: what a checkpoint may still refer to is left alone (WiredTiger's block manager, LMDB,
+//! ZFS). So what is written is in memory only because it was written.
+//!
+//! Invariants
+//! * I1: no two blocks are at one place, and none is at a free one.
+//! * I2: there are as many free places as there were.
+
+use std::collections::VecDeque;
+
+/// A file of blocks.
+#[derive(Clone, Debug)]
+pub struct Extents {
+    /// By block.
+    place: Vec<u32>,
+    /// In the order in which they became free.
+    free: VecDeque<u32>,
+}
+
+impl Extents {
+    /// So many blocks in their order, and `spare` free places behind them. Without any, blocks stay where they are.
+    #[must_use]
+    pub fn new(blocks: u64, spare: u64) -> Self {
+        let (blocks, all) = (blocks as u32, (blocks + spare) as u32);
+        Self { place: (0..blocks).collect(), free: (blocks..all).collect() }
+    }
+
+    /// Where a block is.
+    #[must_use]
+    pub fn find(&self, block: u32) -> u32 {
+        self.place[block as usize]
+    }
+
+    /// A block is written. Returns where.
+    pub fn write(&mut self, block: u32) -> u32 {
+        let place = &mut self.place[block as usize];
+        if let Some(new) = self.free.pop_front() {
+            self.free.push_back(std::mem::replace(place, new));
+        }
+        *place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn without_spare_places_blocks_are_overwritten() {
+        let mut file = Extents::new(4, 0);
+        assert_eq!((file.write(2), file.find(2)), (2, 2));
+    }
+
+    #[test]
+    fn a_place_is_used_again_when_all_others_that_are_free_were() {
+        let mut file = Extents::new(2, 3);
+        let places: Vec<u32> = [0, 0, 1, 0].map(|block| file.write(block)).into();
+        assert_eq!(places, [2, 3, 4, 0]);
+        assert_eq!((file.find(0), file.find(1)), (0, 4));
+    }
+
+    proptest! {
+        #[test]
+        fn no_place_is_used_twice(writes in prop::collection::vec(0u32..8, 0..200), spare in 0u64..6) {
+            let mut file = Extents::new(8, spare);
+            for block in writes {
+                let at = file.write(block);
+                prop_assert_eq!(at, file.find(block));
+                let mut all: Vec<u32> = file.place.iter().chain(&file.free).copied().collect();
+                all.sort_unstable();
+                prop_assert_eq!(all, (0..8 + spare as u32).collect::<Vec<_>>());
+            }
+        }
+    }
+}
