@@ -4,6 +4,8 @@
 //! the time each step takes. A refill of a per-CPU set is one hold of the zone lock; what is checked
 //! and counted under it makes everybody else wait.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -127,11 +129,12 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<(Histogram, f64), S
             .map(|_| Core { now: f64::from(random.below(1000)), held: Vec::new(), left: a.batch })
             .collect();
         lock_free = f64::min(lock_free, 0.0);
-        // The CPU that is furthest behind is next; of equals the lowest.
-        while let Some(cpu) = (0..a.cores)
-            .filter(|&c| cores[c].left > 0)
-            .min_by(|&x, &y| cores[x].now.total_cmp(&cores[y].now))
-        {
+        // The CPU that is furthest behind is next; of equals the lowest. Times are positive: they sort as their bits do.
+        let mut next: BinaryHeap<Reverse<(u64, usize)>> = (0..a.cores)
+            .filter(|_| a.batch > 0)
+            .map(|cpu| Reverse((cores[cpu].now.to_bits(), cpu)))
+            .collect();
+        while let Some(Reverse((_, cpu))) = next.pop() {
             let begun = cores[cpu].now;
             let (before, sets) = (holds.0.load(Relaxed), frames.pages_in_sets(0));
             let Some(pfn) = frames.alloc_on(cpu, &request, &NoHost) else {
@@ -148,6 +151,9 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<(Histogram, f64), S
             core.held.push(pfn);
             core.left -= 1;
             core.now = now;
+            if core.left > 0 {
+                next.push(Reverse((now.to_bits(), cpu)));
+            }
             if round > 0 {
                 times.add((now - begun) as u64);
                 sum += now - begun;
