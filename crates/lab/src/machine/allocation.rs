@@ -75,6 +75,19 @@ fn rounds() -> usize {
     3
 }
 
+impl Allocation {
+    /// Says what of it makes no sense on a machine of `cpus`.
+    ///
+    /// # Errors
+    /// More cores than CPUs, or none.
+    pub(crate) fn check(&self, cpus: usize) -> Result<(), String> {
+        if self.cores == 0 || self.cores > cpus {
+            return Err(format!("cores = {}: expected 1 to {cpus}, machine.cpus", self.cores));
+        }
+        Ok(())
+    }
+}
+
 #[derive(Debug, Default)]
 struct Holds(AtomicU64);
 
@@ -96,11 +109,8 @@ struct Core {
 /// to get a block in nanoseconds, and their sum.
 ///
 /// # Errors
-/// More cores than CPUs; the allocator ran dry or does not balance.
+/// The allocator ran dry or does not balance.
 pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<(Histogram, f64), String> {
-    if a.cores > cpus {
-        return Err(format!("cores = {}: expected no more than machine.cpus, {cpus}", a.cores));
-    }
     let blocks = cpus * (a.batch + 64);
     let frames = (blocks << a.order).next_multiple_of(1 << 10).max(1 << 16) as u32 * 2;
     let mut zone = ZoneSpec::new(ZoneKind::Normal, 0..frames);
@@ -233,7 +243,7 @@ mod tests {
 
     #[test]
     fn more_cores_than_the_machine_has_are_refused() {
-        let told = run(&Allocation { cores: 3, ..spec() }, 2, 1).unwrap_err();
-        assert_eq!(told, "cores = 3: expected no more than machine.cpus, 2");
+        let told = Allocation { cores: 3, ..spec() }.check(2).unwrap_err();
+        assert_eq!(told, "cores = 3: expected 1 to 2, machine.cpus");
     }
 }

@@ -117,6 +117,33 @@ fn warm() -> f64 {
 }
 
 impl Ycsb {
+    /// Says what of it makes no sense.
+    ///
+    /// # Errors
+    /// Blocks that take more than the cache has, and what would be ignored without such a cache.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let content = if self.content > 0.0 { self.content } else { self.cache };
+        if self.overhead != 0.0 && self.overhead < 1.0 {
+            return Err(format!("overhead = {}: expected 1 or more, or 0", self.overhead));
+        }
+        if content * self.overhead > self.cache {
+            return Err(format!(
+                "content {content} with overhead {} does not fit in cache = {}",
+                self.overhead, self.cache
+            ));
+        }
+        if self.overhead == 0.0 && self.stray > 0.0 {
+            return Err("stray: expected with overhead; else there are no free places".into());
+        }
+        if !(0.0..=1.0).contains(&self.stray) {
+            return Err(format!("stray = {}: expected 0 to 1", self.stray));
+        }
+        if self.spare != 0.0 && !(self.spare > 0.0 && self.cache > 0.0 && self.write_back) {
+            return Err("spare: expected a share, with cache and write_back; else nothing is written to the file".into());
+        }
+        Ok(())
+    }
+
     /// Puts it on the machine.
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
         let (threads, block) = (u64::from(self.threads), u64::from(self.leaf_pages.max(1)));
@@ -333,6 +360,37 @@ impl Program for Client {
             let n = self.left.min(OPS);
             (0..n).for_each(|_| self.operation(steps));
             self.left -= n;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(more: &str) -> Result<(), String> {
+        let text = "threads = 1\ndata = 2.0\nrecord_bytes = 1000\npattern = 'uniform'\nreads = 0.5\nop_ns = 1\nops = 1.0\n";
+        toml::from_str::<Ycsb>(&format!("{text}{more}")).unwrap().check()
+    }
+
+    #[test]
+    fn an_engine_that_does_not_fit_in_its_memory_is_refused() {
+        let fits = "cache = 0.5\ncontent = 0.4\noverhead = 1.25\nstray = 0.1\nwrite_back = true\nspare = 0.1";
+        assert_eq!(told(fits), Ok(()));
+        for (more, what) in [
+            (
+                "cache = 0.5\ncontent = 0.4\noverhead = 1.3",
+                "content 0.4 with overhead 1.3 does not fit",
+            ),
+            ("cache = 0.5\noverhead = 1.1", "content 0.5 with overhead 1.1 does not fit"),
+            ("cache = 0.5\noverhead = 0.9", "overhead = 0.9: expected 1 or more"),
+            ("cache = 0.5\nstray = 0.1", "stray: expected with overhead"),
+            ("cache = 0.5\noverhead = 1.0\nstray = 1.1", "stray = 1.1: expected 0 to 1"),
+            ("spare = 0.1", "spare: expected a share, with cache and write_back"),
+            ("cache = 0.5\nwrite_back = true\nspare = -0.1", "spare: expected a share"),
+        ] {
+            let told = told(more).unwrap_err();
+            assert!(told.contains(what), "{more}: {told}");
         }
     }
 }
