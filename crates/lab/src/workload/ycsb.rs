@@ -6,8 +6,8 @@
 //! log. Inner pages of the index are touched on every operation.
 //!
 //! The engine reads and writes blocks of several pages: a record that is missing brings its whole
-//! block. Where blocks lie in the file is [`extents`](super::extents)' business, where in the engine's memory
-//! [`arena`](super::arena)'s. Before anything else the database is loaded, so that the page cache is full as it is after
+//! block. Where blocks lie in the file is `extents`' business, where in the engine's memory
+//! `arena`'s. Before anything else the database is loaded, so that the page cache is full as it is after
 //! YCSB's load phase.
 //!
 //! All threads ask for the same records and share the engine's cache. Each loads a part of the database and
