@@ -26,29 +26,23 @@ impl Value for bool {
     }
 }
 
-impl Value for u32 {
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-    fn show(&self) -> String {
-        self.to_string()
-    }
-    fn expected() -> String {
-        "a number".into()
-    }
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl Value for $number {
+            fn parse(text: &str) -> Option<Self> {
+                text.parse().ok()
+            }
+            fn show(&self) -> String {
+                self.to_string()
+            }
+            fn expected() -> String {
+                "a number".into()
+            }
+        }
+    )*};
 }
 
-impl Value for u64 {
-    fn parse(text: &str) -> Option<Self> {
-        text.parse().ok()
-    }
-    fn show(&self) -> String {
-        self.to_string()
-    }
-    fn expected() -> String {
-        "a number".into()
-    }
-}
+numbers!(u32, u64);
 
 /// 0..=200 are weights, 201 is "anonymous only" (also written `max`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

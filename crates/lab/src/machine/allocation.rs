@@ -79,10 +79,13 @@ impl Allocation {
     /// Says what of it makes no sense on a machine of `cpus`.
     ///
     /// # Errors
-    /// More cores than CPUs, or none.
+    /// More cores than CPUs, or none; nothing to take.
     pub(crate) fn check(&self, cpus: usize) -> Result<(), String> {
         if self.cores == 0 || self.cores > cpus {
             return Err(format!("cores = {}: expected 1 to {cpus}, machine.cpus", self.cores));
+        }
+        if self.batch == 0 {
+            return Err("batch = 0: expected 1 block or more".into());
         }
         Ok(())
     }
@@ -140,10 +143,8 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<(Histogram, f64), S
             .collect();
         lock_free = f64::min(lock_free, 0.0);
         // The CPU that is furthest behind is next; of equals the lowest. Times are positive: they sort as their bits do.
-        let mut next: BinaryHeap<Reverse<(u64, usize)>> = (0..a.cores)
-            .filter(|_| a.batch > 0)
-            .map(|cpu| Reverse((cores[cpu].now.to_bits(), cpu)))
-            .collect();
+        let mut next: BinaryHeap<Reverse<(u64, usize)>> =
+            (0..a.cores).map(|cpu| Reverse((cores[cpu].now.to_bits(), cpu))).collect();
         while let Some(Reverse((_, cpu))) = next.pop() {
             let begun = cores[cpu].now;
             let (before, sets) = (holds.0.load(Relaxed), frames.pages_in_sets(0));
@@ -242,8 +243,10 @@ mod tests {
     }
 
     #[test]
-    fn more_cores_than_the_machine_has_are_refused() {
+    fn more_cores_than_the_machine_has_and_none_to_take_are_refused() {
         let told = Allocation { cores: 3, ..spec() }.check(2).unwrap_err();
         assert_eq!(told, "cores = 3: expected 1 to 2, machine.cpus");
+        let told = Allocation { batch: 0, ..spec() }.check(2).unwrap_err();
+        assert_eq!(told, "batch = 0: expected 1 block or more");
     }
 }
