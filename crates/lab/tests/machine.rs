@@ -443,6 +443,20 @@ fn a_dirty_page_that_reclaim_has_met_passes_for_the_mark_of_a_window() {
     assert!(narrow["false_ahead"] < 0.5 * one_bit["false_ahead"]);
 }
 
+/// With passes a twentieth as long as there, of fewer pages than a batch, nothing of what the kernel's loop frees too much
+/// was to be seen.
+#[test]
+fn at_the_limit_of_a_memcg_a_task_frees_as_many_pages_at_a_time_as_on_the_machine_scaled_down() {
+    let freed = |gb: &str| {
+        let m = run(MONGO, &["machine.frames=32768", "workload.threads=8", "preset=k618", gb], 1);
+        m["pgsteal_direct"] / m["direct_runs"]
+    };
+    // Of 9,000 pages of files in a machine that stands for one 16 or 128 times as large, 1 of 4,096 there.
+    let (small, large) = (freed("machine.gb=2"), freed("machine.gb=16"));
+    assert!((30.0..60.0).contains(&small), "{small}");
+    assert!((230.0..330.0).contains(&large), "{large}");
+}
+
 const SIMOOP: &str = include_str!("../src/scenario/builtin/kswapd-simoop.toml");
 
 #[test]

@@ -158,6 +158,8 @@ pub struct Mem {
     pub read_ahead: u64,
     /// How much longer the lists of the machine that this one stands for are: see [`ebb_core::lru::Scan`].
     pub lift: u8,
+    /// The same for who reclaims because of a memcg's limit.
+    pub memcg_lift: u8,
     /// How many times shorter the kernel's timers are than on the machine that this one stands for: a
     /// memory so much smaller is gone through in so much less time.
     pub haste: u64,
@@ -272,6 +274,7 @@ impl Mem {
             clock_ns: 0,
             read_ahead: WINDOW_FILE,
             lift: 0,
+            memcg_lift: 0,
             runs: 0,
             haste: 1,
             kswapd_wanted: std::cell::Cell::new(None),

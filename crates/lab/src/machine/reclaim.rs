@@ -344,7 +344,7 @@ impl Mem {
         // With swap full, pages whose copy is there already can still go.
         let room = self.out.stored.has_room() || self.out.stored_here;
         sc.may_swap &= room;
-        sc.lift = self.lift;
+        sc.lift = if memcg.is_some() { self.memcg_lift } else { self.lift };
         sc.file_is_tiny = memcg.is_none() && self.files_are_few();
         let cx = cx!(self, now);
         let Some(top) = memcg else {

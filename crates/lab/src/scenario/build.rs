@@ -83,6 +83,9 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     mem.read_ahead = s.machine.read_ahead;
     if s.machine.gb.is_some() {
         mem.lift = FRAMES_LOG_MIN.saturating_sub(s.machine.frames.ilog2()) as u8;
+        // At the limit of a memcg nothing is scaled but its size: at the same rate of pages a task frees as
+        // many at a time as there, in the same batches.
+        mem.memcg_lift = mem.lift.max((stands_for as f64).log2().round() as u8);
     }
     mem.haste = stands_for;
     mem.flusher = Flusher::new(&s.machine.dirty, stands_for);
