@@ -152,11 +152,12 @@ fn scale(config: &mut Config, m: &MachineSpec, gb: f64) {
 
 /// The allocation benchmark.
 fn allocation(a: &Allocation, cpus: usize, seed: u64) -> Result<(Metrics, Outcome), String> {
-    let (times, sum) = allocation::run(a, cpus, seed)?;
+    let measured = allocation::run(a, cpus, seed)?;
     let mut m = Metrics::new();
-    m.insert("ns_per_block".into(), sum / times.count().max(1) as f64);
-    m.insert("p99_ns".into(), times.quantile(0.99) as f64);
-    m.insert("blocks".into(), times.count() as f64);
+    m.insert("ns_per_block".into(), measured.take.mean());
+    m.insert("p99_ns".into(), measured.take.each.quantile(0.99) as f64);
+    m.insert("give_ns_per_block".into(), measured.give.mean());
+    m.insert("blocks".into(), measured.take.each.count() as f64);
     Ok((m, Outcome::default()))
 }
 
