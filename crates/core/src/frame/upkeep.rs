@@ -59,7 +59,13 @@ impl Frames {
     /// Pages in the sets of all CPUs, of one zone.
     #[must_use]
     pub fn pages_in_sets(&self, zone: usize) -> u64 {
-        self.cpus.iter().map(|cpu| u64::from(cpu.sets[zone].count())).sum()
+        (0..self.cpus.len()).map(|cpu| self.pages_in_set(cpu, zone)).sum()
+    }
+
+    /// Pages in the set of one CPU, of one zone.
+    #[must_use]
+    pub fn pages_in_set(&self, cpu: usize, zone: usize) -> u64 {
+        u64::from(self.cpus[cpu].sets[zone].count())
     }
 
     /// Says whether kswapd is balancing the zones of `node` up to class `highest`.

@@ -166,12 +166,12 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
     let mut held: Vec<Vec<Pfn>> = vec![Vec::new(); a.cores];
     for round in 0..a.rounds {
         let taken = phase(a, &mut random, |cpu, now, noise, lock| {
-            let (before, sets) = (holds.0.load(Relaxed), frames.pages_in_sets(0));
+            let (before, sets) = (holds.0.load(Relaxed), frames.pages_in_set(cpu, 0));
             let pfn = frames.alloc_on(cpu, &request, &NoHost).ok_or("the allocator ran dry")?;
             held[cpu].push(pfn);
             let mut now = now + a.pop_ns * noise;
             if holds.0.load(Relaxed) > before {
-                let got = frames.pages_in_sets(0) + block - sets;
+                let got = frames.pages_in_set(cpu, 0) + block - sets;
                 now = refill(a, now, (cpu, got as f64), noise, lock);
             }
             Ok(now)
@@ -179,10 +179,10 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
         // The first taken goes first, as in the published benchmarks.
         held.iter_mut().for_each(|of| of.reverse());
         let given = phase(a, &mut random, |cpu, now, noise, lock| {
-            let sets = frames.pages_in_sets(0);
+            let sets = frames.pages_in_set(cpu, 0);
             let pfn = held[cpu].pop().expect("as many are given as were taken");
             frames.free_on(cpu, pfn, order).map_err(|e| format!("{e:?}"))?;
-            let drained = (sets + block).saturating_sub(frames.pages_in_sets(0)) / block;
+            let drained = (sets + block).saturating_sub(frames.pages_in_set(cpu, 0)) / block;
             let now = now + a.push_ns * noise;
             Ok(if drained > 0 { drain(a, now, (cpu, drained as f64), noise, lock) } else { now })
         })?;
