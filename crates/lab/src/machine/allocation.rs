@@ -52,7 +52,7 @@ pub struct Allocation {
     pub order: u8,
     /// Blocks each takes before it gives them back.
     pub batch: usize,
-    /// Rounds.
+    /// Rounds; the first is not measured.
     #[serde(default = "rounds")]
     pub rounds: usize,
     /// When frames are checked.
@@ -85,13 +85,19 @@ impl Allocation {
     /// Says what of it makes no sense on a machine of `cpus`.
     ///
     /// # Errors
-    /// More cores than CPUs, or none; nothing to take.
+    /// More cores than CPUs, or none; nothing to take, or to measure.
     pub(crate) fn check(&self, cpus: usize) -> Result<(), String> {
         if self.cores == 0 || self.cores > cpus {
             return Err(format!("cores = {}: expected 1 to {cpus}, machine.cpus", self.cores));
         }
         if self.batch == 0 {
             return Err("batch = 0: expected 1 block or more".into());
+        }
+        if self.rounds < 2 {
+            return Err(format!(
+                "rounds = {}: expected 2 or more, the first is not measured",
+                self.rounds
+            ));
         }
         Ok(())
     }
@@ -139,6 +145,13 @@ impl Times {
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum / self.each.count().max(1) as f64
+    }
+
+    fn add(&mut self, steps: Vec<f64>) {
+        for took in steps {
+            self.each.add(took as u64);
+            self.sum += took;
+        }
     }
 }
 
@@ -194,15 +207,6 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
     frames.drain_all();
     frames.check()?;
     Ok(measured)
-}
-
-impl Times {
-    fn add(&mut self, steps: Vec<f64>) {
-        for took in steps {
-            self.each.add(took as u64);
-            self.sum += took;
-        }
-    }
 }
 
 /// A node for it.
@@ -339,10 +343,12 @@ mod tests {
     }
 
     #[test]
-    fn more_cores_than_the_machine_has_and_none_to_take_are_refused() {
+    fn more_cores_than_the_machine_has_and_nothing_to_measure_are_refused() {
         let told = Allocation { cores: 3, ..spec() }.check(2).unwrap_err();
         assert_eq!(told, "cores = 3: expected 1 to 2, machine.cpus");
         let told = Allocation { batch: 0, ..spec() }.check(2).unwrap_err();
         assert_eq!(told, "batch = 0: expected 1 block or more");
+        let told = Allocation { rounds: 1, ..spec() }.check(2).unwrap_err();
+        assert_eq!(told, "rounds = 1: expected 2 or more, the first is not measured");
     }
 }
