@@ -20,6 +20,7 @@ pub use error::ScenarioError;
 use crate::machine::ahead::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec};
 use crate::workload::WorkloadSpec;
+use crate::workload::mix::Mix;
 use crate::workload::ycsb::Ycsb;
 
 /// The hardware.
@@ -322,9 +323,14 @@ impl Scenario {
             {
                 return Err(format!("workload {:?}: there is no memcg {m:?}", w.name));
             }
-            let told = w.ycsb.as_ref().map_or(Ok(()), Ycsb::check).and_then(|()| {
-                w.allocation.as_ref().map_or(Ok(()), |a| a.check(self.machine.cpus))
-            });
+            let told = w
+                .ycsb
+                .as_ref()
+                .map_or(Ok(()), Ycsb::check)
+                .and_then(|()| w.mix.as_ref().map_or(Ok(()), Mix::check))
+                .and_then(|()| {
+                    w.allocation.as_ref().map_or(Ok(()), |a| a.check(self.machine.cpus))
+                });
             told.map_err(|what| format!("workload {:?}: {what}", w.name))?;
         }
         Ok(())

@@ -13,6 +13,7 @@ mod extents;
 pub mod fio;
 pub mod keys;
 pub mod kv;
+pub mod mix;
 pub mod pool;
 pub mod simoop;
 pub mod spec;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Program, apps, batch, build, fio, kv, simoop, tpcc, ycsb};
+use super::{Program, apps, batch, build, fio, kv, mix, simoop, tpcc, ycsb};
 use crate::machine::Region;
 use crate::machine::allocation::Allocation;
 
@@ -33,6 +33,8 @@ pub struct WorkloadSpec {
     pub apps: Option<apps::Apps>,
     /// Readers, writers and allocators.
     pub simoop: Option<simoop::Simoop>,
+    /// A mapped file kept hot, and anonymous memory that comes and goes.
+    pub mix: Option<mix::Mix>,
     /// The page allocator alone; it runs without the rest of the machine.
     pub allocation: Option<Allocation>,
 }
@@ -165,4 +167,4 @@ macro_rules! generators {
 }
 
 generators!["key-value" key_value, "ycsb" ycsb, "tpcc" tpcc, "fio" fio, "build" build, "batch" batch,
-    "apps" apps, "simoop" simoop];
+    "apps" apps, "simoop" simoop, "mix" mix];
