@@ -134,3 +134,49 @@ fn the_document_has_pressure_as_the_kernel_prints_it() {
     }
     assert!(document.contains("\\nfull avg10="));
 }
+
+/// Eight writers in order of a little more than their memcg holds, on a slow device; the dirty limits of a large
+/// machine stop nobody.
+const WRITERS: &str = r#"
+name = "writers"
+title = "writers with more dirty pages than their memcg"
+source = "mm/vmscan: wake up flushers conditionally to avoid cgroup OOM (1bc542c6a0d1)"
+[machine]
+frames = 65536
+cpus = 8
+disk = { kind = "ssd", write_mb_s = 100.0, read_mb_s = 100.0, depth = 4 }
+dirty = { background_pct = 380.0, limit_pct = 400.0, expire_s = 30.0 }
+[[memcg]]
+name = "writers"
+limit = 0.25
+[[workload]]
+name = "dd"
+memcg = "writers"
+[workload.fio]
+jobs = 8
+data = 1.083
+pattern = "sequential"
+writes = 1.0
+op_ns = 500
+warm = 0.0
+ops = 3.0
+[measure]
+metric = "oom_kills"
+[[arm]]
+name = "k618"
+set = ["preset=k618"]
+[[arm]]
+name = "ebb"
+"#;
+
+#[test]
+fn writers_with_more_dirty_pages_than_their_memcg_are_not_killed() {
+    let kills =
+        |pairs: &[&str]| (1..=3).map(|seed| run(WRITERS, pairs, seed)["oom_kills"]).sum::<f64>();
+    assert!(kills(&["preset=k618"]) >= 1.0, "its flusher is woken too late");
+    for pairs in
+        [&["preset=k618", "dirty=k72"][..], &["preset=k72"], &["preset=classic"], &["preset=ebb"]]
+    {
+        assert_eq!(kills(pairs), 0.0, "{pairs:?}");
+    }
+}
