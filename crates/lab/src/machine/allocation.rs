@@ -1,8 +1,8 @@
 //! An allocation benchmark in virtual time: CPUs that take blocks in batches and give them back.
 //!
 //! The allocator is the engine's, with the kernel's mechanisms; which CPU is served when follows from
-//! the time each step takes. A refill of a per-CPU set is one hold of the zone lock; what is checked
-//! and counted under it makes everybody else wait.
+//! the time each step takes. A refill of a per-CPU set is one hold of the zone lock, and so is what is drained
+//! from it; what is checked and counted under the lock makes everybody else wait.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -64,10 +64,8 @@ pub struct Allocation {
     /// Taking one block from the free lists, under the lock.
     pub block_ns: f64,
     /// Giving a block to a set that has room.
-    #[serde(default)]
     pub push_ns: f64,
     /// Giving one block to the free lists, under the lock.
-    #[serde(default)]
     pub merge_ns: f64,
     /// Checking one frame.
     pub check_ns: f64,

@@ -158,7 +158,7 @@ pub struct Mem {
     pub read_ahead: u64,
     /// How much longer the lists of the machine that this one stands for are: see [`ebb_core::lru::Scan`].
     pub lift: u8,
-    /// The same for who reclaims because of a memcg's limit.
+    /// The same for who reclaims from a memcg alone, at its limit or on command.
     pub memcg_lift: u8,
     /// How many times shorter the kernel's timers are than on the machine that this one stands for: a
     /// memory so much smaller is gone through in so much less time.

@@ -323,14 +323,12 @@ impl Scenario {
             {
                 return Err(format!("workload {:?}: there is no memcg {m:?}", w.name));
             }
-            let told = w
-                .ycsb
-                .as_ref()
-                .map_or(Ok(()), Ycsb::check)
-                .and_then(|()| w.mix.as_ref().map_or(Ok(()), Mix::check))
-                .and_then(|()| {
-                    w.allocation.as_ref().map_or(Ok(()), |a| a.check(self.machine.cpus))
-                });
+            let told = [
+                w.ycsb.as_ref().map(Ycsb::check),
+                w.mix.as_ref().map(Mix::check),
+                w.allocation.as_ref().map(|a| a.check(self.machine.cpus)),
+            ];
+            let told: Result<(), _> = told.into_iter().flatten().collect();
             told.map_err(|what| format!("workload {:?}: {what}", w.name))?;
         }
         Ok(())

@@ -48,7 +48,7 @@ impl Mix {
     /// Says what of it makes no sense.
     ///
     /// # Errors
-    /// No readers, fillers or rounds, or strides of nothing.
+    /// No readers, fillers or rounds, or strides of nothing; more fillers than can wait for each other.
     pub(crate) fn check(&self) -> Result<(), String> {
         let counts = [
             ("readers", self.readers),
@@ -56,10 +56,13 @@ impl Mix {
             ("fillers", self.fillers),
             ("rounds", self.rounds),
         ];
-        match counts.into_iter().find(|&(_, n)| n == 0) {
-            Some((name, _)) => Err(format!("{name} = 0: expected 1 or more")),
-            None => Ok(()),
+        if let Some((name, _)) = counts.into_iter().find(|&(_, n)| n == 0) {
+            return Err(format!("{name} = 0: expected 1 or more"));
         }
+        if self.fillers > u32::from(u16::MAX) {
+            return Err(format!("fillers = {}: expected {} at most", self.fillers, u16::MAX));
+        }
+        Ok(())
     }
 
     /// Puts it on the machine.
@@ -221,13 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn none_of_something_is_refused() {
+    fn none_and_too_many_of_something_are_refused() {
         assert_eq!(spec().check(), Ok(()));
         for (wrong, what) in [
             (Mix { readers: 0, ..spec() }, "readers = 0: expected 1 or more"),
             (Mix { stride: 0, ..spec() }, "stride = 0: expected 1 or more"),
             (Mix { fillers: 0, ..spec() }, "fillers = 0: expected 1 or more"),
             (Mix { rounds: 0, ..spec() }, "rounds = 0: expected 1 or more"),
+            (Mix { fillers: 65536, ..spec() }, "fillers = 65536: expected 65535 at most"),
         ] {
             assert_eq!(wrong.check().unwrap_err(), what);
         }
