@@ -92,6 +92,17 @@ fn many_children_at_once_keep_the_limit() {
     case("many 48 12");
 }
 
+/// Each of the relatives wrote its own copy of what was cool when they were forked.
+#[test]
+fn a_page_that_relatives_share_is_written_once() {
+    let pages = 48 * MIB / 4096;
+    let program = Launch::program("process", "many 48 12").limit(SMALL);
+    let outcome = program.options("--report json").run();
+    outcome.expect_line("many: ok").expect_within_limit();
+    let written = outcome.figure("pages_written");
+    assert!(written < pages + pages / 4, "{written} writes of {pages} pages");
+}
+
 #[test]
 fn children_of_children() {
     case("deep 32 8");

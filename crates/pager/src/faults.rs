@@ -15,7 +15,6 @@ use ebb_core::readahead::Window;
 use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
-use ebb_sys::process;
 use ebb_sys::uffd::{Event, PlaceError};
 use rustix::event::epoll;
 use std::cell::Cell;
@@ -395,7 +394,7 @@ impl Server<'_> {
                     mm.known.fetch_add(1, Relaxed);
                     counters::count(&self.pager.counters.faults_fresh);
                 } else if known {
-                    guard::copied(mm);
+                    mm.shares_less(1);
                     counters::count(&self.pager.counters.faults_copied);
                 } else {
                     self.uncharge();
@@ -455,7 +454,7 @@ impl Server<'_> {
         }
         let from = state.pool.address(place);
         let page = std::array::from_mut(&mut *self.buffer);
-        if !matches!(process::read_pages(mm.task(), &[from], page), Ok(1)) {
+        if !matches!(mm.read_pages(&[from], page), Ok(1)) {
             self.uncharge();
             if mm.is_alive() {
                 // Which process it is will be known when it greets, or at its next own touch.

@@ -86,10 +86,3 @@ pub fn own_run(mm: &Mm, state: &State, vpn: Vpn) -> Option<u64> {
         .count() as u64;
     (known > 0).then_some(known)
 }
-
-/// A page shared with relatives was copied: less of the process is theirs.
-pub fn copied(mm: &Mm) {
-    let less = |discount: u64| discount.checked_sub(1);
-    // None left to take off: the next count is near.
-    let _ = mm.discount.fetch_update(Relaxed, Relaxed, less);
-}

@@ -12,7 +12,6 @@ use crate::mm::{Mm, State};
 use ebb_core::resident::Entry;
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_store::Page;
-use ebb_sys::process;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -43,7 +42,7 @@ impl Server<'_> {
             let resident = self.pager.resident();
             cool.iter().map(|&(_, pfn)| state.pool.address(resident.frame(pfn).pool)).collect()
         };
-        let got = process::read_pages(mm.task(), &addresses, &mut self.beside[..]).unwrap_or(0);
+        let got = mm.read_pages(&addresses, &mut self.beside[..]).unwrap_or(0);
         let mut placed = 0;
         for run in runs(&cool[..got]) {
             let pages = &self.beside[run.start..run.end];

@@ -6,10 +6,12 @@ use ebb_core::folio::VPN_END;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
+use ebb_sys::memory::Memory;
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{self, Statm};
 use ebb_sys::process;
 use ebb_sys::uffd::{Mode, PlaceError, Uffd};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -57,6 +59,7 @@ pub struct Mm {
     /// Writes to what it shares with relatives are guarded.
     pub guarded: AtomicBool,
     pagemap: OnceLock<Pagemap>,
+    memory: OnceLock<Memory>,
     /// Its agent has hung up: dropped as soon as the address space is gone.
     pub closing: AtomicBool,
     /// Its agent did not answer, in milliseconds since `born`; 0: it did.
@@ -110,6 +113,7 @@ impl Mm {
             related: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
             pagemap: OnceLock::new(),
+            memory: OnceLock::new(),
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
             fed: AtomicU32::new(0),
@@ -185,6 +189,13 @@ impl Mm {
         self.is_infant() && self.fed.fetch_add(1, Ordering::Relaxed) < INFANT_PAGES
     }
 
+    /// So many pages that it shared with relatives are its own now, or theirs alone. More than it was
+    /// last counted to share: the next count is near.
+    pub fn shares_less(&self, pages: u64) {
+        let less = |discount: u64| Some(discount.saturating_sub(pages));
+        let _ = self.discount.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
     /// Whether the address space still exists.
     pub fn is_alive(&self) -> bool {
         self.uffd.is_alive(self.probe)
@@ -210,6 +221,20 @@ impl Mm {
         }
         let opened = Pagemap::open(task).ok()?;
         Some(self.pagemap.get_or_init(|| opened))
+    }
+
+    /// Reads pages of it from outside: how many, from the front.
+    pub fn read_pages(
+        &self,
+        addresses: &[u64],
+        pages: &mut [[u8; PAGE_SIZE]],
+    ) -> io::Result<usize> {
+        if self.memory.get().is_none() {
+            // Where it is not known which process it is, there is no number 0. Lost only to another who
+            // opened the same.
+            let _ = self.memory.set(Memory::open(self.task())?);
+        }
+        self.memory.get().expect("opened above").read_pages(addresses, pages)
     }
 
     /// A thread through which its memory and its files in /proc can be reached: the agent's, which

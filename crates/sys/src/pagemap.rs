@@ -102,6 +102,21 @@ impl Pagemap {
         self.run(page, most, WORD_PRESENT | WORD_EXCLUSIVE)
     }
 
+    /// Of the `count` pages from `page` (a page number) on: how many are in memory and mapped by others,
+    /// too.
+    pub fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
+        let (mut at, mut shared) = (page, 0);
+        while at < page + count {
+            let most = (page + count - at).min(EXCLUSIVE_RUN_MAX as u64) as usize;
+            let mut words = [0; 8 * EXCLUSIVE_RUN_MAX];
+            let words = self.words(at, &mut words[..8 * most])?;
+            let others = |word: &u64| word & (WORD_PRESENT | WORD_EXCLUSIVE) == WORD_PRESENT;
+            shared += words.filter(others).count() as u64;
+            at += most as u64;
+        }
+        Ok(shared)
+    }
+
     /// Whether page number `page` is in memory and mapped.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
         Ok(self.run(page, 1, WORD_PRESENT)? == 1)
@@ -110,13 +125,19 @@ impl Pagemap {
     /// How many pages in a row have all of `bits`.
     fn run(&self, page: u64, most: usize, bits: u64) -> io::Result<usize> {
         let mut words = [0; 8 * EXCLUSIVE_RUN_MAX];
-        let bytes = &mut words[..8 * most.min(EXCLUSIVE_RUN_MAX)];
-        let got = self.file.read_at(bytes, page * 8)?;
-        let has_them = |word: &&[u8]| {
-            let word = u64::from_ne_bytes((*word).try_into().expect("chunks of eight"));
-            word & bits == bits
-        };
-        Ok(bytes[..got].chunks_exact(8).take_while(has_them).count())
+        let words = self.words(page, &mut words[..8 * most.min(EXCLUSIVE_RUN_MAX)])?;
+        Ok(words.take_while(|word| word & bits == bits).count())
+    }
+
+    /// The words of the pages from `page` on, as many as `buffer` has room for and there are.
+    fn words<'a>(
+        &self,
+        page: u64,
+        buffer: &'a mut [u8],
+    ) -> io::Result<impl Iterator<Item = u64> + use<'a>> {
+        let got = self.file.read_at(buffer, page * 8)?;
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("chunks of eight"));
+        Ok(buffer[..got].chunks_exact(8).map(word))
     }
 
     fn scan(

@@ -3,6 +3,7 @@
 //! Nothing is concluded from version numbers: containers, sandboxes and backports make them lie.
 
 use crate::anon::AnonBuffer;
+use crate::memory::Memory;
 use crate::pagemap::Pagemap;
 use crate::process::{self, CAP_SYS_PTRACE};
 use crate::uffd::{Event, Mode, Uffd};
@@ -138,7 +139,7 @@ pub fn read_a_child() -> io::Result<()> {
     let child = Killed(child);
     let areas = crate::proc::areas(child.0.id())?;
     let first = areas.first().ok_or_else(|| io::Error::other("it has no memory"))?;
-    match process::read_pages(child.0.id(), &[first.start], &mut [[0; PAGE]])? {
+    match Memory::open(child.0.id())?.read_pages(&[first.start], &mut [[0; PAGE]])? {
         1 => Ok(()),
         _ => Err(io::Error::other("nothing was read")),
     }

@@ -130,7 +130,7 @@ impl Reclaim<'_> {
                     resident.cool(&mut state.space, pfn, place);
                     cooled += 1;
                     if self.unshared.remove(&pfn.0) {
-                        self.separated.insert(pfn.0);
+                        self.offered.insert(pfn.0);
                     }
                     continue;
                 }
@@ -227,8 +227,7 @@ impl Reclaim<'_> {
                 // At worst every one of them is a new page now; counted anew before long.
                 let copied = if copies { operations.len() as u64 } else { 0 };
                 self.pager.resident().zone.charge(copied);
-                let less = |discount: u64| Some(discount.saturating_sub(copied));
-                let _ = mm.discount.fetch_update(Relaxed, Relaxed, less);
+                mm.shares_less(copied);
                 self.settle(mm, &frames, Fate::Retry);
                 copied as usize
             }

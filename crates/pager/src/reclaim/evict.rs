@@ -10,11 +10,12 @@ use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::counters;
 use crate::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
+use crate::pool::Pool;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::resident::{Dropped, Entry, Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
 use ebb_store::{Page, page_hash};
-use ebb_sys::process;
+use ebb_sys::pagemap::Pagemap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,6 +36,14 @@ struct Victim {
     /// The copy it leaves.
     stored: Option<SlotId>,
     written: bool,
+}
+
+/// Places of a pool in a row whose pages are of no more use.
+pub struct Run {
+    /// The first, and how many.
+    places: (u32, u32),
+    /// How many of the pages relatives map, too.
+    shared: u64,
 }
 
 impl Reclaim<'_> {
@@ -77,11 +86,19 @@ impl Reclaim<'_> {
                 }
             }
         }
+        if mm.related.load(Relaxed)
+            && let Some(map) = mm.pagemap()
+        {
+            let shared =
+                |at: u64| map.shared(Vpn::of_address(at).0, 1).is_ok_and(|pages| pages == 1);
+            let of_others = victims.iter().filter(|victim| shared(victim.address));
+            self.offered.extend(of_others.map(|victim| victim.pfn.0));
+        }
         let pid = mm.pid.load(Relaxed);
         victims.sort_unstable_by_key(|victim| victim.vpn);
         let addresses: Vec<u64> = victims.iter().map(|victim| victim.address).collect();
         // A cool page cannot change and is not dropped while its place is in use: no lock is needed.
-        let got = match process::read_pages(mm.task(), &addresses, &mut self.pages[..]) {
+        let got = match mm.read_pages(&addresses, &mut self.pages[..]) {
             Ok(got) => got,
             Err(error) => {
                 // A process on its way out has no number any more, for a moment longer a memory.
@@ -169,7 +186,7 @@ impl Reclaim<'_> {
             let state = &mut *guard;
             let mut resident = self.pager.resident();
             for victim in victims {
-                let separated = self.separated.remove(&victim.pfn.0);
+                let shared = self.offered.remove(&victim.pfn.0);
                 let Some(slot) = victim.stored else { continue };
                 let there = still_cool(&resident, state, mm.id, victim.pfn);
                 if there.is_none_or(|there| there.address != victim.address) {
@@ -188,7 +205,7 @@ impl Reclaim<'_> {
                 let place = resident.evict(&mut state.space, victim.pfn, slot);
                 state.pool.retire(place);
                 evicted += 1;
-                if separated {
+                if shared {
                     resident.slots.share(slot);
                     offers.push((victim.vpn, slot));
                 }
@@ -239,14 +256,14 @@ impl Reclaim<'_> {
                 if state.ended || state.pool.retired() < least {
                     continue;
                 }
-                let runs = state.pool.retired_runs(BATCH_MAX);
-                let operations: Vec<Operation> = runs
-                    .iter()
-                    .map(|&(first, count)| Operation::Drop {
-                        start: state.pool.address(first),
-                        len: u64::from(count) * PAGE_SIZE as u64,
-                    })
+                let runs: Vec<Run> = (state.pool.retired_runs(BATCH_MAX).into_iter())
+                    .map(|places| Run { places, shared: shared_pages(&mm, &state.pool, places) })
                     .collect();
+                let operation = |run: &Run| Operation::Drop {
+                    start: state.pool.address(run.places.0),
+                    len: u64::from(run.places.1) * PAGE_SIZE as u64,
+                };
+                let operations: Vec<Operation> = runs.iter().map(operation).collect();
                 (runs, operations)
             };
             match link.execute(&operations) {
@@ -254,7 +271,7 @@ impl Reclaim<'_> {
                 Outcome::Cancelled => {
                     mm.fell_silent();
                     let mut state = mm.lock();
-                    runs.into_iter().for_each(|run| state.pool.not_dropped(run));
+                    runs.into_iter().for_each(|run| state.pool.not_dropped(run.places));
                 }
                 Outcome::Stalled => self.stalled.push(Stalled { mm, work: Work::Drop(runs) }),
             }
@@ -262,25 +279,39 @@ impl Reclaim<'_> {
         total
     }
 
-    pub fn commit_drop(&mut self, mm: &Arc<Mm>, runs: &[(u32, u32)]) -> usize {
+    pub fn commit_drop(&mut self, mm: &Arc<Mm>, runs: &[Run]) -> usize {
         let link = mm.link.get().expect("it executed a batch");
         let mut state = mm.lock();
         if state.ended {
             return 0;
         }
-        let mut pages = 0;
-        for (index, &run) in runs.iter().enumerate() {
+        let (mut pages, mut shared) = (0, 0);
+        for (index, &Run { places, shared: of_others }) in runs.iter().enumerate() {
             if link.result(index) == 0 {
-                state.pool.dropped(run);
-                pages += u64::from(run.1);
+                state.pool.dropped(places);
+                pages += u64::from(places.1);
+                shared += of_others;
             } else {
-                state.pool.not_dropped(run);
+                state.pool.not_dropped(places);
             }
         }
-        self.pager.resident().zone.uncharge(pages);
+        // What relatives still map is there as before, and they have it to themselves by so much more.
+        mm.shares_less(shared);
+        self.pager.resident().zone.uncharge(pages - shared);
         mm.known.fetch_sub(pages as i64, Relaxed);
         pages as usize
     }
+}
+
+/// How many pages of a run of the pool relatives map, too: those that were cool at a fork.
+fn shared_pages(mm: &Mm, pool: &Pool, (first, count): (u32, u32)) -> u64 {
+    if !mm.related.load(Relaxed) {
+        return 0;
+    }
+    let shared =
+        |map: &Pagemap| map.shared(Vpn::of_address(pool.address(first)).0, u64::from(count));
+    // A process on its way out: its memory goes as a whole.
+    mm.pagemap().and_then(|map| shared(map).ok()).unwrap_or(0)
 }
 
 /// Which of the coolest frames go, `max` at most: those with a stored copy, which need not be written if it

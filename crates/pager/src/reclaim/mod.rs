@@ -48,7 +48,7 @@ struct Stalled {
 /// What a batch was for.
 enum Work {
     Cool(Vec<(Pfn, u32)>),
-    Drop(Vec<(u32, u32)>),
+    Drop(Vec<evict::Run>),
     Unshare(Vec<Pfn>),
 }
 
@@ -59,8 +59,9 @@ struct Reclaim<'a> {
     stalled: Vec<Stalled>,
     /// Frames whose pages were made the process's own and are worth another try.
     unshared: HashSet<u32>,
-    /// Frames of the cool ones whose pages were shared with a relative before that.
-    separated: HashSet<u32>,
+    /// Frames of cool pages that relatives have, too, or had before they were copied: what is stored of one is
+    /// offered to them.
+    offered: HashSet<u32>,
     unparked: Instant,
     hopeless_since: Option<Instant>,
     store_error: Option<String>,
@@ -88,7 +89,7 @@ pub fn run(pager: &Arc<Pager>) {
         pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),
         stalled: Vec::new(),
         unshared: HashSet::new(),
-        separated: HashSet::new(),
+        offered: HashSet::new(),
         unparked: Instant::now(),
         hopeless_since: None,
         store_error: None,

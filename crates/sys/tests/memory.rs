@@ -1,0 +1,84 @@
+//! What reading another process's memory does to it.
+
+use ebb_sys::memory::Memory;
+use ebb_sys::pagemap::Pagemap;
+use ebb_sys::process::{self, Pidfd};
+
+const PAGES: usize = 8;
+const PAGE: usize = 4096;
+
+/// A forked child that shares the caller's memory until it is dropped.
+struct Child(libc::pid_t);
+
+impl Child {
+    fn new() -> Self {
+        // SAFETY: the child only waits for its end.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            loop {
+                // SAFETY: waits for a signal; SIGKILL ends it.
+                unsafe { libc::pause() };
+            }
+        }
+        assert!(pid > 0, "fork");
+        Self(pid)
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = Pidfd::open(self.0.cast_unsigned()).and_then(|child| child.send(libc::SIGKILL));
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// `PAGES` pages of small size, the first byte of each its number plus one.
+fn filled() -> u64 {
+    let len = PAGES * PAGE;
+    let (rights, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, left to the end of the test's process.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
+    assert_ne!(at, libc::MAP_FAILED);
+    for page in 0..PAGES {
+        // SAFETY: within the mapping.
+        unsafe { at.cast::<u8>().add(page * PAGE).write(page as u8 + 1) };
+    }
+    at as u64
+}
+
+/// Cool pages that a fork had shared were read to be stored, and the reading copied each of them, unseen; what
+/// was dropped then counted as freed, and the original stayed.
+#[test]
+fn a_shared_page_that_is_read_stays_shared() {
+    let at = filled();
+    let child = Child::new();
+    let task = child.0.cast_unsigned();
+    let map = Pagemap::open(task).expect("the page map of a child");
+    let memory = Memory::open(task).expect("the memory of a child");
+    let addresses: Vec<u64> = [0, 1, 2, 5, 7].map(|page| at + page * PAGE as u64).to_vec();
+    let mut pages = [[0; PAGE]; PAGES];
+    assert_eq!(memory.read_pages(&addresses, &mut pages).expect("they are there"), 5);
+    assert_eq!(pages.map(|page| page[0]), [1, 2, 3, 6, 8, 0, 0, 0]);
+    assert_eq!(map.shared(at / PAGE as u64, PAGES as u64).expect("it runs"), PAGES as u64);
+    // What it is instead of.
+    process::read_pages(task, &[at], &mut pages).expect("it is there");
+    assert_eq!(map.shared(at / PAGE as u64, PAGES as u64).expect("it runs"), PAGES as u64 - 1);
+}
+
+#[test]
+fn what_is_missing_ends_a_reading() {
+    let at = filled();
+    let hole = (at + 3 * PAGE as u64) as *mut libc::c_void;
+    // SAFETY: within the mapping, which nobody else knows.
+    assert_eq!(unsafe { libc::munmap(hole, PAGE) }, 0);
+    let child = Child::new();
+    let memory = Memory::open(child.0.cast_unsigned()).expect("the memory of a child");
+    let mut pages = [[0; PAGE]; PAGES];
+    let all: Vec<u64> = (0..PAGES as u64).map(|page| at + page * PAGE as u64).collect();
+    assert_eq!(memory.read_pages(&all, &mut pages).expect("the first is there"), 3);
+    assert!(memory.read_pages(&all[3..], &mut pages).is_err(), "not even the first");
+    drop(child);
+    assert_eq!(memory.read_pages(&all, &mut pages).expect("nothing went wrong"), 0, "it has ended");
+}
