@@ -111,6 +111,16 @@ choices! {
         /// The first is remembered, the second promotes.
         Second = "second",
     }
+    /// When eviction looks at the neighbours of an accessed entry.
+    LookAround {
+        /// Never: aging walks page tables.
+        Off = "off",
+        /// In a pass that frees little of what it looks at: pages touched more often than they are looked at are
+        /// not told apart otherwise. Always, it makes a pass over memory in order young that is over.
+        Pressed = "pressed",
+        /// Always.
+        On = "on",
+    }
     /// What an accessed bit met at eviction does.
     SetRefs {
         /// The second promotes.
@@ -333,7 +343,7 @@ tunables! {
     /// Aging skips page tables whose own accessed bit is clear.
     "gen.non_leaf" non_leaf: bool = true;
     /// Eviction looks at the neighbours of an accessed entry.
-    "gen.look_around" look_around: bool = false;
+    "gen.look_around" look_around: LookAround = LookAround::Pressed;
     /// Aged folios that share a target are moved as one segment.
     "gen.bulk_move" bulk_move: bool = true;
     /// Size counters are settled once a batch.
@@ -428,7 +438,7 @@ impl Tunables {
         let kernel = Self {
             admission: Admission::Open,
             history: false,
-            look_around: true,
+            look_around: LookAround::On,
             second_chance: false,
             reclaim_parts: 0,
             keep_slot: false,

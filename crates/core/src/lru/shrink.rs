@@ -14,7 +14,7 @@ use super::{Ctx, Lruvec, Pageout, Pagevec, Scan, Who};
 use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::space::{Area, Pte, References, Space};
-use crate::tunables::LruKind;
+use crate::tunables::{LookAround, LruKind};
 use crate::types::{Pfn, Vpn};
 
 /// Isolated folios, oldest first.
@@ -67,11 +67,32 @@ pub(crate) struct Around {
     pub deltas: Deltas,
     pub with_walk: bool,
     pub pagevec: Pagevec,
+    /// Whether neighbours are looked at.
+    looks: bool,
 }
 
+/// [`LookAround::Pressed`]: from so many pages on that a pass has looked at ...
+const PRESSED_FROM: u64 = 4 * MIN_LRU_BATCH;
+/// ... of which it could free less than one in so many.
+const PRESSED_YIELD: u64 = 8;
+
 impl Around {
-    pub fn new(with_walk: bool) -> Self {
-        Self { deltas: Deltas::default(), with_walk, pagevec: Pagevec::default() }
+    /// For one batch of `sc`.
+    pub fn new(cx: &Ctx, sc: &Scan) -> Self {
+        let looks = match cx.tun.look_around {
+            LookAround::Off => false,
+            LookAround::Pressed => {
+                sc.scanned >= PRESSED_FROM && sc.reclaimed * PRESSED_YIELD < sc.scanned
+            }
+            LookAround::On => true,
+        };
+        Self { looks, with_walk: sc.walk_ready, ..Self::none() }
+    }
+
+    /// Of lists that have no neighbours' ages.
+    pub fn none() -> Self {
+        let (deltas, pagevec) = (Deltas::default(), Pagevec::default());
+        Self { deltas, with_walk: false, pagevec, looks: false }
     }
 }
 
@@ -292,7 +313,6 @@ pub(crate) fn references(v: &Lruvec, cx: &Ctx, pfn: Pfn, around: &mut Around) ->
         return refs;
     }
     let list = cx.spaces.read();
-    let look = v.kind() == LruKind::Gen && cx.tun.look_around;
     cx.spaces.each_mapping(cx.folios, pfn, &list, |space, vpn| {
         let mut area: Option<Area> = None;
         for i in 0..w.pages() {
@@ -316,7 +336,7 @@ pub(crate) fn references(v: &Lruvec, cx: &Ctx, pfn: Pfn, around: &mut Around) ->
             refs.exec |= a.exec;
             if place.table.clear(place.index, Pte::ACCESSED).all(Pte::ACCESSED) {
                 refs.young += 1;
-                if look && !a.special {
+                if around.looks && !a.special {
                     look_around(v, cx, around, space, a, at);
                 }
             }
@@ -333,6 +353,19 @@ mod tests {
     use super::*;
     use crate::lru::r#gen::tests::Rig;
     use crate::tunables::Tunables;
+
+    #[test]
+    fn neighbours_are_looked_at_in_a_pass_that_frees_little() {
+        let rig = Rig::new(1, Tunables::default());
+        let mut sc = Scan::new(Who::Direct, false, 32, 60);
+        let mut looks = |scanned, reclaimed| {
+            (sc.scanned, sc.reclaimed) = (scanned, reclaimed);
+            Around::new(&rig.cx(), &sc).looks
+        };
+        assert!(!looks(0, 0) && !looks(255, 0), "too few to say");
+        assert!(looks(256, 0) && looks(257, 32));
+        assert!(!looks(256, 32) && !looks(10_000, 1_250), "one of eight goes");
+    }
 
     /// Spec 6.2: what becomes of a mapped folio, by whether it was referenced before, how many entries are
     /// young, whether it is program text, a file's, dirty.

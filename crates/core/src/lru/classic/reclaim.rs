@@ -173,7 +173,7 @@ fn shrink_inactive(
         return 0;
     }
     let taken: u64 = batch.as_slice().iter().map(|&p| cx.folios.word(p).pages()).sum();
-    let found = shrink_batch(v, cx, sc, out, &mut batch, &mut Around::new(false));
+    let found = shrink_batch(v, cx, sc, out, &mut batch, &mut Around::none());
     put_back(v, cx, batch.as_slice());
     v.classic.note_cost(v, cx, ty, found.written, scanned - found.reclaimed.min(scanned));
     if found.unqueued_dirty > 0 && found.unqueued_dirty == taken {
@@ -211,7 +211,7 @@ fn shrink_active(v: &Lruvec, cx: &Ctx, sc: &Scan, ty: LruType, n: u64) {
     cx.stat.add(Event::PgRefill, scanned);
     let mut rotated = 0;
     for &pfn in batch.as_slice() {
-        let refs = super::super::shrink::references(v, cx, pfn, &mut Around::new(false));
+        let refs = super::super::shrink::references(v, cx, pfn, &mut Around::none());
         let w = cx.folios.word(pfn);
         if refs.young > 0 && refs.exec && ty == LruType::File {
             rotated += w.pages();

@@ -214,7 +214,7 @@ fn shrink_and_put_back(
     out: &mut dyn Pageout,
     batch: &mut Isolated,
 ) -> Shrunk {
-    let mut around = Around::new(sc.walk_ready);
+    let mut around = Around::new(cx, sc);
     let mut total = Shrunk::default();
     let mut retried = false;
     while !batch.is_empty() {

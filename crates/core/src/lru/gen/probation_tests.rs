@@ -3,6 +3,7 @@
 use super::tests::{Free, Rig};
 use super::*;
 use crate::lru::Who;
+use crate::lru::shrink::Around;
 use crate::space::Pte;
 use crate::tunables::Tunables;
 use crate::types::Vpn;
@@ -121,7 +122,7 @@ fn the_time_of_a_stamp_is_found_across_the_end_of_its_bits() {
 fn a_mapped_folio_stays_half_as_many_rounds_as_it_was_found_accessed() {
     let mut rig = Rig::new(8, Tunables::default());
     let pfn = rig.fill(LruType::Anon).unwrap();
-    let mut around = crate::lru::shrink::Around::new(false);
+    let mut around = Around::none();
     let mut round = |touched: bool| {
         let space = rig.spaces.get(rig.mm()).unwrap();
         let place = space.tree().find(Vpn(u64::from(pfn.0))).unwrap();

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::tests::{Free, Rig};
 use super::*;
 use crate::folio::MemcgId;
+use crate::lru::shrink::Around;
 use crate::lru::{Pagevec, Who};
 use crate::space::{Area, Backing, Pte};
 use crate::tunables::Tunables;
@@ -174,7 +175,8 @@ fn an_accessed_entry_met_by_eviction_saves_its_neighbours_and_names_the_table() 
     rig.v.r#gen.bloom[(rig.v.r#gen.max_seq() % 2) as usize].reset();
     let space = rig.spaces.get(rig.mm()).unwrap();
     let area = Area::new(Vpn(0), Vpn(64), Backing::Anon);
-    let mut around = crate::lru::shrink::Around::new(true);
+    let mut around = Around::none();
+    around.with_walk = true;
     look_around::look_around(&rig.v, &rig.cx(), &mut around, &space, &area, Vpn(3));
     around.deltas.flush(&rig.v, &rig.v.lock());
     for &pfn in &pfns {
