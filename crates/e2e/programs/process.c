@@ -6,6 +6,7 @@
 
 #include <sched.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -345,6 +346,23 @@ static int case_vfork(int argc, char **argv) {
     return 0;
 }
 
+/* Memory that came under management before the process's files became root's, and is filled after that. */
+static int case_undumpable(int argc, char **argv) {
+    size_t bytes = number(argc, argv, 0, 48) * MIB, first = bytes / 4;
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(memory != MAP_FAILED);
+    fill(memory, first, 5, 1);
+    usleep(100 * 1000);
+    MUST(prctl(PR_SET_DUMPABLE, 0) == 0);
+    fill(memory + first, bytes - first, 6, 1);
+    for (int round = 0; round < 2; round++) {
+        check(memory, first, 5, 1, "filled before");
+        check(memory + first, bytes - first, 6, 1, "filled after");
+    }
+    puts("undumpable: ok");
+    return 0;
+}
+
 /* A child that borrows the memory for a while: it is there once, however many processes show it. */
 static int case_borrow(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
@@ -541,7 +559,7 @@ static const struct test_case cases[] = {
     {"fork", case_fork}, {"fork-snapshot", case_fork_snapshot}, {"raw-fork", case_raw_fork},
     {"fork-new-areas", case_fork_new_areas},
     {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},
-    {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
+    {"undumpable", case_undumpable}, {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
     {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"borrow", case_borrow},
     {"exec", case_exec},
     {"exec-from-thread", case_exec_from_thread},

@@ -229,12 +229,17 @@ impl Mm {
         addresses: &[u64],
         pages: &mut [[u8; PAGE_SIZE]],
     ) -> io::Result<usize> {
-        if self.memory.get().is_none() {
-            // Where it is not known which process it is, there is no number 0. Lost only to another who
-            // opened the same.
-            let _ = self.memory.set(Memory::open(self.task())?);
+        if let Some(memory) = self.memory.get() {
+            return memory.read_pages(addresses, pages);
         }
-        self.memory.get().expect("opened above").read_pages(addresses, pages)
+        // Where it is not known which process it is, there is no number 0.
+        let task = self.task();
+        match Memory::open(task) {
+            Ok(memory) => self.memory.get_or_init(|| memory).read_pages(addresses, pages),
+            // The files of a process that made itself not dumpable are root's. It is read all the same; what
+            // it shares is copied.
+            Err(_) => process::read_pages(task, addresses, pages),
+        }
     }
 
     /// A thread through which its memory and its files in /proc can be reached: the agent's, which

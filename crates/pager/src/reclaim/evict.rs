@@ -19,8 +19,7 @@ use ebb_sys::pagemap::Pagemap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What opening and reading the memory of a process on its way out may say: ENOENT, ESRCH.
-const ENDED: [i32; 2] = [2, 3];
+const ESRCH: i32 = 3;
 
 /// How far beyond a batch clean pages are looked for while threads wait for memory, in batches.
 const CLEAN_REACH: usize = 4;
@@ -102,9 +101,8 @@ impl Reclaim<'_> {
         let got = match mm.read_pages(&addresses, &mut self.pages[..]) {
             Ok(got) => got,
             Err(error) => {
-                // It has no number any more, for a moment longer a memory.
-                let ended = error.raw_os_error().is_some_and(|errno| ENDED.contains(&errno));
-                if !ended && mm.is_alive() {
+                // A process on its way out has no number any more, for a moment longer a memory.
+                if error.raw_os_error() != Some(ESRCH) && mm.is_alive() {
                     self.pager.complain(&format!("cannot read process {pid}: {error}"));
                 }
                 0
