@@ -56,11 +56,12 @@ pub fn run(pager: &Arc<Pager>) {
         let _ = sched::run_soon(0);
     }
     let goal = pager.resident().zone.high();
+    // What is filled before the next look, should this thread not be run for some milliseconds.
     let room = (64 << 20) / PAGE_SIZE as u64;
     let now = Instant::now();
     let mut monitor = Monitor {
         pager,
-        threshold: goal.saturating_sub(room.max(goal / 8)).max(goal / 2),
+        threshold: goal.saturating_sub(room.max(goal / 8)),
         strangers: Strangers::default(),
         census: now,
         running_counted: now,
@@ -260,6 +261,9 @@ impl Monitor<'_> {
 
     /// Registers the areas that appeared since the last look, if memory says that there are any.
     fn manage(&mut self, mm: &Arc<Mm>, resident: u64) {
+        if let Some(link) = mm.link.get() {
+            link.managing();
+        }
         let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
         let unknown = resident.saturating_sub(known);
         if unknown <= mm.unknown.load(Relaxed) + UNKNOWN_PAGES_MAX {
@@ -271,7 +275,6 @@ impl Monitor<'_> {
         if task == 0 || mm.closing.load(Relaxed) {
             return;
         }
-        link.managing();
         // A thread of the program that moves areas ends before long.
         if !link.try_map() {
             return;
