@@ -181,19 +181,13 @@ fn writers_with_more_dirty_pages_than_their_memcg_are_not_killed() {
     }
 }
 
-/// A quarter of the machine that dirty-oom runs on, and two of its rounds.
-fn kept_hot(pairs: &[&str]) -> Metrics {
-    let text = ebb_lab::scenario::find("dirty-oom").expect("it is built in").text;
-    let text = text.replace("rounds = 6", "rounds = 2");
-    let all = [&["machine.frames=131072"], pairs].concat();
-    run(&text, &all, 1)
-}
-
 /// Pages of a file that 64 processes touched more often than reclaim looked at each were all young, always; tasks went
 /// through the lists for 40 seconds, and one was killed.
 #[test]
 fn a_mapped_file_that_is_kept_hot_stalls_nobody() {
-    let metrics = kept_hot(&["preset=ebb"]);
+    let text = ebb_lab::scenario::find("dirty-oom").expect("it is built in").text;
+    let text = text.replace("rounds = 6", "rounds = 2");
+    let metrics = run(&text, &["machine.frames=131072", "preset=ebb"], 1);
     assert_eq!(metrics["oom_kills"], 0.0);
     assert!(metrics["elapsed_s"] < 0.5, "{} s", metrics["elapsed_s"]);
     assert!(metrics["pgscan_direct"] < 300_000.0, "{} pages", metrics["pgscan_direct"]);

@@ -261,9 +261,8 @@ impl Monitor<'_> {
 
     /// Registers the areas that appeared since the last look, if memory says that there are any.
     fn manage(&mut self, mm: &Arc<Mm>, resident: u64) {
-        if let Some(link) = mm.link.get() {
-            link.managing();
-        }
+        let Some(link) = mm.link.get() else { return };
+        link.managing();
         let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
         let unknown = resident.saturating_sub(known);
         if unknown <= mm.unknown.load(Relaxed) + UNKNOWN_PAGES_MAX {
@@ -271,7 +270,6 @@ impl Monitor<'_> {
             return;
         }
         let task = mm.task();
-        let Some(link) = mm.link.get() else { return };
         if task == 0 || mm.closing.load(Relaxed) {
             return;
         }

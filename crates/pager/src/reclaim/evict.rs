@@ -10,7 +10,6 @@ use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::counters;
 use crate::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
-use crate::pool::Pool;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::resident::{Dropped, Entry, Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
@@ -86,14 +85,8 @@ impl Reclaim<'_> {
                 }
             }
         }
-        if mm.related.load(Relaxed)
-            && let Some(map) = mm.pagemap()
-        {
-            let shared =
-                |at: u64| map.shared(Vpn::of_address(at).0, 1).is_ok_and(|pages| pages == 1);
-            let of_others = victims.iter().filter(|victim| shared(victim.address));
-            self.offered.extend(of_others.map(|victim| victim.pfn.0));
-        }
+        let of_others = victims.iter().filter(|victim| shared_pages(&mm, victim.address, 1) > 0);
+        self.offered.extend(of_others.map(|victim| victim.pfn.0));
         let pid = mm.pid.load(Relaxed);
         victims.sort_unstable_by_key(|victim| victim.vpn);
         let addresses: Vec<u64> = victims.iter().map(|victim| victim.address).collect();
@@ -257,7 +250,10 @@ impl Reclaim<'_> {
                     continue;
                 }
                 let runs: Vec<Run> = (state.pool.retired_runs(BATCH_MAX).into_iter())
-                    .map(|places| Run { places, shared: shared_pages(&mm, &state.pool, places) })
+                    .map(|places| {
+                        let shared = shared_pages(&mm, state.pool.address(places.0), places.1);
+                        Run { places, shared }
+                    })
                     .collect();
                 let operation = |run: &Run| Operation::Drop {
                     start: state.pool.address(run.places.0),
@@ -303,13 +299,12 @@ impl Reclaim<'_> {
     }
 }
 
-/// How many pages of a run of the pool relatives map, too: those that were cool at a fork.
-fn shared_pages(mm: &Mm, pool: &Pool, (first, count): (u32, u32)) -> u64 {
+/// How many of so many pages of a pool from `address` on relatives map, too: those that were cool at a fork.
+fn shared_pages(mm: &Mm, address: u64, count: u32) -> u64 {
     if !mm.related.load(Relaxed) {
         return 0;
     }
-    let shared =
-        |map: &Pagemap| map.shared(Vpn::of_address(pool.address(first)).0, u64::from(count));
+    let shared = |map: &Pagemap| map.shared(Vpn::of_address(address).0, u64::from(count));
     // A process on its way out: its memory goes as a whole.
     mm.pagemap().and_then(|map| shared(map).ok()).unwrap_or(0)
 }
