@@ -189,6 +189,15 @@ impl Lruvec {
         self.sizes[ty.index() * 2 + usize::from(active)].load(Relaxed).max(0) as u64
     }
 
+    /// Pages of both types that lie in zones up to one.
+    #[must_use]
+    pub fn eligible(&self, zone: usize) -> u64 {
+        match self.kind() {
+            LruKind::Gen => self.r#gen.eligible(zone),
+            LruKind::Classic => (0..4).map(|list| self.classic.eligible(list, zone)).sum(),
+        }
+    }
+
     /// Pages on the unevictable list.
     #[must_use]
     pub fn unevictable(&self) -> u64 {

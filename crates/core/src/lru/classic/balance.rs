@@ -91,7 +91,7 @@ pub(super) fn scan_counts(v: &Lruvec, cx: &Ctx, sc: &Scan, round: Round) -> [u64
     let [ap, fp] = shares(u64::from(sc.swappiness), round.cost[0], round.cost[1]);
     std::array::from_fn(|i| {
         let ty = if i < 2 { LruType::Anon } else { LruType::File };
-        let size = v.size(ty, i % 2 == 1);
+        let size = v.classic.eligible(i, sc.zone);
         let mut n = sc.share_of(sc.protection.apply(size, cx.tun).min(size));
         if n == 0 && !v.online() {
             n = size.min(super::super::scan::SWAP_CLUSTER_MAX);

@@ -9,12 +9,12 @@ mod reclaim;
 #[cfg(test)]
 mod vector_tests;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 
 pub(crate) use balance::Seen;
 pub(crate) use reclaim::Under;
 
-use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow};
+use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
 use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::types::Pfn;
@@ -32,11 +32,19 @@ pub struct ClassicState {
     /// Copies of sizes (by list) and `activated`, as decisions see them.
     seen_sizes: [AtomicU64; 4],
     seen_activated: [AtomicU64; 2],
+    /// Pages of each list by zone; changed under the lru lock.
+    by_zone: [[AtomicI64; ZONES]; 4],
 }
 
 impl ClassicState {
     fn note_activation(&self, pages: u64) {
         self.age.fetch_add(pages, Relaxed);
+    }
+
+    /// Pages of a list that are in zones up to one.
+    pub(super) fn eligible(&self, list: usize, zone: usize) -> u64 {
+        let pages: i64 = self.by_zone[list].iter().take(zone + 1).map(|z| z.load(Relaxed)).sum();
+        pages.max(0) as u64
     }
 
     pub(super) fn snapshot(&self) {
@@ -87,6 +95,13 @@ impl Lruvec {
     }
 }
 
+/// Counts pages that come to a list or leave it.
+fn resize(v: &Lruvec, _under: &mut Lists, list: usize, zone: usize, pages: i64) {
+    let n = &v.classic.by_zone[list][zone];
+    n.store(n.load(Relaxed) + pages, Relaxed);
+    v.resize(list, pages);
+}
+
 fn index(w: Word) -> usize {
     w.ty().index() * 2 + usize::from(w.has(Word::ACTIVE))
 }
@@ -103,14 +118,14 @@ impl Lru for Classic {
             Add::Normal => lists.classic[i].push_head(cx.folios, pfn),
             Add::Rotate => lists.classic[i].push_tail(cx.folios, pfn),
         }
-        v.resize(i, w.pages() as i64);
+        resize(v, lists, i, w.zone(), w.pages() as i64);
     }
 
     fn del(&self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, keep_age: bool) {
         let w = cx.folios.word(pfn);
         let i = index(w);
         lists.classic[i].remove(cx.folios, pfn);
-        v.resize(i, -(w.pages() as i64));
+        resize(v, lists, i, w.zone(), -(w.pages() as i64));
         if !keep_age {
             cx.folios.clear(pfn, Word::ACTIVE);
         }
@@ -195,16 +210,22 @@ pub(super) fn check(v: &Lruvec, cx: &Ctx, lists: &Lists) {
     let mut any = false;
     for (i, list) in lists.classic.iter().enumerate() {
         list.check(cx.folios);
-        let mut pages = 0;
+        let mut by_zone = [0; ZONES];
         for pfn in list.order(cx.folios) {
             let w = cx.folios.word(pfn);
             assert!(w.has(Word::LRU) && w.slot().is_none() && !w.has(Word::CULLED), "{w:?}");
             assert_eq!(index(w), i, "{w:?}");
-            pages += w.pages() as i64;
+            by_zone[w.zone()] += w.pages() as i64;
             any = true;
         }
+        let counted = v.classic.by_zone[i].each_ref().map(|n| n.load(Relaxed));
+        assert_eq!(counted, by_zone, "size of classic list {i} by zone");
         if lists.r#gen.iter().flatten().flatten().all(super::list::List::is_empty) {
-            assert_eq!(v.sizes[i].load(Relaxed), pages, "size of classic list {i}");
+            assert_eq!(
+                v.sizes[i].load(Relaxed),
+                by_zone.iter().sum::<i64>(),
+                "size of classic list {i}"
+            );
         }
     }
     assert!(!any || v.kind() == crate::tunables::LruKind::Classic || v.is_switching());

@@ -141,7 +141,7 @@ fn isolate(
             continue;
         }
         cx.folios.clear(pfn, Word::LRU);
-        v.resize(list, -(w.pages() as i64));
+        super::resize(v, lists, list, w.zone(), -(w.pages() as i64));
         batch.push(pfn);
     }
     lists.classic[list].prepend(cx.folios, skipped);

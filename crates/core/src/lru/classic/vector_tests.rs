@@ -171,3 +171,34 @@ fn kernels_before_6_1_finish_the_larger_share_and_take_far_too_much() {
     let all = freed_by(true);
     assert!((1_250..1_350).contains(&all), "{all}");
 }
+
+/// A pass for a low zone once scanned a share of all pages: it went through those of higher zones for nothing, and
+/// where the low zone had none at all, too (spec 6.5: sizes are those of the zones that help).
+#[test]
+fn a_pass_scans_a_share_of_the_zones_that_help() {
+    let rig = rig(256);
+    for i in 0..256 {
+        // One of eight is in the low zone.
+        let word = Word::new(LruType::File, 0, u8::from(i % 8 != 0));
+        rig.folios.init(Pfn(i), word, rig.v.memcg(), rig.mm(), crate::types::Vpn(i.into()));
+        rig.v.add(&rig.cx(), Pfn(i));
+    }
+    let pass = |rig: &Rig, zone, priority| {
+        let mut sc = Scan::new(Who::Kswapd, true, 256, 60);
+        (sc.zone, sc.priority) = (zone, priority);
+        let mut freed = Vec::new();
+        let skipped = rig.stat.get(Event::PgSkip);
+        rig.v.shrink(&rig.cx(), &mut sc, &mut Free(&mut freed));
+        rig.v.check_invariants(&rig.cx());
+        (freed, rig.stat.get(Event::PgSkip) - skipped)
+    };
+    assert_eq!(pass(&rig, 0, 6), (vec![], 0), "32 pages >> 6 are none");
+    let (freed, _) = pass(&rig, 0, 3);
+    assert_eq!(freed, [0, 8, 16, 24], "32 >> 3 of the low zone, oldest first");
+    let (freed, _) = pass(&rig, 1, 2);
+    assert_eq!(freed.len(), 252 >> 2, "of both");
+    let (_, skipped) = pass(&rig, 0, 0);
+    assert!(skipped > 0);
+    let none = pass(&rig, 0, 0);
+    assert_eq!(none, (vec![], 0), "nothing is left there, and nothing is looked at");
+}

@@ -171,6 +171,12 @@ impl GenState {
         zones.map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
     }
 
+    /// Pages of both types in zones up to `zone`.
+    pub(crate) fn eligible(&self, zone: usize) -> u64 {
+        let zones = self.nr_pages.iter().flatten().flat_map(|zones| zones.iter().take(zone + 1));
+        zones.map(|z| z.load(Ordering::Relaxed).max(0) as u64).sum()
+    }
+
     /// Pages of a type on probation.
     #[must_use]
     pub fn fresh_pages(&self, ty: LruType) -> u64 {
