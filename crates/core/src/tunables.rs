@@ -176,6 +176,20 @@ choices! {
         /// Only when it goes to sleep.
         Sleep = "sleep",
     }
+    /// What tells whether a node's old pages are dirty, being written, or wait for a congested disk.
+    NodeNotes {
+        /// A whole pass of kswapd.
+        Pass = "pass",
+        /// Each batch, whoever reclaims, as in Linux before 4.17; what it says is waited for at once.
+        Batch = "batch",
+    }
+    /// How much of the caches beside the page lists a pass looks through.
+    SlabShare {
+        /// As large a share as the pages it scanned are of those it might have, as in Linux until 4.16.
+        Scanned = "scanned",
+        /// By its priority.
+        Priority = "priority",
+    }
     /// When those who reclaim give up.
     OomRule {
         /// After so many rounds that freed nothing.
@@ -381,6 +395,10 @@ tunables! {
     "kswapd.balanced" kswapd_balanced: SleepCheck = SleepCheck::Any;
     /// When kswapd takes back what it said about congestion and dirty pages.
     "kswapd.clear" kswapd_clear: FlagClear = FlagClear::Sleep;
+    /// What the state of a node is read off (classic lists).
+    "reclaim.notes" notes: NodeNotes = NodeNotes::Pass;
+    /// How much of the caches beside the page lists a pass looks through.
+    "reclaim.slab" slab: SlabShare = SlabShare::Priority;
     /// A page to be reclaimed once written counts as a mark of reading ahead: the kernel has one bit.
     "file.one_mark" one_mark: bool = false;
     /// Pages that a fault of a mapped file maps around it if they are in memory (`fault_around_bytes`).

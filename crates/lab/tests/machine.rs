@@ -466,3 +466,26 @@ fn who_finds_half_of_the_reserve_gone_waits_for_kswapd() {
     assert_eq!(off["pgscan_direct_throttle"], 0.0);
     assert!(on["pgscan_direct_throttle"] > 0.0 && on["ops"] > 0.9 * off["ops"]);
 }
+
+/// The first two patches of 2017 keep kswapd awake on a node without low zones, and each of its passes there goes
+/// through all inodes and names of files; tasks reclaim meanwhile. The third lets it sleep (spec 2.7, 8.4).
+#[test]
+fn the_first_two_steps_of_2017_are_worse_than_none_and_the_third_makes_good() {
+    let text = ebb_lab::scenario::find("kswapd-simoop").unwrap().text;
+    let shorter = [("seconds", "30.0", "10.0"), ("warm_rounds", "3", "1"), ("data", "2.4", "0.6")]
+        .into_iter()
+        .fold(text.to_owned(), |text, (key, from, to)| {
+            let (from, to) = (format!("{key} = {from}"), format!("{key} = {to}"));
+            assert!(text.contains(&from), "{from}");
+            text.replace(&from, &to)
+        });
+    let results = experiment(&shorter, 2, 2, 0);
+    let case = &results[0].cases[0];
+    let p99 = |arm: &str| {
+        let arm = case.arms.iter().find(|a| a.name == arm).expect("an arm of this name");
+        let of = arm.of("alloc_p99_us");
+        of.iter().sum::<f64>() / of.len() as f64
+    };
+    let [none, two, three] = ["vanilla", "clear-v2", "keepawake"].map(p99);
+    assert!(two > 5.0 * none && two > 5.0 * three, "{none} {two} {three}");
+}

@@ -201,7 +201,7 @@ impl Machine {
                     let passed = Passed { scanned, reclaimed, writing: false, met: None };
                     kswapd.passed(&self.desk, &passed);
                 }
-                Step::Again | Step::AwaitWrites => {}
+                Step::Again | Step::AwaitWrites | Step::Throttle => {}
                 Step::Nap | Step::Sleep => {
                     if !self.desk.woken() {
                         thread::park_timeout(Duration::from_millis(NAP_MS));

@@ -173,7 +173,7 @@ pub fn run(
                 kswapd.passed(&m.desk, &passed);
                 turns.allocate()
             }
-            Step::Again | Step::AwaitWrites => turns.allocate(),
+            Step::Again | Step::AwaitWrites | Step::Throttle => turns.allocate(),
             Step::Nap => turns.while_it_sleeps(NAP_MS * 1_000_000),
             Step::Sleep => turns.while_it_sleeps(u64::MAX),
         };

@@ -164,6 +164,22 @@ pub struct Met {
     pub immediate: u64,
 }
 
+impl Met {
+    /// What was met after `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            taken: self.taken - before.taken,
+            file_taken: self.file_taken - before.file_taken,
+            dirty: self.dirty - before.dirty,
+            unqueued_dirty: self.unqueued_dirty - before.unqueued_dirty,
+            writeback: self.writeback - before.writeback,
+            congested: self.congested - before.congested,
+            immediate: self.immediate - before.immediate,
+        }
+    }
+}
+
 /// A reclaim pass: what is asked, and what came of it.
 #[derive(Clone, Debug)]
 pub struct Scan {

@@ -87,6 +87,8 @@ counters! {
     PgStealFile "pgsteal_file",
     /// Pages skipped because their zone could not serve.
     PgSkip "pgskip_normal",
+    /// Objects looked at in caches beside the page lists.
+    SlabsScanned "slabs_scanned",
     /// Background reclaim runs.
     PageOutRun "pageoutrun",
     /// Short sleeps of kswapd that a request ended.

@@ -62,7 +62,8 @@ pub struct Passed {
     pub reclaimed: u64,
     /// Writes are under way whose end will free pages: nothing freed is no failure.
     pub writing: bool,
-    /// What was met, where the lists are classic; multi-gen lists tell the node nothing.
+    /// What was met, where the lists are classic and it was not noted batch by batch; multi-gen lists tell the node
+    /// nothing.
     pub met: Option<Met>,
 }
 
@@ -108,6 +109,11 @@ impl Balance {
 
     pub fn passes(&self) -> u64 {
         self.passes
+    }
+
+    /// Whether there are zones that it makes room in.
+    pub fn wants(&self) -> bool {
+        self.target > 0
     }
 
     /// The next pass, or none when the run is over.

@@ -238,7 +238,7 @@ impl Desk {
         self.flags.load(Relaxed) & flag.0 != 0
     }
 
-    /// Draws conclusions from what a pass over classic lists met.
+    /// Draws conclusions from what a pass over classic lists, or a batch of one, met.
     pub fn note(&self, met: &Met) {
         if met.writeback > 0 && met.writeback == met.taken {
             self.set_flag(Flags::WRITEBACK);

@@ -34,6 +34,9 @@ pub enum Step {
     Again,
     /// Writes are under way and nothing else can be freed: wait until some end, 100 ms at most.
     AwaitWrites,
+    /// Pages under write-out that were met before have come round again: they are not written as fast as the
+    /// lists turn. Wait for [`Reason::Writeback`](super::Reason::Writeback).
+    Throttle,
     /// Wait until woken, [`NAP_MS`](super::NAP_MS) at most.
     Nap,
     /// Wait until woken.
@@ -105,7 +108,7 @@ pub struct Kswapd {
     /// What somebody last asked for, for statistics only.
     last_asked: Option<(Order, usize)>,
     asked_before: Option<usize>,
-    stalled: bool,
+    stalled: Option<Step>,
     ended: bool,
     stats: KswapdStats,
 }
@@ -127,7 +130,7 @@ impl Kswapd {
             highest,
             last_asked: None,
             asked_before: None,
-            stalled: false,
+            stalled: None,
             ended: false,
             stats: KswapdStats::default(),
         }
@@ -278,14 +281,14 @@ impl Kswapd {
         stat.add(Event::PageOutRun, 1);
         self.run = Some(Balance::begin(node, order, self.highest));
         self.at = At::Run;
-        self.stalled = false;
+        self.stalled = None;
         self.go_on(desk, node, stat)
     }
 
     /// The next pass of the run, or its end.
     fn go_on(&mut self, desk: &Desk, node: &dyn Node, _stat: &VmStat) -> Step {
-        if std::mem::take(&mut self.stalled) {
-            return Step::AwaitWrites;
+        if let Some(wait) = self.stalled.take() {
+            return wait;
         }
         let Some(run) = self.run.as_mut() else {
             self.at = At::Top { keep: false };
@@ -312,12 +315,83 @@ impl Kswapd {
     pub fn passed(&mut self, desk: &Desk, passed: &Passed) {
         if let Some(run) = self.run.as_mut() {
             run.passed(desk, passed);
-            self.stalled = passed.reclaimed == 0 && passed.writing;
+            // Who wants no page waits for none.
+            let waits = run.wants() && passed.reclaimed == 0 && passed.writing;
+            self.stalled = waits.then_some(Step::AwaitWrites);
             if let Some(met) = &passed.met {
                 desk.note(met);
-                // It sees the same pages under write-out again: the disk needs time.
-                self.stalled |= met.immediate > 0;
+                if met.immediate > 0 {
+                    self.stalled = Some(Step::Throttle);
+                }
             }
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::lru::Met;
+    use crate::tunables::{FlagClear, SleepCheck};
+
+    /// A node that never has enough, with its upper zone alone.
+    struct Short;
+
+    const NORMAL: usize = 1;
+
+    impl Node for Short {
+        fn classes(&self) -> usize {
+            2
+        }
+        fn balanced(&self, _: Order, _: usize) -> bool {
+            false
+        }
+        fn has_zone(&self, highest: usize) -> bool {
+            highest >= NORMAL
+        }
+        fn all_balanced(&self, _: Order, _: usize) -> bool {
+            false
+        }
+        fn target(&self, highest: usize) -> u64 {
+            if highest >= NORMAL { 100 } else { 0 }
+        }
+        fn reserve_left(&self) -> bool {
+            true
+        }
+    }
+
+    /// What comes after the first pass for zones up to `highest` that went like `passed`.
+    fn after(idle: IdleIndex, highest: usize, passed: &Passed) -> Step {
+        let policy =
+            Policy { idle, sleep: SleepCheck::One, clear: FlagClear::Sleep, trim_again: false };
+        let (desk, mut kswapd, stat) = (Desk::new(), Kswapd::new(policy, 2), VmStat::default());
+        loop {
+            if let Step::Pass(pass) = kswapd.step(&desk, &Short, &stat) {
+                assert_eq!(pass.highest, highest);
+                kswapd.passed(&desk, passed);
+                return kswapd.step(&desk, &Short, &stat);
+            }
+        }
+    }
+
+    #[test]
+    fn pages_that_come_round_again_under_write_are_waited_for() {
+        let met = |immediate| Met { taken: 32, writeback: 4, immediate, ..Met::default() };
+        let passed = |immediate| Passed {
+            scanned: 32,
+            reclaimed: 28,
+            writing: true,
+            met: Some(met(immediate)),
+        };
+        assert!(matches!(after(IdleIndex::Previous, NORMAL, &passed(0)), Step::Pass(_)));
+        assert_eq!(after(IdleIndex::Previous, NORMAL, &passed(1)), Step::Throttle);
+    }
+
+    /// It once waited a millisecond after each, while tasks asked for the zone that is there.
+    #[test]
+    fn a_pass_for_zones_that_are_not_there_waits_for_no_write() {
+        let nothing = Passed { writing: true, ..Passed::default() };
+        assert_eq!(after(IdleIndex::Previous, NORMAL, &nothing), Step::AwaitWrites);
+        assert!(matches!(after(IdleIndex::Zero, 0, &nothing), Step::Pass(_)));
     }
 }

@@ -8,6 +8,7 @@
 //! * [`kswapd`]: the loop of the background reclaimer, [`balance`] one run of it.
 //! * [`direct`]: a task's own reclaim; [`throttle`]: its waits; [`reserve`]: when it may not even
 //!   reclaim; [`oom`]: when it gives up.
+//! * [`slab`]: how much of the caches beside the page lists goes with a pass.
 //!
 //! What memory looks like comes through [`Node`]; there is one predicate for "in balance", and
 //! wakers, runs and sleep all use it.
@@ -23,6 +24,7 @@ pub mod proactive;
 pub mod reserve;
 #[cfg(all(test, not(loom)))]
 mod scenarios;
+pub mod slab;
 pub mod throttle;
 
 pub use balance::{Pass, Passed};
@@ -31,6 +33,7 @@ pub use direct::{Direct, DirectPass, DirectPassed};
 pub use kswapd::{Kswapd, KswapdStats, Step};
 pub use oom::{Achieved, Hope, Verdict};
 pub use proactive::Proactive;
+pub use slab::{Shrinker, SlabPass};
 pub use throttle::{Outlook, Reason, Throttle};
 
 use crate::frame::watermark::Level;

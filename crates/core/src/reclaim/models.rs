@@ -103,7 +103,7 @@ fn work(policy: Policy, node: &Tiny, desk: &Desk, done: &AtomicBool) {
                     thread::park();
                 }
             }
-            Step::Nap | Step::Again | Step::AwaitWrites => {}
+            Step::Nap | Step::Again | Step::AwaitWrites | Step::Throttle => {}
         }
     }
     panic!("kswapd finds no rest");

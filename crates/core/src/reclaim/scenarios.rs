@@ -257,7 +257,7 @@ impl Sim {
                     .passed(&self.desk, &Passed { scanned, reclaimed, writing: false, met: None });
             }
             Step::Again => self.until = self.now + 1,
-            Step::AwaitWrites => self.until = self.now + 10,
+            Step::AwaitWrites | Step::Throttle => self.until = self.now + 10,
             Step::Nap => (self.asleep, self.until) = (true, self.now + NAP_MS * 10),
             Step::Sleep => (self.asleep, self.until) = (true, u64::MAX),
         }

@@ -121,8 +121,8 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
     }
     let mut planned = Vec::new();
     for c in &s.case {
-        let own = if c.arm.is_empty() { &s.arm } else { &c.arm };
-        let arms = job.arms.as_deref().unwrap_or(own);
+        let own = s.arms_of(c);
+        let arms = job.arms.as_deref().unwrap_or(&own);
         let alone = s.case.len() == 1;
         planned.push(Planned {
             name: if alone { s.name.clone() } else { format!("{}/{}", s.name, c.name) },

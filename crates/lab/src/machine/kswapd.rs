@@ -5,11 +5,12 @@
 //! pass for it, come back.
 
 use ebb_core::frame::Order;
+use ebb_core::reclaim::throttle::Wait;
 use ebb_core::reclaim::{
-    Asked, FramesNode, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Pass, Passed,
-    Policy, Step,
+    Asked, Flags, FramesNode, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Outlook,
+    Pass, Passed, Policy, Reason, Step,
 };
-use ebb_core::tunables::LruKind;
+use ebb_core::tunables::{LruKind, NodeNotes};
 
 use super::sched::{Event, Machine};
 use super::task::Under;
@@ -34,6 +35,8 @@ pub struct Kswapd {
     freed: u64,
     /// The pass under way.
     pass: Option<(Pass, Under)>,
+    /// The wait for writes that it is in, and until when at most; without one to be ended early, for all that time.
+    wait: Option<(Option<Wait>, u64)>,
 }
 
 /// One look round its loop that finds nothing to do.
@@ -73,7 +76,7 @@ impl Machine {
 
     /// Its event: the next step.
     pub(super) fn kswapd(&mut self, turn: u64) {
-        if turn != self.kswapd.turn {
+        if turn != self.kswapd.turn || self.kswapd_still_waits() {
             return;
         }
         let Some(mut protocol) = self.kswapd.protocol.take() else { return };
@@ -91,6 +94,7 @@ impl Machine {
         }
         match step {
             Step::Nap | Step::Sleep => {
+                self.mem.let_go += 1;
                 if let Some(since) = self.kswapd.awake_since.take() {
                     self.kswapd.awake_ns += self.now - since;
                     self.kswapd_works(false);
@@ -112,10 +116,41 @@ impl Machine {
             }
             Step::Again => self.kswapd_after(LOOP_NS),
             Step::AwaitWrites => self.kswapd_after(self.mem.timer(WRITES_NS)),
+            Step::Throttle => {
+                self.kswapd_waits(self.now);
+                self.kswapd_after(self.mem.timer(WRITES_NS));
+            }
             Step::Nap => self.kswapd_after(self.mem.timer(NAP_MS * 1_000_000)),
             Step::Sleep => {}
         }
         self.kswapd.protocol = Some(protocol);
+    }
+
+    /// Begins its wait for writes: until enough of them have ended, or as it was until 2021 (`congestion_wait`) for
+    /// all of its time.
+    fn kswapd_waits(&mut self, from: u64) {
+        let (mem, ms) = (&self.mem, self.mem.tun.congested_ms);
+        let (wait, ms) = if ms > Reason::Congested.limit_ms() {
+            (None, ms)
+        } else {
+            let seen = Outlook { written: mem.pages_written(), ..Outlook::default() };
+            (mem.out.throttle.begin(Reason::Writeback, &seen), Reason::Writeback.limit_ms())
+        };
+        self.kswapd.wait = Some((wait, from + mem.timer(ms * 1_000_000)));
+    }
+
+    /// Whether it waits for writes and has to go on doing so.
+    fn kswapd_still_waits(&mut self) -> bool {
+        let Some((wait, until)) = self.kswapd.wait else { return false };
+        let throttle = &self.mem.out.throttle;
+        let over = wait.is_some_and(|w| throttle.over(&w, self.mem.pages_written()));
+        if self.now < until && !over {
+            self.kswapd_after(self.mem.timer(WRITES_NS).min(until - self.now));
+            return true;
+        }
+        wait.into_iter().for_each(|w| throttle.end(w));
+        self.kswapd.wait = None;
+        false
     }
 
     /// Carries out a batch of a pass. Returns what it cost.
@@ -123,9 +158,25 @@ impl Machine {
         let mem = &mut self.mem;
         mem.out.watch_zone = Some(pass.highest);
         mem.clock_ns = self.now;
+        let classic = mem.tun.lru == LruKind::Classic;
+        let by_batch = classic && mem.tun.notes == NodeNotes::Batch;
+        let before = under.sc.met;
+        if by_batch {
+            under.sc.node_dirty = mem.out.desk.has_flag(Flags::DIRTY);
+            under.sc.node_writeback = mem.out.desk.has_flag(Flags::WRITEBACK);
+        }
         let cost = mem.pass_on(self.now, None, &mut under, true);
         mem.out.watch_zone = None;
         mem.spent.kswapd_ns += cost;
+        let met = under.sc.met;
+        if by_batch {
+            let met = met.since(&before);
+            mem.out.desk.note(&met);
+            if met.immediate > 0 {
+                self.kswapd_waits(self.now + cost);
+            }
+        }
+        let mem = &mut self.mem;
         if under.sc.is_paused() {
             self.kswapd.pass = Some((pass, under));
             return cost;
@@ -135,9 +186,10 @@ impl Machine {
             scanned: under.sc.scanned,
             reclaimed: under.freed,
             writing: mem.out.writes.pending() > 0,
-            met: (mem.tun.lru == LruKind::Classic).then_some(under.sc.met),
+            met: (classic && !by_batch).then_some(met),
         };
         protocol.passed(&mem.out.desk, &passed);
+        mem.let_go_if_enough();
         cost
     }
 
@@ -166,6 +218,7 @@ impl KswapdStats {
 #[cfg(test)]
 mod tests {
     use super::super::testing::machine;
+    use super::*;
 
     #[test]
     fn as_many_runs_as_this_machine_is_smaller_are_one() {
@@ -177,5 +230,38 @@ mod tests {
         });
         // One that freed nothing was as long there.
         assert_eq!(seen, [1, 2, 0, 1, 0, 1, 2]);
+    }
+    /// It once went on after a millisecond, whatever had been written ([`Throttle`](ebb_core::reclaim::Throttle) has the
+    /// test of what ends it early).
+    #[test]
+    fn kswapd_waits_for_writes_until_its_time_is_over() {
+        let mut m = machine();
+        let waits = |m: &mut Machine, now| {
+            m.now = now;
+            m.kswapd_still_waits()
+        };
+        assert!(!waits(&mut m, 0));
+        m.kswapd_waits(0);
+        assert!(waits(&mut m, 1_000_000) && waits(&mut m, 99_999_999));
+        assert!(!waits(&mut m, 100_000_000) && !waits(&mut m, 0));
+        m.mem.haste = 10;
+        m.kswapd_waits(0);
+        assert!(waits(&mut m, 9_999_999) && !waits(&mut m, 10_000_000));
+    }
+
+    /// They once looked every millisecond, and allocated in step.
+    #[test]
+    fn who_waits_for_the_reserve_is_let_go_as_soon_as_there_is_enough() {
+        let mem = &mut machine().mem;
+        mem.let_go_if_enough();
+        assert_eq!(mem.let_go, 1, "all is free");
+        mem.out.pin_lowest(0);
+        mem.let_go_if_enough();
+        assert_eq!(mem.let_go, 1, "nothing is");
+        while let Some(pfn) = mem.out.pinned.pop() {
+            mem.out.release(pfn);
+        }
+        mem.let_go_if_enough();
+        assert_eq!(mem.let_go, 2);
     }
 }

@@ -31,6 +31,7 @@ use super::costs::Costs;
 use super::device::Device;
 use super::flusher::Flusher;
 use super::outflow::Outflow;
+use super::slab::Slab;
 use super::spent::Spent;
 use super::task::Task;
 
@@ -148,6 +149,8 @@ pub struct Mem {
     pub disk: Device,
     /// Dirty file pages.
     pub flusher: Flusher,
+    /// Caches beside the page lists, if there are any.
+    pub slab: Option<Slab>,
     /// What things cost.
     pub costs: Costs,
     /// Time spent.
@@ -169,6 +172,8 @@ pub struct Mem {
     pub kswapd_wanted: std::cell::Cell<Option<usize>>,
     /// kswapd sleeps, and somebody who waits for it has woken it.
     pub(super) kswapd_woken: bool,
+    /// How often kswapd has let those go who wait for it.
+    pub(super) let_go: u64,
     /// Where each zone ends, and its class: its place among the kinds of zone.
     pub(super) zone_ends: Vec<(u32, u8)>,
     pub(super) marks: [u64; COUNTED.len()],
@@ -269,6 +274,7 @@ impl Mem {
             out,
             disk,
             flusher: Flusher::default(),
+            slab: None,
             costs,
             spent: Spent::default(),
             clock_ns: 0,
@@ -279,6 +285,7 @@ impl Mem {
             haste: 1,
             kswapd_wanted: std::cell::Cell::new(None),
             kswapd_woken: false,
+            let_go: 0,
             zone_ends,
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),

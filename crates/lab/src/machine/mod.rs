@@ -11,7 +11,7 @@
 //! * `reclaim`: direct reclaim; `task`: what a task is in the middle of. `charge`: what it and insertion cost. `check`: conservation laws.
 //! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
 //! * `mappings`: who maps what, and what finding that out takes.
-//! * [`flusher`]: dirty file pages.
+//! * [`flusher`]: dirty file pages. [`slab`]: caches beside the page lists.
 //! * [`proactive`]: reclaim on command. [`pressure`]: time lost for want of memory.
 //! * [`device`], [`costs`], [`histogram`]: figures. [`heat`]: where pages come and go.
 //!
@@ -40,6 +40,7 @@ pub mod pressure;
 pub mod proactive;
 mod reclaim;
 pub mod sched;
+pub mod slab;
 pub mod spent;
 mod steps;
 mod swapin;
@@ -54,3 +55,4 @@ pub use histogram::Histogram;
 pub use mem::{Access, Mem, Region};
 pub use outcome::{Outcome, Sample};
 pub use sched::Machine;
+pub use slab::SlabSpec;

@@ -22,7 +22,7 @@ use ebb_core::reclaim::reserve::HELD_MS_MAX;
 use ebb_core::reclaim::{
     Achieved, Asked, DirectPassed, Flags, FramesNode, Hope, Node, Outlook, Policy, Reason, Verdict,
 };
-use ebb_core::tunables::{Dirty, OomRule};
+use ebb_core::tunables::{Dirty, LruKind, NodeNotes, OomRule};
 use ebb_core::types::Pfn;
 
 use super::mem::{Fault, Mem, cx};
@@ -32,6 +32,8 @@ use super::task::{Run, Task, Under};
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
 /// Frames looked at for a slot to take back.
 const RECOVER_FRAMES: u32 = 1024;
+/// How often a task that waits for kswapd looks whether it was let go.
+const HELD_LOOK_NS: u64 = 20_000;
 /// How often a task that waits for writes looks.
 const WRITE_WAIT_NS: u64 = 1_000_000;
 
@@ -89,10 +91,18 @@ impl Mem {
     }
 
     /// Whether the running task may not reclaim yet: half of the reserve is gone, and kswapd has to make
-    /// room. Those who are let go look when it has done a pass; here they look every now and then.
+    /// room. It looks again when kswapd lets those go who wait.
     fn is_held(&mut self, now: u64, fs: bool) -> bool {
         if !self.tun.hold {
             return false;
+        }
+        let let_go = self.let_go;
+        if let Some((until, since)) = self.task().held
+            && since == let_go
+            && now < until
+        {
+            self.out.patience = Some(until.min(now + HELD_LOOK_NS));
+            return true;
         }
         let node = FramesNode { frames: &self.out.frames, node: 0 };
         let (policy, normal) = (Policy::of(&self.tun), node.classes() - 1);
@@ -105,13 +115,21 @@ impl Mem {
         if self.task().held.is_none() {
             self.stat.add(Event::PgScanDirectThrottle, 1);
         }
-        let until = *self.task().held.get_or_insert(if fs { u64::MAX } else { limit });
+        let held = self.task().held.get_or_insert((if fs { u64::MAX } else { limit }, let_go));
+        held.1 = let_go;
+        let until = held.0;
         if now >= until {
             self.task().held = None;
             return false;
         }
-        self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
+        self.out.patience = Some(until.min(now + HELD_LOOK_NS));
         true
+    }
+
+    /// kswapd has done a pass: if there is enough in reserve, those who wait for that look again.
+    pub(super) fn let_go_if_enough(&mut self) {
+        let node = FramesNode { frames: &self.out.frames, node: 0 };
+        self.let_go += u64::from(node.reserve_left());
     }
 
     /// Whether there is a frame. It is kept for who asks: given back, it would be in a CPU's set, and
@@ -187,7 +205,7 @@ impl Mem {
         self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
     }
 
-    fn pages_written(&self) -> u64 {
+    pub(super) fn pages_written(&self) -> u64 {
         self.out.writes.ended()
     }
 
@@ -235,6 +253,7 @@ impl Mem {
     /// One batch of a run, or the rest of a pass if it is not `timed`. Returns what it cost, and whether
     /// the run is over.
     fn batch(&mut self, now: u64, run: &mut Run, timed: bool) -> (u64, bool) {
+        let by_batch = self.tun.lru == LruKind::Classic && self.tun.notes == NodeNotes::Batch;
         let mut cost = 0;
         while cost == 0 {
             let mut under = match run.pass.take() {
@@ -247,10 +266,14 @@ impl Mem {
                     Under::new(pass.scan(root, Order::ZERO, self.tun.swappiness.0), spared)
                 }
             };
-            let freed = under.freed;
+            let (freed, before) = (under.freed, under.sc.met);
             self.out.no_fs = self.tun.shmem_fs && self.task().no_fs;
             cost += self.pass_on(now, run.from, &mut under, timed);
             self.out.no_fs = false;
+            if by_batch {
+                self.out.desk.note(&under.sc.met.since(&before));
+                cost += self.wait_if_congested(run.from);
+            }
             run.freed += under.freed - freed;
             let first = self.out.started.iter().map(|&(done, _)| done).min();
             run.first_end = run.first_end.into_iter().chain(first).min();
@@ -272,16 +295,20 @@ impl Mem {
             if run.direct.reclaimed() > 0 {
                 self.out.desk.progress();
             }
-            if run.from.is_none() && self.out.desk.has_flag(Flags::CONGESTED) {
-                cost += self.congested_ns();
+            if !by_batch {
+                cost += self.wait_if_congested(run.from);
             }
         }
         self.spent.direct_ns += cost;
         (cost, over)
     }
 
-    /// How long somebody waits who reclaims while the disk has more than it can take.
-    fn congested_ns(&self) -> u64 {
+    /// How long a task waits that has reclaimed, from all or from one memcg, while the disk has more than it can
+    /// take.
+    fn wait_if_congested(&self, from: Option<usize>) -> u64 {
+        if from.is_some() || !self.out.desk.has_flag(Flags::CONGESTED) {
+            return 0;
+        }
         let lists = self.memcgs.iter().map(|m| &m.lruvec);
         let seen = Outlook {
             hopeless: self.out.desk.hopeless(),
@@ -336,7 +363,9 @@ impl Mem {
         under.begun += self.out.writes.pending() - writing;
         let cx = cx!(self, now);
         self.out.submit(&cx, &mut self.disk);
-        self.charge(now, memcg)
+        let beside =
+            if memcg.is_none() && !under.sc.is_paused() { self.shrink_slab(under) } else { 0 };
+        self.charge(now, memcg) + beside
     }
 
     fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, under: &mut Under) {

@@ -20,8 +20,9 @@ pub(super) struct Task {
     pub hope: Hope,
     /// The wait it is in, and until when at most.
     pub wait: Option<(Wait, u64)>,
-    /// Until when at most it waits for kswapd, before it may reclaim.
-    pub held: Option<u64>,
+    /// Until when at most it waits for kswapd before it may reclaim, and how often those who do had been let go
+    /// when it last looked.
+    pub held: Option<(u64, u64)>,
     /// Its reclaim.
     pub run: Option<Run>,
     /// Runs of one fault so far.

@@ -11,6 +11,7 @@ use crate::machine::allocation::{self, Allocation};
 use crate::machine::flusher::Flusher;
 use crate::machine::outflow::Outflow;
 use crate::machine::proactive::Command;
+use crate::machine::slab::Slab;
 use crate::machine::{Device, DeviceSpec, Machine, Mem, Outcome, Preset};
 use crate::workload::Plan;
 use crate::workload::spec::Place;
@@ -81,6 +82,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     }
     let mut mem = Mem::new(out, disk, tun, s.costs.clone(), seed);
     mem.read_ahead = s.machine.read_ahead;
+    mem.slab = s.machine.slab.map(Slab::new);
     if s.machine.gb.is_some() {
         mem.lift = FRAMES_LOG_MIN.saturating_sub(s.machine.frames.ilog2()) as u8;
         // At the limit of a memcg nothing is scaled but its size: at the same rate of pages a task frees as

@@ -103,4 +103,20 @@ mod tests {
         assert!(fail("machine.swap.kind=zramm").ends_with("did you mean 'zram'?"));
         assert!(find("memcache").unwrap_err().to_string().contains("did you mean \"memcached\"?"));
     }
+    #[test]
+    fn a_case_names_arms_that_are_there() {
+        let text = find("kswapd-simoop").unwrap().text;
+        let told = |from: &str, to: &str| {
+            assert!(text.contains(from), "{from}");
+            Scenario::parse("x.toml", &text.replacen(from, to, 1)).unwrap_err().to_string()
+        };
+        let named = "arms = [\"vanilla\", \"clear-v2\"]";
+        assert!(
+            told(named, "arms = [\"vanila\", \"clear-v2\"]")
+                .ends_with("there is no [[arm]] \"vanila\"; did you mean \"vanilla\"?")
+        );
+        assert!(told(named, "arms = [\"vanilla\"]").contains("two arms at least"));
+        let both = format!("{named}\narm = [{{ name = \"a\" }}, {{ name = \"b\" }}]");
+        assert!(told(named, &both).contains("not both"));
+    }
 }

@@ -11,6 +11,7 @@ mod builtin;
 mod error;
 mod set;
 
+use ebb_core::nearest::nearest;
 use serde::Deserialize;
 
 pub use build::{Metrics, run_once};
@@ -18,7 +19,7 @@ pub use builtin::{BUILTIN, Builtin, find};
 pub use error::ScenarioError;
 
 use crate::machine::ahead::WINDOW_FILE;
-use crate::machine::{Costs, DeviceSpec, DirtySpec};
+use crate::machine::{Costs, DeviceSpec, DirtySpec, SlabSpec};
 use crate::workload::WorkloadSpec;
 use crate::workload::mix::Mix;
 use crate::workload::ycsb::Ycsb;
@@ -53,6 +54,9 @@ pub struct MachineSpec {
     /// When dirty file pages are written.
     #[serde(default)]
     pub dirty: DirtySpec,
+    /// Caches beside the page lists (inodes, names of files), of which each pass of reclaim looks through a share;
+    /// absent: none.
+    pub slab: Option<SlabSpec>,
     /// Pages read ahead at most, in a file that is read in order.
     #[serde(default = "read_ahead")]
     pub read_ahead: u64,
@@ -152,7 +156,10 @@ pub struct CaseSpec {
     pub metric: Option<String>,
     /// Whether more of that is better, if it is not as with the scenario's.
     pub higher_is_better: Option<bool>,
-    /// What is compared, if not the scenario's arms.
+    /// What is compared, if not the scenario's arms: some of these, by name.
+    #[serde(default)]
+    pub arms: Vec<String>,
+    /// ... or arms of its own.
     #[serde(default)]
     pub arm: Vec<ArmSpec>,
     /// What was published.
@@ -262,6 +269,34 @@ impl Scenario {
         Ok(scenario)
     }
 
+    /// What a case compares.
+    #[must_use]
+    pub fn arms_of(&self, case: &CaseSpec) -> Vec<ArmSpec> {
+        if !case.arms.is_empty() {
+            let named = |name: &String| self.arm.iter().find(|a| &a.name == name).cloned();
+            return case.arms.iter().filter_map(named).collect();
+        }
+        if case.arm.is_empty() { self.arm.clone() } else { case.arm.clone() }
+    }
+
+    fn check_arms(&self, case: &CaseSpec) -> Result<(), String> {
+        let wrong = |what: String| Err(format!("case {:?}: {what}", case.name));
+        if !case.arms.is_empty() && !case.arm.is_empty() {
+            return wrong("expected arms = [NAME, ...] or [[case.arm]] tables, not both".into());
+        }
+        let names = || self.arm.iter().map(|a| a.name.as_str());
+        for name in &case.arms {
+            if !names().any(|n| n == name) {
+                let best = nearest(name, names()).unwrap_or_default();
+                return wrong(format!("there is no [[arm]] {name:?}; did you mean {best:?}?"));
+            }
+        }
+        if self.arms_of(case).len() < 2 {
+            return wrong("a comparison needs two arms at least".into());
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), String> {
         if self.workload.is_empty() {
             return Err("there is no [[workload]]".into());
@@ -307,6 +342,7 @@ impl Scenario {
         if self.measure.seeds < 2 {
             return Err("measure.seeds: an interval needs two seeds at least".into());
         }
+        self.case.iter().try_for_each(|case| self.check_arms(case))?;
         for (i, m) in self.memcg.iter().enumerate() {
             if m.reclaim_ms < 0.1 {
                 return Err(format!("memcg {:?}: reclaim_ms: expected 0.1 or more", m.name));

@@ -116,7 +116,7 @@ impl Reclaim<'_> {
                 self.kswapd.passed(desk, &passed);
             }
             // Here a page is written before it counts as freed: no end of a write is waited for.
-            Step::Again | Step::AwaitWrites => self.tidy(),
+            Step::Again | Step::AwaitWrites | Step::Throttle => self.tidy(),
             Step::Nap | Step::Sleep => {
                 self.pager.kswapd.wait(Duration::from_millis(NAP_MS));
                 self.tidy();

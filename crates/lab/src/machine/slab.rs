@@ -1,0 +1,56 @@
+//! Caches beside the page lists on the simulated machine: inodes, names of files.
+//!
+//! Every pass over the lists of the node looks through a share of them ([`ebb_core::reclaim::slab`]), and takes
+//! the longer for it. What is freed of them is made again at once, so there are as many objects all the time, and
+//! the memory they take is not counted.
+
+use ebb_core::observe::vmstat::Event;
+use ebb_core::reclaim::{Shrinker, SlabPass};
+use serde::Deserialize;
+
+use super::mem::Mem;
+use super::task::Under;
+
+/// What there is of it.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlabSpec {
+    /// Objects.
+    pub objects: u64,
+    /// Time to look at one.
+    #[serde(default = "object_ns")]
+    pub object_ns: u64,
+}
+
+fn object_ns() -> u64 {
+    100
+}
+
+/// It at work.
+#[derive(Debug)]
+pub struct Slab {
+    spec: SlabSpec,
+    shrinker: Shrinker,
+}
+
+impl Slab {
+    /// As the scenario says.
+    #[must_use]
+    pub fn new(spec: SlabSpec) -> Self {
+        Self { spec, shrinker: Shrinker::default() }
+    }
+}
+
+impl Mem {
+    /// A pass over the node's lists is over: its share of the caches. Returns the time that takes.
+    pub(super) fn shrink_slab(&mut self, under: &Under) -> u64 {
+        let Some(slab) = self.slab.as_mut() else { return 0 };
+        let sc = &under.sc;
+        let left: u64 = self.memcgs.iter().map(|m| m.lruvec.eligible(sc.zone)).sum();
+        let eligible = left + under.freed;
+        let pass = SlabPass { scanned: sc.scanned, eligible, priority: sc.priority };
+        let looked = slab.shrinker.take(self.tun.slab, slab.spec.objects, &pass);
+        self.stat.add(Event::SlabsScanned, looked);
+        looked * slab.spec.object_ns
+    }
+}
