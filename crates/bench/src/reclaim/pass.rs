@@ -1,7 +1,6 @@
 //! Passes over one lruvec whose folios lie in memory in random order.
 
 use ebb_core::folio::{Folios, LruType, MemcgId, Word};
-use ebb_core::lru::scan::DEF_PRIORITY;
 use ebb_core::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
 use ebb_core::observe::vmstat::{Event, VmStat};
 use ebb_core::space::{Area, Backing, Pte, Spaces};
@@ -76,6 +75,9 @@ fn shuffled(n: u32) -> Vec<u32> {
     order
 }
 
+/// Folios of the short zone.
+const LOW: usize = 32;
+
 fn once(preset: &str, order: &[u32], what: What) -> f64 {
     let tun = Tunables::preset(preset).unwrap_or_default();
     let n = order.len() as u32;
@@ -86,8 +88,10 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
     space.add_area(Area::new(Vpn(0), Vpn(n.into()), Backing::File));
     v.generations().spaces().join(space.id());
     for (vpn, &p) in order.iter().enumerate() {
-        // Skipped folios lie in a zone above the one that is short.
-        let word = Word::new(LruType::File, 0, u8::from(what == What::Skip));
+        // Skipped folios lie in a zone above the one that is short, of which there are a few at the young end: the
+        // classic lists do not look for what is not there.
+        let above = what == What::Skip && (tun.lru == LruKind::Gen || vpn + LOW < order.len());
+        let word = Word::new(LruType::File, 0, u8::from(above));
         let vpn = Vpn(vpn as u64);
         if what == What::EvictMapped {
             folios.init(Pfn(p), word.with(Word::MAPPED), MemcgId(1), space.id(), vpn);
@@ -112,12 +116,11 @@ fn once(preset: &str, order: &[u32], what: What) -> f64 {
     let count = |gone: &Gone| if what == What::Skip { looked(&stat) } else { gone.0 };
     // A pass may age instead of evicting.
     let mut fruitless = 0;
-    // The classic lists pass over 32,768 folios before they count one of 32: a large share of a long
-    // list would be gone round a thousand times.
-    let gentle = what == What::Skip && tun.lru == LruKind::Classic;
+    // The classic lists pass over 32,768 folios before they count one.
+    let all = what == What::Skip && tun.lru == LruKind::Classic;
     let start = thread_time_ns();
     while count(&gone) < half && fruitless < 8 {
-        sc.priority = if gentle { DEF_PRIORITY } else { 1 };
+        sc.priority = if all { 0 } else { 1 };
         let before = (looked(&stat), gone.0);
         v.shrink(&cx, &mut sc, &mut gone);
         fruitless = if (looked(&stat), gone.0) == before { fruitless + 1 } else { 0 };
