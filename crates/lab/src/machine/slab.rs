@@ -26,6 +26,22 @@ fn object_ns() -> u64 {
     100
 }
 
+impl SlabSpec {
+    /// Says what of it makes no sense.
+    ///
+    /// # Errors
+    /// No object, or more, or slower to look at, than any machine has.
+    pub fn check(&self) -> Result<(), String> {
+        if self.objects == 0 || self.objects > 1_000_000_000 {
+            return Err(format!("objects = {}: expected 1 to 1000000000", self.objects));
+        }
+        if self.object_ns > 1_000_000 {
+            return Err(format!("object_ns = {}: expected 1000000 at most", self.object_ns));
+        }
+        Ok(())
+    }
+}
+
 /// It at work.
 #[derive(Debug)]
 pub struct Slab {

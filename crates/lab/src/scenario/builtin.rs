@@ -87,6 +87,11 @@ mod tests {
                 "machine.swap={ kind = 'nvme', on_disk = true }",
                 "--set: machine.swap: on_disk: expected",
             ),
+            ("machine.slab.objects=0", "--set: machine.slab: objects = 0: expected 1 to"),
+            (
+                "machine.slab={ objects = 9, object_ns = 2000000 }",
+                "--set: machine.slab: object_ns = 2000000: expected",
+            ),
         ] {
             let error = Scenario::with(text, &[pair.to_owned()]).unwrap_err().to_string();
             assert!(error.starts_with(says), "{error}");

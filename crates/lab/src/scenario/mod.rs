@@ -339,6 +339,9 @@ impl Scenario {
         if let Some(Err(e)) = swap.map(|d| d.check(disk)) {
             return Err(format!("machine.swap: {e}"));
         }
+        if let Some(Err(e)) = self.machine.slab.map(|slab| slab.check()) {
+            return Err(format!("machine.slab: {e}"));
+        }
         if self.measure.seeds < 2 {
             return Err("measure.seeds: an interval needs two seeds at least".into());
         }
