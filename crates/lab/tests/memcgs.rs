@@ -192,3 +192,14 @@ fn a_mapped_file_that_is_kept_hot_stalls_nobody() {
     assert!(metrics["elapsed_s"] < 0.5, "{} s", metrics["elapsed_s"]);
     assert!(metrics["pgscan_direct"] < 300_000.0, "{} pages", metrics["pgscan_direct"]);
 }
+
+/// A disk that takes days for a page: nobody waits for it for ever, and reclaim does not go round for ever either (the
+/// run would not end). Who finds no room is killed, soon.
+#[test]
+fn with_no_write_bandwidth_nothing_livelocks() {
+    for preset in ["preset=k618", "preset=k72", "preset=classic", "preset=ebb"] {
+        let ran = run(WRITERS, &[preset, "machine.disk.write_mb_s=0.00000001"], 1);
+        assert!(ran["oom_kills"] >= 1.0, "{preset}: nobody who needs room can have any");
+        assert!(ran["elapsed_s"] < 60.0, "{preset}: {} s", ran["elapsed_s"]);
+    }
+}
