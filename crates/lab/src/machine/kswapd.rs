@@ -10,7 +10,7 @@ use ebb_core::reclaim::{
     Asked, Flags, FramesNode, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Outlook,
     Pass, Passed, Policy, Reason, Step,
 };
-use ebb_core::tunables::{LruKind, NodeNotes};
+use ebb_core::tunables::LruKind;
 
 use super::sched::{Event, Machine};
 use super::task::Under;
@@ -158,8 +158,7 @@ impl Machine {
         let mem = &mut self.mem;
         mem.out.watch_zone = Some(pass.highest);
         mem.clock_ns = self.now;
-        let classic = mem.tun.lru == LruKind::Classic;
-        let by_batch = classic && mem.tun.notes == NodeNotes::Batch;
+        let by_batch = mem.notes_by_batch();
         let before = under.sc.met;
         if by_batch {
             under.sc.node_dirty = mem.out.desk.has_flag(Flags::DIRTY);
@@ -186,7 +185,7 @@ impl Machine {
             scanned: under.sc.scanned,
             reclaimed: under.freed,
             writing: mem.out.writes.pending() > 0,
-            met: (classic && !by_batch).then_some(met),
+            met: (mem.tun.lru == LruKind::Classic && !by_batch).then_some(met),
         };
         protocol.passed(&mem.out.desk, &passed);
         mem.let_go_if_enough();

@@ -253,7 +253,7 @@ impl Mem {
     /// One batch of a run, or the rest of a pass if it is not `timed`. Returns what it cost, and whether
     /// the run is over.
     fn batch(&mut self, now: u64, run: &mut Run, timed: bool) -> (u64, bool) {
-        let by_batch = self.tun.lru == LruKind::Classic && self.tun.notes == NodeNotes::Batch;
+        let by_batch = self.notes_by_batch();
         let mut cost = 0;
         while cost == 0 {
             let mut under = match run.pass.take() {
@@ -301,6 +301,11 @@ impl Mem {
         }
         self.spent.direct_ns += cost;
         (cost, over)
+    }
+
+    /// Whether each batch over the lists tells of the node, not a pass of kswapd.
+    pub(super) fn notes_by_batch(&self) -> bool {
+        self.tun.lru == LruKind::Classic && self.tun.notes == NodeNotes::Batch
     }
 
     /// How long a task waits that has reclaimed, from all or from one memcg, while the disk has more than it can
