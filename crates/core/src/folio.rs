@@ -350,13 +350,15 @@ pub struct Folios {
     /// For each frame one that was put on its list some places after it: a hint and no more, kept
     /// apart so that a record stays half a cache line.
     ahead: Vec<AtomicU32>,
+    /// Where the frames of each node but the last end.
+    node_ends: Vec<u32>,
 }
 
 impl Folios {
     /// A table for `frames` frames, none in use.
     #[must_use]
     pub fn new(frames: u32) -> Self {
-        let mut folios = Self { table: Vec::new(), ahead: Vec::new() };
+        let mut folios = Self { table: Vec::new(), ahead: Vec::new(), node_ends: Vec::new() };
         folios.grow(frames);
         folios
     }
@@ -364,7 +366,11 @@ impl Folios {
     /// An empty table with room for `frames` frames: it will not move before it has more.
     #[must_use]
     pub fn with_capacity(frames: usize) -> Self {
-        Self { table: Vec::with_capacity(frames), ahead: Vec::with_capacity(frames) }
+        Self {
+            table: Vec::with_capacity(frames),
+            ahead: Vec::with_capacity(frames),
+            node_ends: Vec::new(),
+        }
     }
 
     /// Makes the table at least `frames` long.
@@ -373,6 +379,21 @@ impl Folios {
             self.table.resize_with(frames as usize, Folio::unused);
             self.ahead.resize_with(frames as usize, || AtomicU32::new(NO_FRAME));
         }
+    }
+
+    /// Says where the frames of each node but the last end, in order. Without this there is one node.
+    #[must_use]
+    pub fn with_node_ends(mut self, ends: Vec<u32>) -> Self {
+        debug_assert!(ends.is_sorted(), "nodes follow each other: {ends:?}");
+        self.node_ends = ends;
+        self
+    }
+
+    /// The node of a frame.
+    #[inline]
+    #[must_use]
+    pub fn node(&self, pfn: Pfn) -> u8 {
+        self.node_ends.iter().filter(|&&end| end <= pfn.0).count() as u8
     }
 
     /// Frames in the table.
@@ -532,6 +553,14 @@ impl Folios {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_frame_belongs_to_the_node_that_ends_after_it() {
+        let folios = Folios::new(64).with_node_ends(vec![16, 48]);
+        let nodes = [0, 15, 16, 47, 48, 63].map(|pfn| folios.node(Pfn(pfn)));
+        assert_eq!(nodes, [0, 0, 1, 1, 2, 2]);
+        assert_eq!(Folios::new(64).node(Pfn(63)), 0, "one node unless said");
+    }
 
     #[test]
     fn tiers_follow_the_table() {

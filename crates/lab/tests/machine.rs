@@ -472,6 +472,9 @@ fn who_finds_half_of_the_reserve_gone_waits_for_kswapd() {
 #[test]
 fn the_first_two_steps_of_2017_are_worse_than_none_and_the_third_makes_good() {
     let text = ebb_lab::scenario::find("kswapd-simoop").unwrap().text;
+    // The node where it happens, alone: on two it comes in some runs and not in others.
+    let text = text.replace("nodes = 2\ndma = 1024\ndma_free = 400\n", "second_node = true\n");
+    assert!(text.contains("second_node"));
     let shorter = [("seconds", "30.0", "10.0"), ("warm_rounds", "3", "1"), ("data", "2.4", "0.6")]
         .into_iter()
         .fold(text.to_owned(), |text, (key, from, to)| {

@@ -214,6 +214,18 @@ impl Frames {
         self.cpus.len()
     }
 
+    /// The node of a CPU.
+    #[must_use]
+    pub fn cpu_node(&self, cpu: usize) -> usize {
+        self.cpus[cpu].node
+    }
+
+    /// Nodes that have memory, or are before one that has.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.zones.iter().map(|z| z.state.node + 1).max().unwrap_or(1)
+    }
+
     /// The class of a request: the position of the highest kind of zone it may use.
     #[must_use]
     #[inline(always)]

@@ -44,8 +44,8 @@ pub use counter::{Counters, ZoneItem};
 pub use cpulock::RemoteFence;
 pub use frames::{Frames, Zone};
 pub use kinds::{
-    AllocFlags, COSTLY_ORDER, Checks, CmaCount, Gfp, MAX_ORDER, Migratetype, ORDERS, Order,
-    PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, ZoneKind,
+    AllocFlags, COSTLY_ORDER, Checks, CmaCount, Gfp, MAX_BLOCK_PAGES, MAX_ORDER, Migratetype,
+    ORDERS, Order, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES, ZoneKind,
 };
 pub use layout::{Backend, Config, LayoutError, ZoneSpec};
 pub use pcp::PcpRule;

@@ -87,12 +87,15 @@ pub trait Lru: Sync {
     /// A folio whose word was `w` left memory.
     fn note_evicted(&self, v: &Lruvec, cx: &Ctx, w: Word);
     /// A folio came back; its flags take up what the shadow says. True if it was recent.
-    fn refault(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool;
+    fn refault(&self, v: Came, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool;
     /// Reclaims at one priority. True if the memcg LRU should rotate this lruvec.
     fn shrink(&self, v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool;
     /// Whether the folios of a batch being put on the lists are told that they were faulted in.
     fn note_fault(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn);
 }
+
+/// Where a folio that came back is now, and where it left.
+pub(crate) type Came<'a> = (&'a Lruvec, &'a Lruvec);
 
 /// How a folio is put on a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,6 +113,7 @@ const KIND_CLASSIC: u8 = 1;
 #[derive(Debug)]
 pub struct Lruvec {
     memcg: MemcgId,
+    node: u8,
     lists: Mutex<Lists>,
     pub(crate) r#gen: GenState,
     pub(crate) classic: ClassicState,
@@ -123,15 +127,22 @@ pub struct Lruvec {
 }
 
 impl Lruvec {
-    /// An empty one.
+    /// An empty one, on the first node.
     #[must_use]
     pub fn new(memcg: MemcgId, kind: LruKind, now_ms: u64) -> Self {
+        Self::on_node(memcg, 0, kind, now_ms)
+    }
+
+    /// An empty one.
+    #[must_use]
+    pub fn on_node(memcg: MemcgId, node: u8, kind: LruKind, now_ms: u64) -> Self {
         let kind = match kind {
             LruKind::Gen => KIND_GEN,
             LruKind::Classic => KIND_CLASSIC,
         };
         Self {
             memcg,
+            node,
             lists: Mutex::new(Lists::default()),
             r#gen: GenState::new(now_ms),
             classic: ClassicState::default(),
@@ -147,6 +158,22 @@ impl Lruvec {
     #[must_use]
     pub fn memcg(&self) -> MemcgId {
         self.memcg
+    }
+
+    /// Its node.
+    #[must_use]
+    pub fn node(&self) -> u8 {
+        self.node
+    }
+
+    /// Whether it is the one that a folio belongs to, by its memcg and its node.
+    pub(crate) fn is_of(&self, cx: &Ctx, pfn: Pfn) -> bool {
+        cx.folios.memcg(pfn) == self.memcg && cx.folios.node(pfn) == self.node
+    }
+
+    /// Whether it is the one that a folio left.
+    pub(crate) fn is_left_by(&self, shadow: Shadow) -> bool {
+        (shadow.memcg(), shadow.node()) == (self.memcg.0, self.node)
     }
 
     /// Whether its memcg still exists for its users.
@@ -377,7 +404,7 @@ impl Lruvec {
     /// The shadow that was cut short.
     #[must_use]
     pub fn recall(&self, cx: &Ctx, short: ShortShadow) -> Shadow {
-        short.recall(self.policy().clock(self, cx, short.token()), self.memcg.0)
+        short.recall(self.policy().clock(self, cx, short.token()), (self.memcg.0, self.node))
     }
 
     /// A folio whose word was `w` left memory.
@@ -387,7 +414,19 @@ impl Lruvec {
 
     /// A folio came back from outside memory. True if it had left recently.
     pub fn refault(&self, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
-        self.policy().refault(self, cx, pfn, shadow, in_fault)
+        self.policy().refault((self, self), cx, pfn, shadow, in_fault)
+    }
+
+    /// The same, of one that may have left another node of its memcg: `left`.
+    pub fn refault_from(
+        &self,
+        left: &Self,
+        cx: &Ctx,
+        pfn: Pfn,
+        shadow: Shadow,
+        in_fault: bool,
+    ) -> bool {
+        self.policy().refault((self, left), cx, pfn, shadow, in_fault)
     }
 
     /// Tells a new folio that a page fault brought it, before it goes on the lists.

@@ -110,9 +110,9 @@ impl ShortShadow {
     /// The shadow it was, if the clock of its kind, in the place it has in a token, has gone on to
     /// `now` since and not run over.
     #[must_use]
-    pub(crate) const fn recall(self, now: u64, memcg: u16) -> Shadow {
+    pub(crate) const fn recall(self, now: u64, (memcg, node): (u16, u8)) -> Shadow {
         let behind = now.wrapping_sub(self.token()) & ((1 << Self::TOKEN_BITS) - 1);
-        Shadow::pack(now.wrapping_sub(behind), memcg, 0, self.0 & 1 != 0)
+        Shadow::pack(now.wrapping_sub(behind), memcg, node, self.0 & 1 != 0)
     }
 
     /// The lowest bits of the token.
@@ -423,7 +423,7 @@ mod tests {
             [(5u64, 5u64), (5, 1_000), ((1 << 28) - 3, (1 << 28) + 7), (1 << 35, (1 << 35) + 9)]
         {
             let shadow = Shadow::pack(then, 7, 0, true);
-            assert_eq!(shadow.shorten().recall(now, 7), shadow, "{then} seen at {now}");
+            assert_eq!(shadow.shorten().recall(now, (7, 0)), shadow, "{then} seen at {now}");
             assert!(shadow.shorten().0 < 1 << ShortShadow::BITS);
         }
     }

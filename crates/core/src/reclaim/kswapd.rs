@@ -67,6 +67,22 @@ pub struct KswapdStats {
 }
 
 impl KswapdStats {
+    /// What two of them did.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            naps: self.naps + other.naps,
+            sleeps: self.sleeps + other.sleeps,
+            early: self.early + other.early,
+            early_deep: self.early_deep + other.early_deep,
+            wakes: self.wakes + other.wakes,
+            runs: self.runs + other.runs,
+            passes: self.passes + other.passes,
+            unasked_passes: self.unasked_passes + other.unasked_passes,
+            idle_turns: self.idle_turns + other.idle_turns,
+        }
+    }
+
     /// What was done after `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -83,6 +83,8 @@ pub struct PageCache {
     pub(super) queue: VecDeque<FileId>,
     pub(super) dirty: u64,
     pub(super) writing: u64,
+    /// Both together, by node.
+    unclean: Vec<u64>,
     pub(super) written: u64,
     pub(super) dirtied: u64,
     /// Reclaim met dirty pages that nobody was writing.
@@ -159,6 +161,26 @@ impl PageCache {
     #[must_use]
     pub fn writing(&self) -> u64 {
         self.writing
+    }
+
+    /// Pages of a node that are dirty or being written; those that are both count twice.
+    #[must_use]
+    pub fn unclean_on(&self, node: usize) -> u64 {
+        self.unclean.get(node).copied().unwrap_or(0)
+    }
+
+    /// A page became dirty, or its write began.
+    fn count_unclean(&mut self, cx: &Ctx, pfn: Pfn) {
+        let node = usize::from(cx.folios.node(pfn));
+        if self.unclean.len() <= node {
+            self.unclean.resize(node + 1, 0);
+        }
+        self.unclean[node] += 1;
+    }
+
+    /// A page is dirty no more, or its write ended.
+    pub(super) fn count_clean(&mut self, cx: &Ctx, pfn: Pfn) {
+        self.unclean[usize::from(cx.folios.node(pfn))] -= 1;
     }
 
     /// Pages written so far.
@@ -242,6 +264,7 @@ impl PageCache {
         }
         self.dirty += 1;
         self.dirtied += 1;
+        self.count_unclean(cx, pfn);
         cx.stat.add(Event::NrDirtied, 1);
         let file = self.file_mut(id);
         if file.dirty.is_empty() {
@@ -271,6 +294,7 @@ impl PageCache {
     pub fn forget(&mut self, cx: &Ctx, id: FileId, page: u64, pfn: Pfn) {
         if cx.folios.clear(pfn, Word::DIRTY).has(Word::DIRTY) {
             self.dirty -= 1;
+            self.count_clean(cx, pfn);
             self.file_mut(id).dirty.remove(&page);
         }
         let space = &self.file(id).space;
@@ -358,6 +382,7 @@ impl PageCache {
             assert!(file.dirty.is_empty() || file.queued, "the flusher knows of it");
         }
         assert_eq!((dirty, writing), (self.dirty, self.writing), "dirty, being written");
+        assert_eq!(dirty + writing, self.unclean.iter().sum(), "both, by node");
         assert_eq!(self.due, self.files.iter().map(|f| f.owed).sum::<u64>());
         assert_eq!(writing, self.files.iter().map(|f| f.writing).sum());
     }

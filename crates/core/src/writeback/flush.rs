@@ -181,6 +181,7 @@ impl PageCache {
         let (mm, vpn) = cx.folios.owner(pfn);
         let Some(id) = self.file_of(mm) else { return };
         self.writing -= 1;
+        self.count_clean(cx, pfn);
         self.file_mut(id).writing -= 1;
         if ok {
             self.written += 1;

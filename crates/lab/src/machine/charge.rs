@@ -6,6 +6,7 @@
 
 use ebb_core::lru::scan::{self, SWAP_CLUSTER_MAX};
 use ebb_core::tunables::LruKind;
+use ebb_core::types::Pfn;
 
 use super::costs::Costs;
 use super::mem::{COUNTED, Mem};
@@ -31,7 +32,7 @@ fn hold_ns(c: &Costs, h: Handled, move_ns: u64, prefetch: bool) -> u64 {
 
 impl Mem {
     /// What the engine did since the last call, in time; waits for the lru lock included.
-    pub(super) fn charge(&mut self, now: u64, memcg: Option<usize>) -> u64 {
+    pub(super) fn charge(&mut self, now: u64, memcg: Option<usize>, node: usize) -> u64 {
         let mut n = [0; COUNTED.len()];
         for (i, &event) in COUNTED.iter().enumerate() {
             let value = self.stat.get(event);
@@ -73,19 +74,20 @@ impl Mem {
             + promoted * c.promote_ns
             + around * c.look_ns
             + self.out.spent_ns;
-        self.under_lock(now, memcg.unwrap_or(0), hold) + free
+        self.under_lock(now, (memcg.unwrap_or(0), node), hold) + free
     }
 
     /// One folio was put into the batch of those that are to go on the lists. The time that takes; most
     /// of it for the last of a batch.
-    pub(super) fn charge_add(&mut self, now: u64, memcg: usize) -> u64 {
-        let m = &mut self.memcgs[memcg];
+    pub(super) fn charge_add(&mut self, now: u64, memcg: usize, pfn: Pfn) -> u64 {
+        let node = usize::from(self.folios.node(pfn));
+        let m = &mut self.memcgs[memcg].on[node];
         m.added += 1;
         if m.added < u64::from(self.tun.add_batch.max(1)) {
             return 0;
         }
         let hold = std::mem::take(&mut m.added) * self.costs.add_ns;
-        self.under_lock(now, memcg, hold)
+        self.under_lock(now, (memcg, node), hold)
     }
 
     /// Before it judges a page that came back, the classic LRU of Linux 5.15 adds up the counters of all
@@ -114,15 +116,15 @@ impl Mem {
         self.costs.pass_ns * scan::batch(&self.tun) / SWAP_CLUSTER_MAX
     }
 
-    /// Holds a memcg's lru lock for `hold`. Returns waiting and holding.
+    /// Holds a memcg's lru lock on a node for `hold`. Returns waiting and holding.
     ///
     /// The kernel lets go of the lock after every batch, and who waits gets it next. So of a long hold only
     /// one batch is ahead of who comes; the rest is done in turn with those that come, or while nobody does.
-    fn under_lock(&mut self, now: u64, memcg: usize, hold: u64) -> u64 {
+    fn under_lock(&mut self, now: u64, (memcg, node): (usize, usize), hold: u64) -> u64 {
         let one = scan::gen_batch(&self.tun);
         let folios = (u64::from(self.tun.lock_hold) / self.haste.max(1)).max(one);
         let batch = folios * (self.costs.scan_ns + self.costs.move_ns);
-        let wait = self.memcgs[memcg].lock.take(
+        let wait = self.memcgs[memcg].on[node].lock.take(
             (self.clock_ns, now.saturating_sub(self.clock_ns)),
             hold,
             batch,

@@ -14,9 +14,9 @@ impl Mem {
     /// Says which does not hold.
     pub fn check(&mut self, now: u64) -> Result<(), String> {
         let cx = cx!(self, now);
-        for m in &mut self.memcgs {
-            m.pagevec.drain(&m.lruvec, &cx);
-            m.lruvec.check_invariants(&cx);
+        for lists in self.memcgs.iter_mut().flat_map(|m| &mut m.on) {
+            lists.pagevec.drain(&lists.lruvec, &cx);
+            lists.lruvec.check_invariants(&cx);
         }
         let mut dirty = [0; 2];
         let mut present = vec![0; self.memcgs.len()];

@@ -107,7 +107,9 @@ impl Mem {
         let pages = window.pages + others.len() as u64;
         // What is cached of files is allocated without entering file systems. (What is written is not, but only
         // for shared memory is that told apart.)
-        self.task().no_fs = !anon && access != Access::FdWrite;
+        let writes = access == Access::FdWrite;
+        let task = self.task();
+        (task.no_fs, task.writes) = (!anon && !writes, writes);
         let (room, mut cost) = self.make_room(now, self.owner[space], pages, anon);
         if room == 0 {
             self.task().plan = Some(Plan { at: (space, page), window, others });
@@ -128,11 +130,11 @@ impl Mem {
         self.fold();
         if !reads {
             let zero = costs.zero_ns + costs.alloc_ns;
-            if self.insert(now, space, page, access, region, true).is_none() {
+            let Some(pfn) = self.insert(now, space, page, access, region, true) else {
                 return self.no_frame(now, cost);
-            }
+            };
             self.spent.fault_ns += entry + zero;
-            cost += self.charge_add(now + cost, self.owner[space]);
+            cost += self.charge_add(now + cost, self.owner[space], pfn);
             return Fault::Done(cost + zero);
         }
         let window = window.within(page, room);
@@ -227,7 +229,7 @@ impl Mem {
             } else if mark == Some(at) {
                 self.folios.set(pfn, Word::AHEAD);
             }
-            cost += self.costs.alloc_ns + self.charge_add(now + cost, self.owner[owner]);
+            cost += self.costs.alloc_ns + self.charge_add(now + cost, self.owner[owner], pfn);
             cost += self.flush_counters(now + cost);
             self.brought.push((owner, at));
         }
@@ -350,8 +352,9 @@ impl Mem {
             bits |= if access.writes() { Pte::DIRTY } else { 0 };
         }
         let cx = cx!(self, now);
-        let memcg = &mut self.memcgs[id];
-        self.folios.init(pfn, word, memcg.lruvec.memcg(), tree.id(), Vpn(page));
+        let on = &mut self.memcgs[id].on;
+        let node = usize::from(self.folios.node(pfn));
+        self.folios.init(pfn, word, on[node].lruvec.memcg(), tree.id(), Vpn(page));
         if anon && shadow.is_some() {
             // As in the kernel, slots are kept only while swap is less than half full.
             // Shared memory gives its slot back at once (`shmem_swapin_page`).
@@ -363,16 +366,18 @@ impl Mem {
         let in_fault = access.mapped() && region.recency;
         // Nobody missed the old content of a page that is written whole: that is no refault.
         if let Some(s) = shadow.filter(|_| access != Access::FdWrite) {
-            memcg.lruvec.refault(&cx, pfn, Shadow(s), in_fault);
+            let left = &on[usize::from(Shadow(s).node())].lruvec;
+            on[node].lruvec.refault_from(left, &cx, pfn, Shadow(s), in_fault);
             self.refaulted = true;
         }
         if in_fault {
-            memcg.lruvec.note_fault(&cx, pfn);
+            on[node].lruvec.note_fault(&cx, pfn);
         }
         place.table.set(place.index, Pte::of_frame(pfn, bits));
         place.touch(place.get(), bits);
         if region.processes > 0 {
-            memcg.pagevec.add(&memcg.lruvec, &cx, pfn);
+            let lists = &mut on[node];
+            lists.pagevec.add(&lists.lruvec, &cx, pfn);
         }
         if !access.mapped() {
             // What is read ahead, or still to come, is used when it is read.

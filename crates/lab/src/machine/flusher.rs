@@ -38,7 +38,7 @@ impl Default for DirtySpec {
 /// The flusher.
 #[derive(Debug)]
 pub struct Flusher {
-    limits: Limits,
+    pub(super) limits: Limits,
     pub(super) pace: Pace,
     /// It has an event pending.
     pub awake: bool,
@@ -106,9 +106,9 @@ impl Mem {
         let sum = |f: &dyn Fn(&ebb_core::frame::Zone) -> u64| zones.iter().map(f).sum::<u64>();
         let free = sum(&|z| z.state().counters().read(ZoneItem::FreePages));
         let reserves = sum(&|z| z.state().marks().high);
-        let file: u64 = self.memcgs.iter().map(|m| m.lruvec.total(LruType::File)).sum();
+        let file: u64 = self.memcgs.iter().map(|m| m.total(LruType::File)).sum();
         let all = dirtyable(free, file, reserves);
-        let of = |m: &super::mem::Memcg| m.limit.saturating_sub(m.lruvec.total(LruType::Anon));
+        let of = |m: &super::mem::Memcg| m.limit.saturating_sub(m.total(LruType::Anon));
         let least = self.memcgs.iter().map(of).min().unwrap_or(all).min(all);
         self.flusher.limits.thresholds(least, false)
     }

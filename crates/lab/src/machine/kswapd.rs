@@ -1,4 +1,4 @@
-//! kswapd on the simulated machine: the engine's protocol, driven by events.
+//! The kswapds of the simulated machine, one for each node: the engine's protocol, driven by events.
 //!
 //! Which order and zones it works for, when it naps, sleeps and gives up is
 //! [`ebb_core::reclaim::Kswapd`]; here is only what a thread would do: carry out a step, let time
@@ -7,8 +7,8 @@
 use ebb_core::frame::Order;
 use ebb_core::reclaim::throttle::Wait;
 use ebb_core::reclaim::{
-    Asked, Flags, FramesNode, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Outlook,
-    Pass, Passed, Policy, Reason, Step,
+    Asked, Flags, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Outlook, Pass, Passed,
+    Policy, Reason, Step,
 };
 use ebb_core::tunables::LruKind;
 
@@ -45,63 +45,64 @@ const LOOP_NS: u64 = 10_000;
 const WRITES_NS: u64 = 1_000_000;
 
 impl Machine {
-    fn kswapd_after(&mut self, ns: u64) {
-        self.kswapd.turn += 1;
-        let turn = self.kswapd.turn;
-        self.ask(self.now + ns, Event::Kswapd(turn));
+    fn kswapd_after(&mut self, node: usize, ns: u64) {
+        let turn = &mut self.kswapds[node].turn;
+        *turn += 1;
+        let turn = *turn;
+        self.ask(self.now + ns, Event::Kswapd(node, turn));
     }
 
-    /// The allocator asks for pages of zones up to `index`.
-    pub(super) fn wake_kswapd(&mut self, index: usize) {
-        let node = FramesNode { frames: &self.mem.out.frames, node: 0 };
+    /// The allocator asks for pages of a node's zones up to `index`.
+    pub(super) fn wake_kswapd(&mut self, id: usize, index: usize) {
+        let node = self.mem.frames_of(id);
         let policy = Policy::of(&self.mem.tun);
         let highest = index.min(node.classes() - 1);
-        let asked = self.mem.out.desk.ask(&node, policy, Order::ZERO, highest);
+        let asked = self.mem.nodes[id].desk.ask(&node, policy, Order::ZERO, highest);
         // The first request finds it awake: its thread was just made.
-        let first = self.kswapd.protocol.is_none();
-        if first {
-            self.kswapd.protocol = Some(Protocol::new(policy, node.classes()));
-        }
+        let protocol = &mut self.kswapds[id].protocol;
+        let first = protocol.is_none();
+        protocol.get_or_insert_with(|| Protocol::new(policy, node.classes()));
         if first || asked == Asked::Wake {
-            self.kswapd_after(self.mem.costs.switch_ns);
+            self.kswapd_after(id, self.mem.costs.switch_ns);
         }
     }
 
-    /// Somebody who waits for the reserve has woken it.
-    pub(super) fn rouse_kswapd(&mut self) {
-        if self.kswapd.protocol.is_some() {
-            self.kswapd_after(self.mem.costs.switch_ns);
+    /// Somebody who waits for the reserve of a node has woken its kswapd.
+    pub(super) fn rouse_kswapd(&mut self, node: usize) {
+        if self.kswapds[node].protocol.is_some() {
+            self.kswapd_after(node, self.mem.costs.switch_ns);
         }
     }
 
-    /// Its event: the next step.
-    pub(super) fn kswapd(&mut self, turn: u64) {
-        if turn != self.kswapd.turn || self.kswapd_still_waits() {
+    /// The event of a node's kswapd: the next step.
+    pub(super) fn kswapd(&mut self, id: usize, turn: u64) {
+        if turn != self.kswapds[id].turn || self.kswapd_still_waits(id) {
             return;
         }
-        let Some(mut protocol) = self.kswapd.protocol.take() else { return };
-        if let Some((pass, under)) = self.kswapd.pass.take() {
+        let Some(mut protocol) = self.kswapds[id].protocol.take() else { return };
+        if let Some((pass, under)) = self.kswapds[id].pass.take() {
             let cost = self.kswapd_pass(&mut protocol, pass, under);
-            self.kswapd_after(cost);
-            self.kswapd.protocol = Some(protocol);
+            self.kswapd_after(id, cost);
+            self.kswapds[id].protocol = Some(protocol);
             return;
         }
-        let node = FramesNode { frames: &self.mem.out.frames, node: 0 };
-        let step = protocol.step(&self.mem.out.desk, &node, &self.mem.stat);
+        let node = self.mem.frames_of(id);
+        let step = protocol.step(&self.mem.nodes[id].desk, &node, &self.mem.stat);
+        let kswapd = &mut self.kswapds[id];
         if protocol.ended() {
-            let freed = std::mem::take(&mut self.kswapd.freed);
-            self.mem.end_kswapd_run(freed);
+            let freed = std::mem::take(&mut kswapd.freed);
+            self.mem.end_kswapd_run(id, freed);
         }
         match step {
             Step::Nap | Step::Sleep => {
-                self.mem.let_go += 1;
-                if let Some(since) = self.kswapd.awake_since.take() {
-                    self.kswapd.awake_ns += self.now - since;
+                self.mem.nodes[id].let_go += 1;
+                if let Some(since) = kswapd.awake_since.take() {
+                    kswapd.awake_ns += self.now - since;
                     self.kswapd_works(false);
                 }
             }
-            _ if self.kswapd.awake_since.is_none() => {
-                self.kswapd.awake_since = Some(self.now);
+            _ if kswapd.awake_since.is_none() => {
+                kswapd.awake_since = Some(self.now);
                 self.kswapd_works(true);
             }
             _ => {}
@@ -110,59 +111,59 @@ impl Machine {
             Step::Pass(pass) => {
                 self.mem.begin_reclaim(self.now);
                 self.mem.protect(None, false);
-                let under = Under::new(pass.scan(self.mem.tun.swappiness.0), false);
+                let under = Under::new(pass.scan(self.mem.tun.swappiness.0), (id, 1), false);
                 let cost = self.kswapd_pass(&mut protocol, pass, under);
-                self.kswapd_after(cost + self.mem.pass_ns());
+                self.kswapd_after(id, cost + self.mem.pass_ns());
             }
-            Step::Again => self.kswapd_after(LOOP_NS),
-            Step::AwaitWrites => self.kswapd_after(self.mem.timer(WRITES_NS)),
+            Step::Again => self.kswapd_after(id, LOOP_NS),
+            Step::AwaitWrites => self.kswapd_after(id, self.mem.timer(WRITES_NS)),
             Step::Throttle => {
-                self.kswapd_waits(self.now);
-                self.kswapd_after(self.mem.timer(WRITES_NS));
+                self.kswapd_waits(id, self.now);
+                self.kswapd_after(id, self.mem.timer(WRITES_NS));
             }
-            Step::Nap => self.kswapd_after(self.mem.timer(NAP_MS * 1_000_000)),
+            Step::Nap => self.kswapd_after(id, self.mem.timer(NAP_MS * 1_000_000)),
             Step::Sleep => {}
         }
-        self.kswapd.protocol = Some(protocol);
+        self.kswapds[id].protocol = Some(protocol);
     }
 
     /// Begins its wait for writes: until enough of them have ended, or as it was until 2021 (`congestion_wait`) for
     /// all of its time.
-    fn kswapd_waits(&mut self, from: u64) {
+    fn kswapd_waits(&mut self, node: usize, from: u64) {
         let (mem, ms) = (&self.mem, self.mem.tun.congested_ms);
         let (wait, ms) = if ms > Reason::Congested.limit_ms() {
             (None, ms)
         } else {
             let seen = Outlook { written: mem.pages_written(), ..Outlook::default() };
-            (mem.out.throttle.begin(Reason::Writeback, &seen), Reason::Writeback.limit_ms())
+            (mem.nodes[node].throttle.begin(Reason::Writeback, &seen), Reason::Writeback.limit_ms())
         };
-        self.kswapd.wait = Some((wait, from + mem.timer(ms * 1_000_000)));
+        self.kswapds[node].wait = Some((wait, from + mem.timer(ms * 1_000_000)));
     }
 
     /// Whether it waits for writes and has to go on doing so.
-    fn kswapd_still_waits(&mut self) -> bool {
-        let Some((wait, until)) = self.kswapd.wait else { return false };
-        let throttle = &self.mem.out.throttle;
+    fn kswapd_still_waits(&mut self, node: usize) -> bool {
+        let Some((wait, until)) = self.kswapds[node].wait else { return false };
+        let throttle = &self.mem.nodes[node].throttle;
         let over = wait.is_some_and(|w| throttle.over(&w, self.mem.pages_written()));
         if self.now < until && !over {
-            self.kswapd_after(self.mem.timer(WRITES_NS).min(until - self.now));
+            self.kswapd_after(node, self.mem.timer(WRITES_NS).min(until - self.now));
             return true;
         }
         wait.into_iter().for_each(|w| throttle.end(w));
-        self.kswapd.wait = None;
+        self.kswapds[node].wait = None;
         false
     }
 
     /// Carries out a batch of a pass. Returns what it cost.
     fn kswapd_pass(&mut self, protocol: &mut Protocol, pass: Pass, mut under: Under) -> u64 {
-        let mem = &mut self.mem;
-        mem.out.watch_zone = Some(pass.highest);
+        let (mem, node) = (&mut self.mem, under.node.0);
+        mem.out.watch_zone = Some((node, pass.highest));
         mem.clock_ns = self.now;
         let by_batch = mem.notes_by_batch();
         let before = under.sc.met;
         if by_batch {
-            under.sc.node_dirty = mem.out.desk.has_flag(Flags::DIRTY);
-            under.sc.node_writeback = mem.out.desk.has_flag(Flags::WRITEBACK);
+            under.sc.node_dirty = mem.nodes[node].desk.has_flag(Flags::DIRTY);
+            under.sc.node_writeback = mem.nodes[node].desk.has_flag(Flags::WRITEBACK);
         }
         let cost = mem.pass_on(self.now, None, &mut under, true);
         mem.out.watch_zone = None;
@@ -170,36 +171,38 @@ impl Machine {
         let met = under.sc.met;
         if by_batch {
             let met = met.since(&before);
-            mem.out.desk.note(&met);
+            mem.nodes[node].desk.note(&met);
             if met.immediate > 0 {
-                self.kswapd_waits(self.now + cost);
+                self.kswapd_waits(node, self.now + cost);
             }
         }
         let mem = &mut self.mem;
-        if under.sc.is_paused() {
-            self.kswapd.pass = Some((pass, under));
+        if !under.is_over() {
+            self.kswapds[node].pass = Some((pass, under));
             return cost;
         }
-        self.kswapd.freed += under.freed;
+        self.kswapds[node].freed += under.freed;
         let passed = Passed {
             scanned: under.sc.scanned,
             reclaimed: under.freed,
             writing: mem.out.writes.pending() > 0,
             met: (mem.tun.lru == LruKind::Classic && !by_batch).then_some(met),
         };
-        protocol.passed(&mem.out.desk, &passed);
-        mem.let_go_if_enough();
+        protocol.passed(&mem.nodes[node].desk, &passed);
+        mem.let_go_if_enough(node);
         cost
     }
 
-    /// What it did until now, the running stretch of work included.
+    /// What the kswapds of all nodes did until now, running stretches of work included.
     pub(super) fn kswapd_stats(&self) -> KswapdStats {
-        let k = &self.kswapd;
-        let running = k.awake_since.map_or(0, |since| self.now.saturating_sub(since));
-        KswapdStats {
-            counts: k.protocol.as_ref().map(|p| *p.stats()).unwrap_or_default(),
-            awake_ns: k.awake_ns + running,
+        let mut all = KswapdStats::default();
+        for k in &self.kswapds {
+            let running = k.awake_since.map_or(0, |since| self.now.saturating_sub(since));
+            all.counts =
+                all.counts.plus(&k.protocol.as_ref().map(|p| *p.stats()).unwrap_or_default());
+            all.awake_ns += k.awake_ns + running;
         }
+        all
     }
 }
 
@@ -224,8 +227,8 @@ mod tests {
         let mut mem = machine().mem;
         mem.haste = 3;
         let seen = [9, 9, 9, 9, 0, 9, 9].map(|freed| {
-            mem.end_kswapd_run(freed);
-            mem.runs
+            mem.end_kswapd_run(0, freed);
+            mem.nodes[0].runs
         });
         // One that freed nothing was as long there.
         assert_eq!(seen, [1, 2, 0, 1, 0, 1, 2]);
@@ -237,14 +240,14 @@ mod tests {
         let mut m = machine();
         let waits = |m: &mut Machine, now| {
             m.now = now;
-            m.kswapd_still_waits()
+            m.kswapd_still_waits(0)
         };
         assert!(!waits(&mut m, 0));
-        m.kswapd_waits(0);
+        m.kswapd_waits(0, 0);
         assert!(waits(&mut m, 1_000_000) && waits(&mut m, 99_999_999));
         assert!(!waits(&mut m, 100_000_000) && !waits(&mut m, 0));
         m.mem.haste = 10;
-        m.kswapd_waits(0);
+        m.kswapd_waits(0, 0);
         assert!(waits(&mut m, 9_999_999) && !waits(&mut m, 10_000_000));
     }
 
@@ -252,15 +255,15 @@ mod tests {
     #[test]
     fn who_waits_for_the_reserve_is_let_go_as_soon_as_there_is_enough() {
         let mem = &mut machine().mem;
-        mem.let_go_if_enough();
-        assert_eq!(mem.let_go, 1, "all is free");
+        mem.let_go_if_enough(0);
+        assert_eq!(mem.nodes[0].let_go, 1, "all is free");
         mem.out.pin_lowest(0);
-        mem.let_go_if_enough();
-        assert_eq!(mem.let_go, 1, "nothing is");
+        mem.let_go_if_enough(0);
+        assert_eq!(mem.nodes[0].let_go, 1, "nothing is");
         while let Some(pfn) = mem.out.pinned.pop() {
             mem.out.release(pfn);
         }
-        mem.let_go_if_enough();
-        assert_eq!(mem.let_go, 2);
+        mem.let_go_if_enough(0);
+        assert_eq!(mem.nodes[0].let_go, 2);
     }
 }

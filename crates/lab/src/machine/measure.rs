@@ -94,7 +94,7 @@ impl Machine {
             ebb_core::observe::vmstat::Event::WorkingsetRefaultAnon,
             ebb_core::observe::vmstat::Event::WorkingsetRefaultFile,
         ];
-        let g = self.mem.memcgs[0].lruvec.generations();
+        let g = self.mem.memcgs[0].on[0].lruvec.generations();
         let first = g.min_seq(LruType::Anon).min(g.min_seq(LruType::File));
         let generations = (first..=g.max_seq()).map(|seq| {
             let age = (self.now / 1_000_000).saturating_sub(g.born_ms(seq));
@@ -140,7 +140,7 @@ impl Machine {
         let mut out = std::mem::take(&mut self.outcome);
         out.elapsed_ns = now - self.begun_ns.unwrap_or(0);
         out.standing = self.standing.mean(now, out.elapsed_ns);
-        for v in self.mem.memcgs.iter().map(|m| &m.lruvec) {
+        for v in self.mem.lists(None).map(|l| &l.lruvec) {
             for (lists, ty) in out.lists.iter_mut().zip(LruType::ALL) {
                 lists[0] += v.size(ty, false);
                 lists[1] += v.size(ty, true);

@@ -14,9 +14,8 @@
 use std::sync::Arc;
 
 use ebb_core::folio::{Folios, LruType, MemcgId, Word};
-use ebb_core::frame::{Gfp, Host, Order, Request, Zone, ZoneItem};
-use ebb_core::lru::r#gen::memcg_lru::MemcgLru;
-use ebb_core::lru::{Ctx, Lruvec, Pagevec, Protection};
+use ebb_core::frame::{Gfp, Order, Request};
+use ebb_core::lru::{Ctx, Lruvec, Protection};
 use ebb_core::memcg::{Knobs, Memcgs};
 use ebb_core::observe::vmstat::{Event, VmStat};
 use ebb_core::space::{Area, Backing, Pte, Space, Spaces};
@@ -26,12 +25,11 @@ use ebb_core::types::{Pfn, Vpn};
 use ebb_core::writeback::FileAhead;
 
 use super::ahead::WINDOW_FILE;
-use super::charge::LruLock;
 use super::costs::Costs;
 use super::device::Device;
 use super::flusher::Flusher;
+use super::node::{Lists, MemNode, Wake};
 use super::outflow::Outflow;
-use super::slab::Slab;
 use super::spent::Spent;
 use super::task::Task;
 
@@ -114,14 +112,10 @@ impl Fault {
 /// A memcg.
 #[derive(Debug)]
 pub struct Memcg {
-    /// Its lists.
-    pub lruvec: Arc<Lruvec>,
+    /// Its lists, by node.
+    pub on: Vec<Lists>,
     /// Pages it may have.
     pub limit: u64,
-    pub(super) pagevec: Pagevec,
-    pub(super) lock: LruLock,
-    /// Folios waiting in its batch.
-    pub(super) added: u64,
 }
 
 /// Memory and everything that moves pages in and out of it.
@@ -142,15 +136,14 @@ pub struct Mem {
     pub stat: VmStat,
     /// Memcgs.
     pub memcgs: Vec<Memcg>,
-    pub(super) lru: MemcgLru,
+    /// Nodes.
+    pub nodes: Vec<MemNode>,
     /// Frames, charges, swap.
     pub out: Outflow,
     /// The device behind files.
     pub disk: Device,
     /// Dirty file pages.
     pub flusher: Flusher,
-    /// Caches beside the page lists, if there are any.
-    pub slab: Option<Slab>,
     /// What things cost.
     pub costs: Costs,
     /// Time spent.
@@ -166,14 +159,6 @@ pub struct Mem {
     /// How many times shorter the kernel's timers are than on the machine that this one stands for: a
     /// memory so much smaller is gone through in so much less time.
     pub haste: u64,
-    /// Runs of kswapd since the classic LRU was last told of the end of one.
-    pub(super) runs: u64,
-    /// kswapd was asked for.
-    pub kswapd_wanted: std::cell::Cell<Option<usize>>,
-    /// kswapd sleeps, and somebody who waits for it has woken it.
-    pub(super) kswapd_woken: bool,
-    /// How often kswapd has let those go who wait for it.
-    pub(super) let_go: u64,
     /// Where each zone ends, and its class: its place among the kinds of zone.
     pub(super) zone_ends: Vec<(u32, u8)>,
     pub(super) marks: [u64; COUNTED.len()],
@@ -204,8 +189,8 @@ pub struct Mem {
     pub(super) flushing_ns: u64,
     /// What each task is in the middle of.
     pub(super) tasks: Vec<Task>,
-    /// By memcg: where the next reclaim of what is below it begins.
-    pub(super) turns: Vec<usize>,
+    /// By memcg and node: where the next reclaim of what is below it begins.
+    pub(super) turns: Vec<Vec<usize>>,
     /// By memcg: how much of it the running reclaim spares.
     pub(super) protection: Vec<Protection>,
 }
@@ -227,14 +212,6 @@ pub(super) const COUNTED: [Event; 14] = [
     Event::PgDeactivate,
     Event::PgSkip,
 ];
-
-struct Wake<'a>(&'a std::cell::Cell<Option<usize>>);
-
-impl Host for Wake<'_> {
-    fn wake_kswapd(&self, _: usize, _: Order, highest: usize) {
-        self.0.set(self.0.get().max(Some(highest)));
-    }
-}
 
 /// What every engine call is handed.
 macro_rules! cx {
@@ -260,8 +237,14 @@ impl Mem {
         let zone_ends = (0..zones).map(|z| (out.frames.span(z).end, class(z)));
         let zone_ends: Vec<(u32, u8)> = zone_ends.collect();
         let end = zone_ends.iter().map(|z| z.0).max().unwrap_or(0);
+        let nodes = out.frames.node_count();
+        let last = |n: usize| {
+            let of = |z: &usize| out.frames.zones()[*z].state().node() == n;
+            (0..zones).filter(of).map(|z| out.frames.span(z).end).max()
+        };
+        let node_ends = (0..nodes - 1).filter_map(last).collect();
         Self {
-            folios: Folios::new(end),
+            folios: Folios::new(end).with_node_ends(node_ends),
             spaces: Spaces::new(),
             list: Vec::new(),
             owner: Vec::new(),
@@ -270,22 +253,17 @@ impl Mem {
             tun,
             stat: VmStat::default(),
             memcgs: Vec::new(),
-            lru: MemcgLru::new(seed),
+            nodes: (0..nodes as u64).map(|n| MemNode::new(seed + n)).collect(),
             out,
             disk,
             flusher: Flusher::default(),
-            slab: None,
             costs,
             spent: Spent::default(),
             clock_ns: 0,
             read_ahead: WINDOW_FILE,
             lift: 0,
             memcg_lift: 0,
-            runs: 0,
             haste: 1,
-            kswapd_wanted: std::cell::Cell::new(None),
-            kswapd_woken: false,
-            let_go: 0,
             zone_ends,
             marks: [0; COUNTED.len()],
             last_fd: (usize::MAX, 0),
@@ -326,11 +304,15 @@ impl Mem {
         debug_assert_eq!(usize::from(group.0), id + 1, "groups are numbered as memcgs are, from 1");
         let limit = knobs.max;
         // From 1: a shadow of all zeros would be no shadow.
-        let lruvec = Arc::new(Lruvec::new(MemcgId(id as u16 + 1), self.tun.lru, 0));
-        self.lru.online(Arc::clone(&lruvec));
-        let pagevec = Pagevec::default();
-        self.turns.push(0);
-        self.memcgs.push(Memcg { lruvec, limit, pagevec, lock: LruLock::default(), added: 0 });
+        let on = self.nodes.iter().enumerate().map(|(n, node)| {
+            let lruvec = Lruvec::on_node(MemcgId(id as u16 + 1), n as u8, self.tun.lru, 0);
+            let lruvec = Arc::new(lruvec);
+            node.lru.online(Arc::clone(&lruvec));
+            Lists::new(lruvec)
+        });
+        let on = on.collect();
+        self.turns.push(vec![0; self.nodes.len()]);
+        self.memcgs.push(Memcg { on, limit });
         id
     }
 
@@ -347,7 +329,9 @@ impl Mem {
             at += r.pages;
             ends.push((at, *r));
         }
-        self.memcgs[memcg].lruvec.generations().spaces().join(space.id());
+        for lists in &self.memcgs[memcg].on {
+            lists.lruvec.generations().spaces().join(space.id());
+        }
         if regions.iter().any(|r| r.backing == Backing::File) {
             self.out.cache.add_file(Arc::clone(&space), at);
         }
@@ -362,7 +346,9 @@ impl Mem {
     pub fn end_space(&mut self, space: usize) {
         let memcg = self.owner[space];
         self.list[space].kill();
-        self.memcgs[memcg].lruvec.generations().spaces().leave(self.list[space].id());
+        for lists in &self.memcgs[memcg].on {
+            lists.lruvec.generations().spaces().leave(self.list[space].id());
+        }
     }
 
     /// Touches a page that is there. False if it is not, or is being moved.
@@ -428,9 +414,10 @@ impl Mem {
         }
         self.last_fd = (space, page);
         let cx = cx!(self, now);
-        let memcg = &mut self.memcgs[self.owner[space]];
-        if memcg.lruvec.mark_accessed_lazily(&cx, pfn) {
-            memcg.pagevec.activate(&memcg.lruvec, &cx, pfn);
+        let node = usize::from(self.folios.node(pfn));
+        let lists = &mut self.memcgs[self.owner[space]].on[node];
+        if lists.lruvec.mark_accessed_lazily(&cx, pfn) {
+            lists.pagevec.activate(&lists.lruvec, &cx, pfn);
         }
     }
 
@@ -444,8 +431,10 @@ impl Mem {
         if let Some(pfn) = self.held.take() {
             return Some(pfn);
         }
+        let writes = self.task().writes && self.nodes.len() > 1;
         let gfp = Gfp::HIGHUSER_MOVABLE.without(Gfp::DIRECT);
-        let host = Wake(&self.kswapd_wanted);
+        let gfp = if writes { gfp.with(Gfp::WRITE) } else { gfp };
+        let host = Wake { nodes: &self.nodes, dirty: self.dirty_nodes(writes) };
         self.out.frames.alloc_on(self.out.cpu, &Request::new(gfp, Order::ZERO), &host)
     }
 
@@ -453,7 +442,8 @@ impl Mem {
     pub fn end_write(&mut self, now: u64, pfn: Pfn) {
         let memcg = usize::from(self.folios.memcg(pfn).0 - 1);
         let cx = cx!(self, now);
-        let v = &self.memcgs[memcg].lruvec;
+        let node = usize::from(self.folios.node(pfn));
+        let v = &self.memcgs[memcg].on[node].lruvec;
         let out = &mut self.out;
         out.writes.end(&cx, &mut out.cache, &mut out.stored, v, (pfn, true));
         if self.folios.word(pfn).ty() == LruType::File {
@@ -468,8 +458,9 @@ impl Mem {
         let id = self.owner[space];
         let tree = Arc::clone(&self.list[space]);
         let cx = cx!(self, now);
-        let memcg = &mut self.memcgs[id];
-        memcg.pagevec.drain(&memcg.lruvec, &cx);
+        for lists in &mut self.memcgs[id].on {
+            lists.pagevec.drain(&lists.lruvec, &cx);
+        }
         let mut freed = 0;
         for vpn in page..page + pages {
             let Some(place) = tree.tree().find(Vpn(vpn)) else { continue };
@@ -484,7 +475,8 @@ impl Mem {
                 }
                 let cx = cx!(self, now);
                 if self.region(space, vpn).1.processes > 0 {
-                    self.memcgs[id].lruvec.remove(&cx, pfn);
+                    let node = usize::from(self.folios.node(pfn));
+                    self.memcgs[id].on[node].lruvec.remove(&cx, pfn);
                 }
                 self.folios.unpin(pfn);
                 if anon {
@@ -536,7 +528,6 @@ impl Mem {
     /// Frames on the free lists.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
-        let free = |z: &Zone| z.state().counters().snapshot(ZoneItem::FreePages);
-        self.out.frames.zones().iter().map(free).sum()
+        self.free_on(None)
     }
 }

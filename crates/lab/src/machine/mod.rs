@@ -34,6 +34,7 @@ mod log;
 mod mappings;
 mod measure;
 pub mod mem;
+pub mod node;
 pub mod outcome;
 pub mod outflow;
 pub mod pressure;

@@ -12,7 +12,6 @@ use ebb_core::folio::{LruType, Word};
 use ebb_core::frame::{Frames, Gfp, NoHost, Order, Request};
 use ebb_core::lru::{Ctx, Evicted, Pageout, Shadow};
 use ebb_core::memcg::Memcgs;
-use ebb_core::reclaim::{Desk, Throttle};
 use ebb_core::space::Pte;
 use ebb_core::swap::SwapCache;
 use ebb_core::types::Pfn;
@@ -48,10 +47,6 @@ pub struct Outflow {
     pub writes: Writes,
     /// The pages of files.
     pub cache: PageCache,
-    /// Where kswapd is asked for.
-    pub desk: Desk,
-    /// What those who reclaim wait for.
-    pub throttle: Throttle,
     /// Who runs.
     pub task: usize,
     /// Whether the running pass is interrupted after each batch.
@@ -71,8 +66,8 @@ pub struct Outflow {
     /// Who maps what is taken out.
     pub mappings: Mappings,
     costs: Costs,
-    /// Root reclaim stops when this zone, or one below it, is fine.
-    pub watch_zone: Option<usize>,
+    /// Root reclaim stops when this zone of this node, or one below it, is fine.
+    pub watch_zone: Option<(usize, usize)>,
     /// Where pages come and go, if somebody wants to know.
     pub heat: Option<Box<super::heat::Heat>>,
     /// Frames taken from the lowest zone at the start.
@@ -95,8 +90,6 @@ impl Outflow {
             started: Vec::new(),
             writes: Writes::default(),
             cache: PageCache::new(),
-            desk: Desk::new(),
-            throttle: Throttle::default(),
             task: 0,
             batched: false,
             patience: None,
@@ -274,7 +267,8 @@ impl Pageout for Outflow {
     }
 
     fn enough(&mut self) -> bool {
-        self.watch_zone.is_some_and(|zone| self.frames.balanced(0, Order::ZERO, zone, false))
+        self.watch_zone
+            .is_some_and(|(node, zone)| self.frames.balanced(node, Order::ZERO, zone, false))
     }
 }
 
@@ -331,8 +325,8 @@ mod tests {
     fn pages_that_no_process_maps_are_on_no_list() {
         let (mut mem, _) = touched(&[(Backing::Anon, 0), (Backing::Anon, 1)]);
         let cx = cx!(mem, 0);
-        let memcg = &mut mem.memcgs[0];
-        memcg.pagevec.drain(&memcg.lruvec, &cx);
-        assert_eq!(memcg.lruvec.total(LruType::Anon), 1);
+        let lists = &mut mem.memcgs[0].on[0];
+        lists.pagevec.drain(&lists.lruvec, &cx);
+        assert_eq!(lists.lruvec.total(LruType::Anon), 1);
     }
 }

@@ -20,13 +20,13 @@ use ebb_core::observe::vmstat::Event;
 use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
 use ebb_core::reclaim::reserve::HELD_MS_MAX;
 use ebb_core::reclaim::{
-    Achieved, Asked, DirectPassed, Flags, FramesNode, Hope, Node, Outlook, Policy, Reason, Verdict,
+    Achieved, Asked, DirectPassed, Flags, Hope, Node, Outlook, Policy, Reason, Verdict,
 };
 use ebb_core::tunables::{Dirty, LruKind, NodeNotes, OomRule};
 use ebb_core::types::Pfn;
 
 use super::mem::{Fault, Mem, cx};
-use super::task::{Run, Task, Under};
+use super::task::{Held, Run, Task, Under};
 
 /// Rounds of reclaim in one fault: those after which hope is given up, and the one that does it.
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
@@ -96,28 +96,29 @@ impl Mem {
         if !self.tun.hold {
             return false;
         }
-        let let_go = self.let_go;
-        if let Some((until, since)) = self.task().held
-            && since == let_go
-            && now < until
+        let before = self.task().held;
+        let id = before.map_or_else(|| self.here(), |h| h.node);
+        let let_go = self.nodes[id].let_go;
+        if let Some(held) = before
+            && held.let_go == let_go
+            && now < held.until
         {
-            self.out.patience = Some(until.min(now + HELD_LOOK_NS));
+            self.out.patience = Some(held.until.min(now + HELD_LOOK_NS));
             return true;
         }
-        let node = FramesNode { frames: &self.out.frames, node: 0 };
+        let node = self.frames_of(id);
         let (policy, normal) = (Policy::of(&self.tun), node.classes() - 1);
-        let Err(asked) = self.out.desk.may_reclaim(&node, policy, normal) else {
+        let Err(asked) = self.nodes[id].desk.may_reclaim(&node, policy, normal) else {
             self.task().held = None;
             return false;
         };
-        self.kswapd_woken |= asked == Asked::Wake;
-        let limit = now + self.timer(HELD_MS_MAX * 1_000_000);
-        if self.task().held.is_none() {
+        self.nodes[id].woken |= asked == Asked::Wake;
+        if before.is_none() {
             self.stat.add(Event::PgScanDirectThrottle, 1);
         }
-        let held = self.task().held.get_or_insert((if fs { u64::MAX } else { limit }, let_go));
-        held.1 = let_go;
-        let until = held.0;
+        let limit = now + self.timer(HELD_MS_MAX * 1_000_000);
+        let until = before.map_or(if fs { u64::MAX } else { limit }, |h| h.until);
+        self.task().held = Some(Held { node: id, until, let_go });
         if now >= until {
             self.task().held = None;
             return false;
@@ -126,10 +127,10 @@ impl Mem {
         true
     }
 
-    /// kswapd has done a pass: if there is enough in reserve, those who wait for that look again.
-    pub(super) fn let_go_if_enough(&mut self) {
-        let node = FramesNode { frames: &self.out.frames, node: 0 };
-        self.let_go += u64::from(node.reserve_left());
+    /// The kswapd of a node has done a pass: if there is enough in reserve, those who wait for that look again.
+    pub(super) fn let_go_if_enough(&mut self, node: usize) {
+        let enough = self.frames_of(node).reserve_left();
+        self.nodes[node].let_go += u64::from(enough);
     }
 
     /// Whether there is a frame. It is kept for who asks: given back, it would be in a CPU's set, and
@@ -184,23 +185,23 @@ impl Mem {
 
     /// Whether this task waits for writes and has to go on doing so.
     fn still_waits(&mut self, now: u64) -> bool {
-        let Some((wait, until)) = self.task().wait else { return false };
-        if now < until && !self.out.throttle.over(&wait, self.pages_written()) {
+        let Some((wait, node, until)) = self.task().wait else { return false };
+        if now < until && !self.nodes[node].throttle.over(&wait, self.pages_written()) {
             self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
             return true;
         }
-        self.out.throttle.end(wait);
+        self.nodes[node].throttle.end(wait);
         self.task().wait = None;
         false
     }
 
     fn begin_wait(&mut self, now: u64, ms: u64) {
         let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
-        let until = now + self.timer(ms * 1_000_000);
+        let (node, until) = (self.here(), now + self.timer(ms * 1_000_000));
         if self.tun.oom == OomRule::Progress {
             // Whatever ends first may be enough.
-        } else if let Some(wait) = self.out.throttle.begin(Reason::Writeback, &seen) {
-            self.task().wait = Some((wait, until));
+        } else if let Some(wait) = self.nodes[node].throttle.begin(Reason::Writeback, &seen) {
+            self.task().wait = Some((wait, node, until));
         }
         self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
     }
@@ -263,21 +264,23 @@ impl Mem {
                     let root = run.from.is_none();
                     cost += if root { self.pass_ns() } else { 0 };
                     let spared = self.protect(run.from, pass.forced);
-                    Under::new(pass.scan(root, Order::ZERO, self.tun.swappiness.0), spared)
+                    let nodes = (self.here(), self.nodes.len());
+                    let sc = pass.scan(root, Order::ZERO, self.tun.swappiness.0);
+                    Under::new(sc, nodes, spared)
                 }
             };
-            let (freed, before) = (under.freed, under.sc.met);
+            let (freed, before, node) = (under.freed, under.sc.met, under.node.0);
             self.out.no_fs = self.tun.shmem_fs && self.task().no_fs;
             cost += self.pass_on(now, run.from, &mut under, timed);
             self.out.no_fs = false;
             if by_batch {
-                self.out.desk.note(&under.sc.met.since(&before));
-                cost += self.wait_if_congested(run.from);
+                self.nodes[node].desk.note(&under.sc.met.since(&before));
+                cost += self.wait_if_congested(run.from, node);
             }
             run.freed += under.freed - freed;
             let first = self.out.started.iter().map(|&(done, _)| done).min();
             run.first_end = run.first_end.into_iter().chain(first).min();
-            if under.sc.is_paused() {
+            if !under.is_over() {
                 run.pass = Some(under);
                 continue;
             }
@@ -291,12 +294,12 @@ impl Mem {
         }
         let over = run.pass.is_none() && run.direct.next().is_none();
         if over {
-            self.end_reclaim();
+            self.end_reclaim(None);
             if run.direct.reclaimed() > 0 {
-                self.out.desk.progress();
+                self.nodes.iter().for_each(|n| n.desk.progress());
             }
             if !by_batch {
-                cost += self.wait_if_congested(run.from);
+                cost += self.wait_if_congested(run.from, self.here());
             }
         }
         self.spent.direct_ns += cost;
@@ -310,13 +313,14 @@ impl Mem {
 
     /// How long a task waits that has reclaimed, from all or from one memcg, while the disk has more than it can
     /// take.
-    fn wait_if_congested(&self, from: Option<usize>) -> u64 {
-        if from.is_some() || !self.out.desk.has_flag(Flags::CONGESTED) {
+    fn wait_if_congested(&self, from: Option<usize>, node: usize) -> u64 {
+        let of = &self.nodes[node];
+        if from.is_some() || !of.desk.has_flag(Flags::CONGESTED) {
             return 0;
         }
-        let lists = self.memcgs.iter().map(|m| &m.lruvec);
+        let lists = self.lists(Some(node)).map(|l| &l.lruvec);
         let seen = Outlook {
-            hopeless: self.out.desk.hopeless(),
+            hopeless: of.desk.hopeless(),
             write_pending: self.out.cache.dirty() + self.out.writes.pending(),
             reclaimable: lists.map(|v| v.size(LruType::File, false)).sum(),
             written: 0,
@@ -326,15 +330,19 @@ impl Mem {
             // `wait_iff_congested`: a disk that has anything to write has more than its queue takes.
             return if self.out.writes.pending() > 0 { limit } else { 0 };
         }
-        self.out.throttle.begin(Reason::Congested, &seen).map_or(0, |_| limit)
+        of.throttle.begin(Reason::Congested, &seen).map_or(0, |_| limit)
     }
 
     /// One pass at the priority in `sc`, in one moment. Returns what it cost; `out.freed` is its yield.
     pub fn shrink(&mut self, now: u64, memcg: Option<usize>, sc: &mut Scan) -> u64 {
         self.begin_reclaim(now);
-        let mut under = Under::new(sc.clone(), false);
-        let cost = self.pass_on(now, memcg, &mut under, false);
-        self.end_reclaim();
+        let mut under = Under::new(sc.clone(), (self.here(), self.nodes.len()), false);
+        let mut cost = self.pass_on(now, memcg, &mut under, false);
+        while !under.is_over() {
+            cost += self.pass_on(now, memcg, &mut under, false);
+        }
+        self.end_reclaim(None);
+        self.out.freed = under.freed;
         *sc = under.sc;
         cost
     }
@@ -343,15 +351,15 @@ impl Mem {
     pub(super) fn begin_reclaim(&mut self, now: u64) {
         self.recover_slots(now);
         let cx = cx!(self, now);
-        for m in &mut self.memcgs {
-            m.pagevec.drain(&m.lruvec, &cx);
+        for lists in self.memcgs.iter_mut().flat_map(|m| &mut m.on) {
+            lists.pagevec.drain(&lists.lruvec, &cx);
         }
         for space in &self.list {
             space.note_scheduled();
         }
     }
 
-    /// Goes on with a pass: a batch of it if `timed`, or to its end. Returns what that cost.
+    /// Goes on with a pass: a batch of it if `timed`, or to its end on the node it is at. Returns what that cost.
     pub(super) fn pass_on(
         &mut self,
         now: u64,
@@ -368,28 +376,36 @@ impl Mem {
         under.begun += self.out.writes.pending() - writing;
         let cx = cx!(self, now);
         self.out.submit(&cx, &mut self.disk);
-        let beside =
-            if memcg.is_none() && !under.sc.is_paused() { self.shrink_slab(under) } else { 0 };
-        self.charge(now, memcg) + beside
+        let (node, left) = under.node;
+        let done = !under.sc.is_paused();
+        let beside = if memcg.is_none() && done { self.shrink_slab(under) } else { 0 };
+        if done {
+            under.node = ((node + 1) % self.nodes.len(), left - 1);
+            if left > 1 && self.tun.lru == LruKind::Classic {
+                // Of each node as much is wanted (`shrink_node`); generations count what all have given.
+                under.sc.reclaimed = 0;
+            }
+        }
+        self.charge(now, memcg, node) + beside
     }
 
     fn reclaim_pass(&mut self, now: u64, memcg: Option<usize>, under: &mut Under) {
-        let sc = &mut under.sc;
+        let (sc, node) = (&mut under.sc, under.node.0);
         // With swap full, pages whose copy is there already can still go.
         let room = self.out.stored.has_room() || self.out.stored_here;
         sc.may_swap &= room;
         sc.lift = if memcg.is_some() { self.memcg_lift } else { self.lift };
-        sc.file_is_tiny = memcg.is_none() && self.files_are_few();
+        sc.file_is_tiny = memcg.is_none() && self.files_are_few(node);
         let cx = cx!(self, now);
         let Some(top) = memcg else {
-            self.lru.shrink(&cx, sc, &mut self.out);
+            self.nodes[node].lru.shrink(&cx, sc, &mut self.out);
             return;
         };
         // Each run goes on below `top` where the last one stopped.
         let all = self.memcgs.len();
         let mut seen = sc.is_paused();
         if !seen {
-            under.at = (self.turns[top], 0);
+            under.at = (self.turns[top][node], 0);
         }
         for step in under.at.1..all {
             let id = (under.at.0 + step) % all;
@@ -399,7 +415,7 @@ impl Mem {
                     continue;
                 }
                 if seen && sc.reclaimed >= sc.target {
-                    self.turns[top] = id;
+                    self.turns[top][node] = id;
                     return;
                 }
                 seen = true;
@@ -408,7 +424,7 @@ impl Mem {
                     continue;
                 }
             }
-            let v = Arc::clone(&self.memcgs[id].lruvec);
+            let v = Arc::clone(&self.memcgs[id].on[node].lruvec);
             v.shrink(&cx, sc, &mut self.out);
             if sc.is_paused() {
                 under.at.1 = step;
@@ -437,7 +453,7 @@ impl Mem {
                 groups.note_low(group);
             }
             if top == Memcgs::ROOT {
-                self.lru.protect(group, *protection);
+                self.nodes.iter().for_each(|n| n.lru.protect(group, *protection));
             }
         }
         spared
@@ -476,29 +492,29 @@ impl Mem {
         Fault::Wait { until_ns: until.max(now + cost_ns) + delay, cost_ns }
     }
 
-    /// Whether all files and all free frames would not balance the machine: files are left alone then.
-    fn files_are_few(&self) -> bool {
-        let files: u64 = self.memcgs.iter().map(|m| m.lruvec.total(LruType::File)).sum();
-        let high: u64 = self.out.frames.zones().iter().map(|z| z.state().marks().high).sum();
-        files <= high && files + self.free_pages() <= high
+    /// Whether all files and all free frames of a node would not balance it: files are left alone then.
+    fn files_are_few(&self, node: usize) -> bool {
+        let files: u64 = self.lists(Some(node)).map(|l| l.lruvec.total(LruType::File)).sum();
+        let zones = self.out.frames.zones().iter().map(|z| z.state());
+        let high: u64 = zones.filter(|z| z.node() == node).map(|z| z.marks().high).sum();
+        files <= high && files + self.free_on(Some(node)) <= high
     }
 
-    /// Ends a run of reclaim in a task: the classic LRU begins anew to look whether any page comes back among
-    /// the young.
-    pub(super) fn end_reclaim(&self) {
-        for m in &self.memcgs {
-            m.lruvec.end_reclaim();
-        }
+    /// Ends a run of reclaim, from one node or from all: the classic LRU begins anew to look whether any page
+    /// comes back among the young.
+    pub(super) fn end_reclaim(&self, node: Option<usize>) {
+        self.lists(node).for_each(|l| l.lruvec.end_reclaim());
     }
 
-    /// Ends a run of kswapd. A task frees 32 pages in a run on any machine, kswapd a share of memory: on the
+    /// Ends a run of the kswapd of a node. A task frees 32 pages in a run on any machine, kswapd a share of memory: on the
     /// machine that this one stands for so many times as many pages come back in one, and so this many runs here
     /// are one there. One in which it found nothing to free is as long here.
-    pub(super) fn end_kswapd_run(&mut self, freed: u64) {
-        self.runs += 1;
-        if freed == 0 || self.runs >= self.haste {
-            self.runs = 0;
-            self.end_reclaim();
+    pub(super) fn end_kswapd_run(&mut self, node: usize, freed: u64) {
+        let runs = &mut self.nodes[node].runs;
+        *runs += 1;
+        if freed == 0 || *runs >= self.haste {
+            *runs = 0;
+            self.end_reclaim(Some(node));
         }
     }
 
@@ -535,7 +551,7 @@ impl Mem {
             self.next_fold = self.next_fold.saturating_sub(1);
             if self.next_fold == 0 {
                 self.next_fold = self.tun.classic_fold;
-                self.memcgs.iter().for_each(|m| m.lruvec.fold());
+                self.lists(None).for_each(|l| l.lruvec.fold());
             }
         }
     }

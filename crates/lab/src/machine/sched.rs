@@ -47,7 +47,8 @@ pub(super) enum Event {
     WriteDone(u32),
     /// A task is through with reclaim that it began at the time that is told.
     Reclaimed(usize, u64),
-    Kswapd(u64),
+    /// Of a node, and which of its turns.
+    Kswapd(usize, u64),
     Flusher(u64),
     Command(usize),
     Sample,
@@ -98,7 +99,7 @@ pub struct Machine {
     pub(super) starting: Vec<usize>,
     pub(super) measured: usize,
     pub(super) ended: usize,
-    pub(super) kswapd: Kswapd,
+    pub(super) kswapds: Vec<Kswapd>,
     pub(super) begun_ns: Option<u64>,
     pub(super) before: Outcome,
     pub(super) outcome: Outcome,
@@ -119,6 +120,7 @@ impl Machine {
     #[must_use]
     pub fn new(mem: Mem, cpus: usize) -> Self {
         let pressure = Pressure::new(mem.memcgs.len(), mem.haste);
+        let kswapds = mem.nodes.iter().map(|_| Kswapd::default()).collect();
         Self {
             mem,
             heap: BinaryHeap::new(),
@@ -132,7 +134,7 @@ impl Machine {
             starting: Vec::new(),
             measured: 0,
             ended: 0,
-            kswapd: Kswapd::default(),
+            kswapds,
             begun_ns: None,
             before: Outcome::default(),
             outcome: Outcome::default(),
@@ -236,7 +238,7 @@ impl Machine {
                         self.does(id, Doing::Works);
                     }
                 }
-                Event::Kswapd(turn) => self.kswapd(turn),
+                Event::Kswapd(node, turn) => self.kswapd(node, turn),
                 Event::Flusher(turn) if turn == self.flush_turn => self.flush(),
                 // It was asked for earlier, and that was done.
                 Event::Flusher(_) => {}
@@ -297,11 +299,13 @@ impl Machine {
         } else if dirty > 0 && !flusher.awake {
             self.flush_soon(flusher.interval_ns());
         }
-        if let Some(index) = self.mem.kswapd_wanted.take() {
-            self.wake_kswapd(index);
-        }
-        if std::mem::take(&mut self.mem.kswapd_woken) {
-            self.rouse_kswapd();
+        for node in 0..self.mem.nodes.len() {
+            if let Some(index) = self.mem.nodes[node].wanted.take() {
+                self.wake_kswapd(node, index);
+            }
+            if std::mem::take(&mut self.mem.nodes[node].woken) {
+                self.rouse_kswapd(node);
+            }
         }
     }
 

@@ -27,6 +27,12 @@ fn object_ns() -> u64 {
 }
 
 impl SlabSpec {
+    /// The share of each of so many nodes.
+    #[must_use]
+    pub fn of_nodes(self, nodes: u64) -> Self {
+        Self { objects: self.objects.div_ceil(nodes), ..self }
+    }
+
     /// Says what of it makes no sense.
     ///
     /// # Errors
@@ -60,9 +66,9 @@ impl Slab {
 impl Mem {
     /// A pass over the node's lists is over: its share of the caches. Returns the time that takes.
     pub(super) fn shrink_slab(&mut self, under: &Under) -> u64 {
-        let Some(slab) = self.slab.as_mut() else { return 0 };
-        let sc = &under.sc;
-        let left: u64 = self.memcgs.iter().map(|m| m.lruvec.eligible(sc.zone)).sum();
+        let (sc, node) = (&under.sc, under.node.0);
+        let left: u64 = self.lists(Some(node)).map(|l| l.lruvec.eligible(sc.zone)).sum();
+        let Some(slab) = self.nodes[node].slab.as_mut() else { return 0 };
         let eligible = left + under.freed;
         let pass = SlabPass { scanned: sc.scanned, eligible, priority: sc.priority };
         let looked = slab.shrinker.take(self.tun.slab, slab.spec.objects, &pass);

@@ -91,8 +91,9 @@ impl Machine {
     pub(super) fn end_thread(&mut self, id: usize, t: u64) {
         self.does(id, Doing::Nothing);
         self.leave_logs(id, t);
-        if let Some((wait, _)) = self.mem.tasks.get_mut(id).and_then(|t| std::mem::take(t).wait) {
-            self.mem.out.throttle.end(wait);
+        let wait = self.mem.tasks.get_mut(id).and_then(|t| std::mem::take(t).wait);
+        if let Some((wait, node, _)) = wait {
+            self.mem.nodes[node].throttle.end(wait);
         }
         let thread = &mut self.threads[id];
         thread.ended = true;

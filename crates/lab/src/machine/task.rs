@@ -18,11 +18,10 @@ use ebb_core::writeback::Window;
 pub(super) struct Task {
     /// What is left of its hope while it reclaims.
     pub hope: Hope,
-    /// The wait it is in, and until when at most.
-    pub wait: Option<(Wait, u64)>,
-    /// Until when at most it waits for kswapd before it may reclaim, and how often those who do had been let go
-    /// when it last looked.
-    pub held: Option<(u64, u64)>,
+    /// The wait it is in, on which node, and until when at most.
+    pub wait: Option<(Wait, usize, u64)>,
+    /// It waits for kswapd before it may reclaim.
+    pub held: Option<Held>,
     /// Its reclaim.
     pub run: Option<Run>,
     /// Runs of one fault so far.
@@ -31,8 +30,21 @@ pub(super) struct Task {
     pub drained: bool,
     /// Whether it has to reclaim without entering file systems.
     pub no_fs: bool,
+    /// Whether it is about to write what it takes a frame for.
+    pub writes: bool,
     /// What the fault under way is to read.
     pub plan: Option<Plan>,
+}
+
+/// A wait for kswapd to make room in the reserve.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    /// The node whose kswapd it is.
+    pub node: usize,
+    /// Until when at most.
+    pub until: u64,
+    /// How often those who wait there had been let go when it last looked.
+    pub let_go: u64,
 }
 
 /// What a fault reads, worked out before there is room for it.
@@ -51,7 +63,9 @@ pub(super) struct Plan {
 pub(super) struct Under {
     /// What is asked, and what came of it so far.
     pub sc: Scan,
-    /// Where among memcgs it is: who was first, and how many of them are done with.
+    /// The node it is at, and how many it has still to do, that one included.
+    pub node: (usize, usize),
+    /// Where among that node's memcgs it is: who was first, and how many of them are done with.
     pub at: (usize, usize),
     /// Pages freed, and writes begun.
     pub freed: u64,
@@ -61,9 +75,14 @@ pub(super) struct Under {
 }
 
 impl Under {
-    /// At its beginning.
-    pub fn new(sc: Scan, spared: bool) -> Self {
-        Self { sc, at: (0, 0), freed: 0, begun: 0, spared }
+    /// At its beginning, to go to so many nodes from one on.
+    pub fn new(sc: Scan, node: (usize, usize), spared: bool) -> Self {
+        Self { sc, node, at: (0, 0), freed: 0, begun: 0, spared }
+    }
+
+    /// Whether it has been to all of its nodes.
+    pub fn is_over(&self) -> bool {
+        self.node.1 == 0
     }
 }
 

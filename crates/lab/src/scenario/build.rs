@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ebb_core::frame::{Config, PcpRule, ZoneKind, ZoneSpec, watermark};
+use ebb_core::frame::{Config, MAX_BLOCK_PAGES, PcpRule, ZoneKind, ZoneSpec, watermark};
 use ebb_core::memcg::{Knobs, UNLIMITED};
 use ebb_core::tunables::Tunables;
 
@@ -49,24 +49,8 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         // What is folded every 32 pages of a large machine is exact on a small one.
         tun.classic_fold = 0;
     }
-    let (dma, end) = (s.machine.dma, s.machine.dma + s.machine.frames);
-    let mut zone = ZoneSpec::new(ZoneKind::Normal, dma..end);
-    if s.machine.reserved > 0 {
-        zone.reserved.push(end - s.machine.reserved..end);
-    }
-    let (mut kinds, mut zones) = (vec![ZoneKind::Normal], vec![zone]);
-    if dma > 0 {
-        kinds.insert(0, ZoneKind::Dma);
-        zones.insert(0, ZoneSpec::new(ZoneKind::Dma, 0..dma));
-    }
-    if s.machine.second_node {
-        kinds.insert(0, ZoneKind::Dma);
-    }
-    let mut frames = Config::node(&kinds, zones, s.machine.cpus).faithful();
-    if let Some(gb) = s.machine.gb {
-        scale(&mut frames, &s.machine, gb);
-    }
-    let frames = frames.build().map_err(|e| format!("machine: {e}"))?;
+    let end = s.machine.dma + s.machine.frames;
+    let frames = layout(&s.machine).build().map_err(|e| format!("machine: {e}"))?;
     let disk = s.machine.disk.clone().unwrap_or_else(|| DeviceSpec::preset(Preset::Nvme));
     let disk = Device::new(&disk);
     let swap = s.machine.swap.as_ref().map(|spec| {
@@ -77,12 +61,15 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         swap
     });
     let mut out = Outflow::new(frames, end, swap, &s.costs);
-    if let Some(left) = s.machine.dma_free.filter(|_| dma > 0) {
+    if let Some(left) = s.machine.dma_free.filter(|_| s.machine.dma > 0) {
         out.pin_lowest(left);
     }
     let mut mem = Mem::new(out, disk, tun, s.costs.clone(), seed);
     mem.read_ahead = s.machine.read_ahead;
-    mem.slab = s.machine.slab.map(Slab::new);
+    let nodes = mem.nodes.len() as u64;
+    for node in &mut mem.nodes {
+        node.slab = s.machine.slab.map(|slab| Slab::new(slab.of_nodes(nodes)));
+    }
     if s.machine.gb.is_some() {
         mem.lift = FRAMES_LOG_MIN.saturating_sub(s.machine.frames.ilog2()) as u8;
         // At the limit of a memcg nothing is scaled but its size: at the same rate of pages a task frees as
@@ -132,6 +119,38 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     let (outcome, mut mem, now) = machine.run()?;
     mem.check(now)?;
     Ok((metrics(&outcome), outcome))
+}
+
+/// The machine's nodes and zones, and which node each CPU belongs to.
+fn layout(m: &MachineSpec) -> Config {
+    let (dma, end) = (m.dma, m.dma + m.frames);
+    let mut kinds = vec![ZoneKind::Normal];
+    if dma > 0 || m.second_node {
+        kinds.insert(0, ZoneKind::Dma);
+    }
+    let per_node = m.frames / m.nodes / MAX_BLOCK_PAGES * MAX_BLOCK_PAGES;
+    let mut nodes: Vec<Vec<ZoneSpec>> = (0..m.nodes)
+        .map(|n| {
+            let until = if n + 1 == m.nodes { end } else { dma + (n + 1) * per_node };
+            vec![ZoneSpec::new(ZoneKind::Normal, dma + n * per_node..until)]
+        })
+        .collect();
+    if m.reserved > 0
+        && let Some(last) = nodes.last_mut()
+    {
+        last[0].reserved.push(end - m.reserved..end);
+    }
+    let mut first = nodes.remove(0);
+    if dma > 0 {
+        first.insert(0, ZoneSpec::new(ZoneKind::Dma, 0..dma));
+    }
+    let mut config = Config::node(&kinds, first, m.cpus).faithful();
+    config.nodes.extend(nodes);
+    config.cpus = (0..m.cpus).map(|cpu| cpu * m.nodes as usize / m.cpus).collect();
+    if let Some(gb) = m.gb {
+        scale(&mut config, m, gb);
+    }
+    config
 }
 
 /// Gives the machine the reserves of one of `gb` gigabytes and as many CPUs, scaled down to its frames.

@@ -28,10 +28,13 @@ use crate::workload::ycsb::Ycsb;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineSpec {
-    /// Frames of 4 KiB in its one zone.
+    /// Frames of 4 KiB in its Normal zones, those of a DMA zone not counted.
     pub frames: u32,
     /// CPUs.
     pub cpus: usize,
+    /// Memory nodes: frames and CPUs are dealt out to them evenly, in order. A DMA zone lies on the first.
+    #[serde(default = "one")]
+    pub nodes: u32,
     /// Gigabytes of the machine that the frames stand for: what the kernel sizes by a machine, the free
     /// memory it keeps and the frames each CPU holds, is then that machine's, scaled down with it.
     /// Absent: the machine is as large as it is.
@@ -39,7 +42,7 @@ pub struct MachineSpec {
     /// The machine is a node that is not the first: low zones are known, but lie on another node.
     #[serde(default)]
     pub second_node: bool,
-    /// Frames of a DMA zone below the one zone; 0: none.
+    /// Frames of a DMA zone below them; 0: none.
     #[serde(default)]
     pub dma: u32,
     /// Frames that stay free in the DMA zone once the machine is up; the others are taken.
@@ -62,10 +65,18 @@ pub struct MachineSpec {
     pub read_ahead: u64,
 }
 
+fn one() -> u32 {
+    1
+}
+
 fn read_ahead() -> u64 {
     WINDOW_FILE
 }
 
+/// The most nodes a machine has.
+const NODES_MAX: u32 = 8;
+/// The fewest frames a node has.
+const NODE_FRAMES_MIN: u32 = 4096;
 /// Frames in a gigabyte.
 pub const FRAMES_OF_A_GB: f64 = 262_144.0;
 
@@ -321,6 +332,19 @@ impl Scenario {
                 "machine.second_node: low zones lie on the first node, but there is machine.dma"
                     .into(),
             );
+        }
+        let (nodes, cpus) = (self.machine.nodes, self.machine.cpus);
+        let nodes_max = (self.machine.frames / NODE_FRAMES_MIN).min(NODES_MAX).min(cpus as u32);
+        if nodes == 0 || nodes > nodes_max.max(1) {
+            return Err(format!(
+                "machine.nodes = {nodes}: expected 1 to {}, each with a CPU and {NODE_FRAMES_MIN} frames",
+                nodes_max.max(1)
+            ));
+        }
+        if self.machine.second_node && nodes > 1 {
+            return Err("machine.second_node: that is one node of several, alone; \
+                        with machine.nodes the second one is there anyway"
+                .into());
         }
         let real = self.machine.gb.unwrap_or(f64::MAX) * FRAMES_OF_A_GB;
         if real < f64::from(self.machine.frames) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 pub(crate) use balance::Seen;
 pub(crate) use reclaim::Under;
 
-use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
+use super::{Add, Came, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
 use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
 use crate::types::Pfn;
@@ -152,7 +152,7 @@ impl Lru for Classic {
 
     fn eviction_shadow(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Shadow {
         let workingset = cx.folios.word(pfn).has(Word::WORKINGSET);
-        Shadow::pack(v.classic.age.load(Relaxed), v.memcg().0, 0, workingset)
+        Shadow::pack(v.classic.age.load(Relaxed), v.memcg().0, v.node(), workingset)
     }
 
     fn clock(&self, v: &Lruvec, _: &Ctx, _: u64) -> u64 {
@@ -163,7 +163,7 @@ impl Lru for Classic {
         v.classic.age.fetch_add(w.pages(), Relaxed);
     }
 
-    fn refault(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, _: bool) -> bool {
+    fn refault(&self, v: Came, cx: &Ctx, pfn: Pfn, shadow: Shadow, _: bool) -> bool {
         refault(v, cx, pfn, shadow)
     }
 
@@ -175,19 +175,19 @@ impl Lru for Classic {
     fn note_fault(&self, _: &Lruvec, _: &Ctx, _: Pfn) {}
 }
 
-/// A folio came back: young if what was evicted and activated since would have fitted.
-fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> bool {
+/// A folio came back: young if what was evicted and activated since, where it left, would have fitted there.
+fn refault((v, left): Came, cx: &Ctx, pfn: Pfn, shadow: Shadow) -> bool {
     let w = cx.folios.word(pfn);
     let (ty, n) = (w.ty(), w.pages());
-    if shadow.memcg() != v.memcg().0 {
+    if !left.is_left_by(shadow) {
         return false;
     }
     let by = |anon, file| if ty == LruType::Anon { anon } else { file };
     cx.stat.add(by(Event::WorkingsetRefaultAnon, Event::WorkingsetRefaultFile), n);
     let c = &v.classic;
     let mask = (1 << Shadow::TOKEN_BITS) - 1;
-    let distance = c.age.load(Relaxed).wrapping_sub(shadow.token()) & mask;
-    let size = |i: usize| c.seen_size(v, cx, i);
+    let distance = left.classic.age.load(Relaxed).wrapping_sub(shadow.token()) & mask;
+    let size = |i: usize| left.classic.seen_size(left, cx, i);
     let mut room = size(3) + size(1);
     room += if ty == LruType::Anon { size(2) } else { size(0) };
     if distance > room {

@@ -98,6 +98,24 @@ fn a_stranger_s_shadow_says_nothing() {
     assert_eq!(rig.stat.get(Event::WorkingsetRefaultAnon), 0);
 }
 
+/// How long it was away is told by the clock of the node that it left (`workingset_refault`).
+#[test]
+fn a_page_that_left_another_node_is_judged_by_that_node() {
+    let mut rig = rig(8);
+    let left = crate::lru::Lruvec::on_node(rig.v.memcg(), 1, LruKind::Classic, 0);
+    let pfn = rig.fill(LruType::File).unwrap();
+    left.classic.age.store(1_000, Relaxed);
+    let shadow = left.eviction_shadow(&rig.cx(), pfn);
+    assert_eq!((shadow.memcg(), shadow.node()), (rig.v.memcg().0, 1));
+    assert!(!rig.v.refault(&rig.cx(), pfn, shadow, true), "it did not leave this one");
+    rig.v.classic.age.store(1_000_000, Relaxed);
+    assert!(rig.v.refault_from(&left, &rig.cx(), pfn, shadow, true), "nothing has left since");
+    assert!(rig.folios.word(pfn).has(Word::ACTIVE));
+    left.classic.age.store(1_001, Relaxed);
+    assert!(!rig.v.refault_from(&left, &rig.cx(), pfn, shadow, true), "one page, and no room");
+    assert_eq!(rig.stat.get(Event::WorkingsetRefaultFile), 2);
+}
+
 #[test]
 fn the_clock_counts_evictions_and_activations() {
     let mut rig = rig(64);

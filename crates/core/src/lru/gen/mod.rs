@@ -46,7 +46,7 @@ pub use pid::Tiers;
 pub(crate) use probation::forget_arrival;
 pub(crate) use walk::accessed;
 
-use super::{Add, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
+use super::{Add, Came, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
 use crate::folio::{FRESH, LruType, MIN_NR_GENS, SLOTS, STAMP_BITS, TRIED, Word};
 use crate::types::Pfn;
 
@@ -304,7 +304,8 @@ impl Lru for Gen {
         pid::note_evicted(v, cx, w);
     }
 
-    fn refault(&self, v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
+    fn refault(&self, (v, _): Came, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
+        // One that left another node comes as if for the first time, as in `lru_gen_refault`.
         pid::refault(v, cx, pfn, shadow, in_fault)
     }
 

@@ -139,7 +139,7 @@ pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
         RefaultDistance::Reuse => (v.r#gen.stamped_at(w) << 3) | (u64::from(fresh) << 2),
     };
     let token = token | w.refs().saturating_sub(1);
-    Shadow::pack(token, v.memcg().0, 0, w.has(Word::WORKINGSET))
+    Shadow::pack(token, v.memcg().0, v.node(), w.has(Word::WORKINGSET))
 }
 
 /// What the clock behind `token` shows now, in its place in a token and no less than any token made by
@@ -208,7 +208,7 @@ pub(super) fn recent(v: &Lruvec, cx: &Ctx, ty: LruType, token: u64) -> Recency {
 pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: bool) -> bool {
     let w = cx.folios.word(pfn);
     let (ty, n) = (w.ty(), w.pages());
-    if shadow.memcg() != v.memcg().0 {
+    if !v.is_left_by(shadow) {
         return false;
     }
     let by = |anon, file| if ty == LruType::Anon { anon } else { file };

@@ -244,7 +244,7 @@ fn pass_batch(v: &Lruvec, cx: &Ctx, n: usize) -> usize {
         let w = cx.folios.word(pfn);
         // It may have left the list, and even memory, while the lock was not held.
         let here = w.has(Word::LRU) && w.home() == FRESH && !w.has(Word::CULLED);
-        if !here || cx.folios.memcg(pfn) != v.memcg() {
+        if !here || !v.is_of(cx, pfn) {
             continue;
         }
         let (old, _) = cx.folios.update(pfn, |w| match w.slot() {

@@ -236,6 +236,23 @@ fn a_page_that_comes_back_late_joins_the_generations_the_second_time() {
     assert!(!back(late, 101).has(Word::RETURNED.or(Word::WORKINGSET)), "not soon at all");
 }
 
+/// As in `get_pfn_folio` and `lru_gen_refault`.
+#[test]
+fn folios_of_another_node_are_left_alone_by_walks_and_come_back_as_new() {
+    let mut rig = Rig::new(512, Tunables::preset("k618").unwrap());
+    rig.folios = Folios::new(512).with_node_ends(vec![256]);
+    while rig.fill(LruType::Anon).is_some() {}
+    assert!(rig.v.age(&rig.cx(), 3, 60, false).is_ok());
+    let met = |pfn: u32| rig.folios.word(Pfn(pfn)).has(Word::REFERENCED);
+    assert!((0..256).all(met), "what a walk meets first it remembers");
+    assert!(!(256..512).any(met), "but not of the other node");
+    let other = Lruvec::on_node(MemcgId(1), 1, LruKind::Gen, 0);
+    let shadow = other.eviction_shadow(&rig.cx(), Pfn(400));
+    assert!(!rig.v.refault_from(&other, &rig.cx(), Pfn(1), shadow, true));
+    assert_eq!(rig.stat.get(crate::observe::vmstat::Event::WorkingsetRefaultAnon), 0);
+    assert!(other.refault(&rig.cx(), Pfn(400), shadow, true));
+}
+
 #[test]
 fn the_walk_fills_the_filter_that_the_next_walk_tests() {
     // One table where every access costs microseconds.

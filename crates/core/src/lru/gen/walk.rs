@@ -219,13 +219,13 @@ pub(super) fn mark_dirty(cx: &Ctx, pfn: Pfn) {
     }
 }
 
-/// The folio of a frame, if it is on a generation list of this memcg.
+/// The folio of a frame, if it is on a generation list of this memcg and node.
 pub(super) fn folio_of(v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
     let pfn = cx.folios.head(pfn);
     let slot = cx.folios.word(pfn).slot()?;
     // Probation is judged where it ends; until then its touches are left alone.
     let judged_later = cx.tun.history && slot >= FRESH;
-    (cx.folios.memcg(pfn) == v.memcg() && !judged_later).then_some(pfn)
+    (v.is_of(cx, pfn) && !judged_later).then_some(pfn)
 }
 
 #[cfg(test)]
