@@ -290,6 +290,16 @@ fn a_page_written_whole_was_not_missed() {
 }
 
 #[test]
+fn what_is_read_and_what_is_written_are_counted_apart() {
+    let of = |writes: &str| run(&files(), &["preset=k618", writes], 1);
+    let (some, none) = (of("workload.writes=0.25"), of("workload.writes=0.0"));
+    let (read, written) = (some["read_per_s"], some["write_per_s"]);
+    assert!(((read + written) / some["ops_per_s"] - 1.0).abs() < 1e-9, "{read} and {written}");
+    assert!((written / some["ops_per_s"] - 0.25).abs() < 0.02, "{read} and {written}");
+    assert!(none["read_per_s"] == none["ops_per_s"] && !none.contains_key("write_per_s"));
+}
+
+#[test]
 fn with_swap_full_pages_whose_copy_is_there_can_still_go() {
     // Many threads have written out more than they could free; the copies fill the device.
     let pairs = [

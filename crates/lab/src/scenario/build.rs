@@ -193,6 +193,9 @@ fn metrics(o: &Outcome) -> Metrics {
     put("ops", o.ops as f64);
     put("ops_per_s", o.rate());
     for (kind, h) in KIND_NAMES.iter().zip(&o.latency).filter(|(_, h)| h.count() > 0) {
+        // While all threads worked, as all operations together are counted.
+        let part = h.count() as f64 / (o.ops.max(1) as f64);
+        put(&format!("{kind}_per_s"), o.rate() * part);
         put(&format!("{kind}_mean_us"), h.mean() / 1000.0);
         for (name, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
             put(&format!("{kind}_{name}_us"), h.quantile(q) as f64 / 1000.0);

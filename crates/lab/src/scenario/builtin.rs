@@ -24,8 +24,12 @@ macro_rules! builtin {
 
 builtin![
     "bulk-aging-memtier",
+    "bulk-aging-memtier-steps",
     "bulk-aging-fio",
+    "bulk-aging-fio-hybrid",
+    "bulk-aging-mysql",
     "bulk-aging-build",
+    "bulk-aging-build-steps",
     "pcp-refill",
     "dirty-ycsb-b",
     "dirty-oom",

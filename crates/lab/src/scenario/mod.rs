@@ -22,6 +22,7 @@ use crate::machine::ahead::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec, SlabSpec};
 use crate::workload::WorkloadSpec;
 use crate::workload::mix::Mix;
+use crate::workload::sysbench::Sysbench;
 use crate::workload::ycsb::Ycsb;
 
 /// The hardware.
@@ -389,6 +390,7 @@ impl Scenario {
             let told = [
                 w.ycsb.as_ref().map(Ycsb::check),
                 w.mix.as_ref().map(Mix::check),
+                w.sysbench.as_ref().map(Sysbench::check),
                 w.allocation.as_ref().map(|a| a.check(self.machine.cpus)),
             ];
             let told: Result<(), _> = told.into_iter().flatten().collect();

@@ -17,6 +17,7 @@ pub mod mix;
 pub mod pool;
 pub mod simoop;
 pub mod spec;
+pub mod sysbench;
 pub mod tpcc;
 pub mod ycsb;
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Program, apps, batch, build, fio, kv, mix, simoop, tpcc, ycsb};
+use super::{Program, apps, batch, build, fio, kv, mix, simoop, sysbench, tpcc, ycsb};
 use crate::machine::Region;
 use crate::machine::allocation::Allocation;
 
@@ -23,6 +23,8 @@ pub struct WorkloadSpec {
     pub ycsb: Option<ycsb::Ycsb>,
     /// A database under TPC-C.
     pub tpcc: Option<tpcc::Tpcc>,
+    /// A database under sysbench.
+    pub sysbench: Option<sysbench::Sysbench>,
     /// Files read and written in blocks.
     pub fio: Option<fio::Fio>,
     /// Many short programs.
@@ -166,5 +168,5 @@ macro_rules! generators {
     };
 }
 
-generators!["key-value" key_value, "ycsb" ycsb, "tpcc" tpcc, "fio" fio, "build" build, "batch" batch,
+generators!["key-value" key_value, "ycsb" ycsb, "tpcc" tpcc, "sysbench" sysbench, "fio" fio, "build" build, "batch" batch,
     "apps" apps, "simoop" simoop, "mix" mix];
