@@ -411,6 +411,12 @@ tunables! {
     "kswapd.trim_again" kswapd_trim_again: bool = true;
     /// When those who reclaim give up.
     "reclaim.oom" oom: OomRule = OomRule::Progress;
+    /// Tasks whose reclaim has got nowhere, and where most of what could go is dirty, wait a tick or until somebody's
+    /// gets somewhere (since Linux 5.16).
+    "reclaim.no_progress" no_progress: bool = true;
+    /// Tasks wait while others have more than an eighth of the inactive pages off the lists (classic). Off: on a machine
+    /// that is scaled down they would, where on the one it stands for they do not.
+    "reclaim.isolated" isolated: bool = false;
     /// How long tasks wait for a congested disk: 4, if most is dirty; 100, as until 2021, if it writes.
     "reclaim.congested_ms" congested_ms: u64 = 4;
     /// Accesses between two foldings of the classic LRU's memcg counters (oracle runs use 4096).

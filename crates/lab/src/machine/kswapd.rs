@@ -165,7 +165,9 @@ impl Machine {
             under.sc.node_dirty = mem.nodes[node].desk.has_flag(Flags::DIRTY);
             under.sc.node_writeback = mem.nodes[node].desk.has_flag(Flags::WRITEBACK);
         }
+        let scanned = under.sc.scanned;
         let cost = mem.pass_on(self.now, None, &mut under, true);
+        mem.note_isolated(self.now, node, self.now + cost, under.sc.scanned - scanned);
         mem.out.watch_zone = None;
         mem.spent.kswapd_ns += cost;
         let met = under.sc.met;

@@ -48,6 +48,7 @@ mod swapin;
 mod task;
 #[cfg(test)]
 mod testing;
+mod waits;
 
 pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};

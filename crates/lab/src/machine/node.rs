@@ -64,6 +64,8 @@ pub struct MemNode {
     pub(super) woken: bool,
     /// How often its kswapd has let those go who wait for it.
     pub(super) let_go: u64,
+    /// Pages off its lists, and until when (only if `reclaim.isolated`).
+    pub(super) isolated: Vec<(u64, u64)>,
     /// Runs of its kswapd since the classic LRU was last told of the end of one.
     pub(super) runs: u64,
 }
@@ -79,6 +81,7 @@ impl MemNode {
             wanted: Cell::new(None),
             woken: false,
             let_go: 0,
+            isolated: Vec::new(),
             runs: 0,
         }
     }

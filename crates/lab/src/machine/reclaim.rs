@@ -5,10 +5,7 @@
 //! time by the cost model, and only after that time comes the next. Meanwhile others run: they touch pages,
 //! reclaim, find what was freed, and writes end. The part under the lru lock makes the next batch on
 //! the same lists wait.
-//!
-//! Pages off the lists while a batch is worked on are not counted against anybody
-//! (`too_many_isolated`): so many tasks isolate 32 pages each that it would hold them up here, where
-//! memory is hundreds of times smaller and they are not, and not on the machine that this one stands for.
+//! Who has to wait for something is in `waits`.
 
 use std::sync::Arc;
 
@@ -18,24 +15,17 @@ use ebb_core::lru::{Ctx, Protection, Scan, scan};
 use ebb_core::memcg::Memcgs;
 use ebb_core::observe::vmstat::Event;
 use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
-use ebb_core::reclaim::reserve::HELD_MS_MAX;
-use ebb_core::reclaim::{
-    Achieved, Asked, DirectPassed, Flags, Hope, Node, Outlook, Policy, Reason, Verdict,
-};
-use ebb_core::tunables::{Dirty, LruKind, NodeNotes, OomRule};
+use ebb_core::reclaim::{Achieved, DirectPassed, Hope, Verdict};
+use ebb_core::tunables::{Dirty, LruKind, NodeNotes};
 use ebb_core::types::Pfn;
 
 use super::mem::{Fault, Mem, cx};
-use super::task::{Held, Run, Task, Under};
+use super::task::{Run, Task, Under};
 
 /// Rounds of reclaim in one fault: those after which hope is given up, and the one that does it.
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
 /// Frames looked at for a slot to take back.
 const RECOVER_FRAMES: u32 = 1024;
-/// How often a task that waits for kswapd looks whether it was let go.
-const HELD_LOOK_NS: u64 = 20_000;
-/// How often a task that waits for writes looks.
-const WRITE_WAIT_NS: u64 = 1_000_000;
 
 impl Mem {
     /// The memcg that has no room for `pages` more, of `memcg` and those above it.
@@ -69,6 +59,10 @@ impl Mem {
                 self.begin_run(now, full)
             }
         };
+        if self.waits_for_others(now, &mut run) {
+            self.task().run = Some(run);
+            return (0, 0);
+        }
         let (took, over) = self.batch(now, &mut run, true);
         if over {
             self.after_run(now + took, &run, memcg);
@@ -88,49 +82,6 @@ impl Mem {
         let (_, cost) = self.direct(now, full);
         let fits = self.full(memcg, pages).is_none() && self.found_frame();
         (if fits { pages } else { 0 }, cost)
-    }
-
-    /// Whether the running task may not reclaim yet: half of the reserve is gone, and kswapd has to make
-    /// room. It looks again when kswapd lets those go who wait.
-    fn is_held(&mut self, now: u64, fs: bool) -> bool {
-        if !self.tun.hold {
-            return false;
-        }
-        let before = self.task().held;
-        let id = before.map_or_else(|| self.here(), |h| h.node);
-        let let_go = self.nodes[id].let_go;
-        if let Some(held) = before
-            && held.let_go == let_go
-            && now < held.until
-        {
-            self.out.patience = Some(held.until.min(now + HELD_LOOK_NS));
-            return true;
-        }
-        let node = self.frames_of(id);
-        let (policy, normal) = (Policy::of(&self.tun), node.classes() - 1);
-        let Err(asked) = self.nodes[id].desk.may_reclaim(&node, policy, normal) else {
-            self.task().held = None;
-            return false;
-        };
-        self.nodes[id].woken |= asked == Asked::Wake;
-        if before.is_none() {
-            self.stat.add(Event::PgScanDirectThrottle, 1);
-        }
-        let limit = now + self.timer(HELD_MS_MAX * 1_000_000);
-        let until = before.map_or(if fs { u64::MAX } else { limit }, |h| h.until);
-        self.task().held = Some(Held { node: id, until, let_go });
-        if now >= until {
-            self.task().held = None;
-            return false;
-        }
-        self.out.patience = Some(until.min(now + HELD_LOOK_NS));
-        true
-    }
-
-    /// The kswapd of a node has done a pass: if there is enough in reserve, those who wait for that look again.
-    pub(super) fn let_go_if_enough(&mut self, node: usize) {
-        let enough = self.frames_of(node).reserve_left();
-        self.nodes[node].let_go += u64::from(enough);
     }
 
     /// Whether there is a frame. It is kept for who asks: given back, it would be in a CPU's set, and
@@ -168,7 +119,7 @@ impl Mem {
             return;
         }
         match self.hope(now) {
-            Verdict::Retry => self.goes_on = true,
+            Verdict::Retry => self.goes_on = !self.waits_for_progress(now, run),
             Verdict::Wait(ms) => self.begin_wait(now, ms),
             Verdict::GiveUp => {}
         }
@@ -181,33 +132,6 @@ impl Mem {
             self.tasks.resize_with(task + 1, Task::default);
         }
         &mut self.tasks[task]
-    }
-
-    /// Whether this task waits for writes and has to go on doing so.
-    fn still_waits(&mut self, now: u64) -> bool {
-        let Some((wait, node, until)) = self.task().wait else { return false };
-        if now < until && !self.nodes[node].throttle.over(&wait, self.pages_written()) {
-            self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
-            return true;
-        }
-        self.nodes[node].throttle.end(wait);
-        self.task().wait = None;
-        false
-    }
-
-    fn begin_wait(&mut self, now: u64, ms: u64) {
-        let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
-        let (node, until) = (self.here(), now + self.timer(ms * 1_000_000));
-        if self.tun.oom == OomRule::Progress {
-            // Whatever ends first may be enough.
-        } else if let Some(wait) = self.nodes[node].throttle.begin(Reason::Writeback, &seen) {
-            self.task().wait = Some((wait, node, until));
-        }
-        self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
-    }
-
-    pub(super) fn pages_written(&self) -> u64 {
-        self.out.writes.ended()
     }
 
     /// What a reclaimer that freed nothing may hope for. By the kernel's rule, who waits for file
@@ -270,9 +194,11 @@ impl Mem {
                 }
             };
             let (freed, before, node) = (under.freed, under.sc.met, under.node.0);
+            let scanned = under.sc.scanned;
             self.out.no_fs = self.tun.shmem_fs && self.task().no_fs;
             cost += self.pass_on(now, run.from, &mut under, timed);
             self.out.no_fs = false;
+            self.note_isolated(now, node, now + cost, under.sc.scanned - scanned);
             if by_batch {
                 self.nodes[node].desk.note(&under.sc.met.since(&before));
                 cost += self.wait_if_congested(run.from, node);
@@ -295,6 +221,7 @@ impl Mem {
         let over = run.pass.is_none() && run.direct.next().is_none();
         if over {
             self.end_reclaim(None);
+            self.tell_of_progress(run);
             if run.direct.reclaimed() > 0 {
                 self.nodes.iter().for_each(|n| n.desk.progress());
             }
@@ -309,28 +236,6 @@ impl Mem {
     /// Whether each batch over the lists tells of the node, not a pass of kswapd.
     pub(super) fn notes_by_batch(&self) -> bool {
         self.tun.lru == LruKind::Classic && self.tun.notes == NodeNotes::Batch
-    }
-
-    /// How long a task waits that has reclaimed, from all or from one memcg, while the disk has more than it can
-    /// take.
-    fn wait_if_congested(&self, from: Option<usize>, node: usize) -> u64 {
-        let of = &self.nodes[node];
-        if from.is_some() || !of.desk.has_flag(Flags::CONGESTED) {
-            return 0;
-        }
-        let lists = self.lists(Some(node)).map(|l| &l.lruvec);
-        let seen = Outlook {
-            hopeless: of.desk.hopeless(),
-            write_pending: self.out.cache.dirty() + self.out.writes.pending(),
-            reclaimable: lists.map(|v| v.size(LruType::File, false)).sum(),
-            written: 0,
-        };
-        let limit = self.timer(self.tun.congested_ms * 1_000_000);
-        if self.tun.congested_ms > Reason::Congested.limit_ms() {
-            // `wait_iff_congested`: a disk that has anything to write has more than its queue takes.
-            return if self.out.writes.pending() > 0 { limit } else { 0 };
-        }
-        of.throttle.begin(Reason::Congested, &seen).map_or(0, |_| limit)
     }
 
     /// One pass at the priority in `sc`, in one moment. Returns what it cost; `out.freed` is its yield.

@@ -99,12 +99,14 @@ pub(super) struct Run {
     pub freed: u64,
     /// When the first of the writes that it began ends.
     pub first_end: Option<u64>,
+    /// It has waited for others before the batch that comes.
+    pub stalled: bool,
 }
 
 impl Run {
     /// A run for so many pages.
     pub fn new(from: Option<usize>, target: u64) -> Self {
         let direct = Direct::new(target, Order::ZERO);
-        Self { from, direct, pass: None, freed: 0, first_end: None }
+        Self { from, direct, pass: None, freed: 0, first_end: None, stalled: false }
     }
 }

@@ -1,0 +1,249 @@
+//! Who reclaims and has to wait first, or afterwards: for what, how long, what ends it early.
+//!
+//! The waits are the engine's ([`ebb_core::reclaim::throttle`], [`ebb_core::reclaim::reserve`]); here a task is put into
+//! one and looks now and then whether it is over. Writes under way, others that have too many pages off the lists,
+//! reclaim that gets nowhere, a disk that has more than it can take, and a reserve of which half is gone.
+//!
+//! Pages are off the lists for as long as the batch takes that looks at them. A machine that is smaller than the one it
+//! stands for has as many tasks with as large batches, but lists hundreds of times shorter: it would have them wait for each
+//! other where that one does not. So nobody waits for that unless told to (`reclaim.isolated`).
+
+use ebb_core::folio::LruType;
+use ebb_core::observe::vmstat::Event;
+use ebb_core::reclaim::reserve::HELD_MS_MAX;
+use ebb_core::reclaim::throttle::{TICK_MS, too_many_isolated};
+use ebb_core::reclaim::{Asked, Flags, Node, Outlook, Policy, Reason};
+use ebb_core::tunables::{LruKind, OomRule};
+
+use super::mem::Mem;
+use super::task::{Held, Run};
+
+/// How often a task that waits for kswapd looks whether it was let go.
+const HELD_LOOK_NS: u64 = 20_000;
+/// How often a task that waits for writes looks.
+const WRITE_WAIT_NS: u64 = 1_000_000;
+
+impl Mem {
+    /// Whether the running task may not reclaim yet: half of the reserve is gone, and kswapd has to make
+    /// room. It looks again when kswapd lets those go who wait.
+    pub(super) fn is_held(&mut self, now: u64, fs: bool) -> bool {
+        if !self.tun.hold {
+            return false;
+        }
+        let before = self.task().held;
+        let id = before.map_or_else(|| self.here(), |h| h.node);
+        let let_go = self.nodes[id].let_go;
+        if let Some(held) = before
+            && held.let_go == let_go
+            && now < held.until
+        {
+            self.out.patience = Some(held.until.min(now + HELD_LOOK_NS));
+            return true;
+        }
+        let node = self.frames_of(id);
+        let (policy, normal) = (Policy::of(&self.tun), node.classes() - 1);
+        let Err(asked) = self.nodes[id].desk.may_reclaim(&node, policy, normal) else {
+            self.task().held = None;
+            return false;
+        };
+        self.nodes[id].woken |= asked == Asked::Wake;
+        if before.is_none() {
+            self.stat.add(Event::PgScanDirectThrottle, 1);
+        }
+        let limit = now + self.timer(HELD_MS_MAX * 1_000_000);
+        let until = before.map_or(if fs { u64::MAX } else { limit }, |h| h.until);
+        self.task().held = Some(Held { node: id, until, let_go });
+        if now >= until {
+            self.task().held = None;
+            return false;
+        }
+        self.out.patience = Some(until.min(now + HELD_LOOK_NS));
+        true
+    }
+
+    /// The kswapd of a node has done a pass: if there is enough in reserve, those who wait for that look again.
+    pub(super) fn let_go_if_enough(&mut self, node: usize) {
+        let enough = self.frames_of(node).reserve_left();
+        self.nodes[node].let_go += u64::from(enough);
+    }
+
+    /// Whether this task waits and has to go on doing so.
+    pub(super) fn still_waits(&mut self, now: u64) -> bool {
+        let Some((wait, node, until)) = self.task().wait else { return false };
+        if now < until && !self.nodes[node].throttle.over(&wait, self.pages_written()) {
+            self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
+            return true;
+        }
+        self.nodes[node].throttle.end(wait);
+        self.task().wait = None;
+        false
+    }
+
+    pub(super) fn begin_wait(&mut self, now: u64, ms: u64) {
+        let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
+        let (node, until) = (self.here(), now + self.timer(ms * 1_000_000));
+        if self.tun.oom == OomRule::Progress {
+            // Whatever ends first may be enough.
+        } else if let Some(wait) = self.nodes[node].throttle.begin(Reason::Writeback, &seen) {
+            self.task().wait = Some((wait, node, until));
+        }
+        self.out.patience = Some(until.min(now + self.timer(WRITE_WAIT_NS)));
+    }
+
+    pub(super) fn pages_written(&self) -> u64 {
+        self.out.writes.ended()
+    }
+
+    /// What a node looks like to somebody about to wait.
+    fn outlook(&self, node: usize) -> Outlook {
+        let lists = self.lists(Some(node)).map(|l| &l.lruvec);
+        Outlook {
+            hopeless: self.nodes[node].desk.hopeless(),
+            write_pending: self.out.cache.dirty() + self.out.writes.pending(),
+            reclaimable: lists.map(|v| v.size(LruType::File, false)).sum(),
+            written: self.pages_written(),
+        }
+    }
+
+    /// Puts the running task into a wait that `reason` gives, unless there is no point in one.
+    fn wait_for(&mut self, now: u64, node: usize, reason: Reason) -> bool {
+        let seen = self.outlook(node);
+        let Some(wait) = self.nodes[node].throttle.begin(reason, &seen) else { return false };
+        let until = now + self.timer(reason.limit_ms() * 1_000_000);
+        self.task().wait = Some((wait, node, until));
+        self.out.patience = Some(until.min(now + self.timer(TICK_MS * 1_000_000)));
+        true
+    }
+
+    /// A task has ended a run of reclaim: if it got somewhere, those go on who wait for that.
+    pub(super) fn tell_of_progress(&self, run: &Run) {
+        if run.direct.efficient() {
+            self.nodes[self.here()].throttle.progress();
+        }
+    }
+
+    /// Whether a task that has ended a run of reclaim from all memcgs waits for progress, as it got nowhere.
+    pub(super) fn waits_for_progress(&mut self, now: u64, run: &Run) -> bool {
+        let node = self.here();
+        let reason = run.direct.waits_for().filter(|_| run.from.is_none() && self.tun.no_progress);
+        reason.is_some_and(|reason| self.wait_for(now, node, reason))
+    }
+
+    /// So many pages are off the lists of a node until a batch is over.
+    pub(super) fn note_isolated(&mut self, now: u64, node: usize, until: u64, pages: u64) {
+        if self.tun.isolated {
+            let isolated = &mut self.nodes[node].isolated;
+            isolated.retain(|&(until, _)| until > now);
+            isolated.push((until, pages));
+        }
+    }
+
+    /// Whether the running task, about to look at a batch, waits first for others who have too many pages of the
+    /// node off its lists: once, then it goes on (`shrink_inactive_list`). The multi-gen LRU does not ask.
+    pub(super) fn waits_for_others(&mut self, now: u64, run: &mut Run) -> bool {
+        if !self.tun.isolated || self.tun.lru != LruKind::Classic || run.stalled {
+            run.stalled = false;
+            return false;
+        }
+        let node = run.pass.as_ref().map_or_else(|| self.here(), |under| under.node.0);
+        let off = self.nodes[node].isolated.iter().filter(|&&(until, _)| until > now);
+        let off: u64 = off.map(|&(_, pages)| pages).sum();
+        let inactive = |ty| self.lists(Some(node)).map(|l| l.lruvec.size(ty, false)).sum::<u64>();
+        let inactive: u64 = LruType::ALL.into_iter().map(inactive).sum();
+        let may_wait = !self.task().no_fs;
+        run.stalled = too_many_isolated(off, inactive, may_wait)
+            && self.wait_for(now, node, Reason::Isolated);
+        run.stalled
+    }
+
+    /// How long a task waits that has reclaimed, from all or from one memcg, while the disk has more than it can
+    /// take.
+    pub(super) fn wait_if_congested(&self, from: Option<usize>, node: usize) -> u64 {
+        let of = &self.nodes[node];
+        if from.is_some() || !of.desk.has_flag(Flags::CONGESTED) {
+            return 0;
+        }
+        let seen = self.outlook(node);
+        let limit = self.timer(self.tun.congested_ms * 1_000_000);
+        if self.tun.congested_ms > Reason::Congested.limit_ms() {
+            // `wait_iff_congested`: a disk that has anything to write has more than its queue takes.
+            return if self.out.writes.pending() > 0 { limit } else { 0 };
+        }
+        of.throttle.begin(Reason::Congested, &seen).map_or(0, |_| limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ebb_core::reclaim::DirectPassed;
+    use ebb_core::space::Backing;
+    use ebb_core::tunables::Tunables;
+
+    use super::super::ahead::Descriptors;
+    use super::super::mem::{Access, Region};
+    use super::super::testing::machine;
+    use super::*;
+
+    /// 4096 frames with so many dirty pages of a file.
+    fn dirty(pages: u64) -> Mem {
+        let mut mem = machine().mem;
+        let region =
+            Region { pages, backing: Backing::File, recency: true, exec: false, processes: 1 };
+        let space = mem.add_space(0, &[region]);
+        for page in 0..pages {
+            mem.fault(0, space, page, Access::FdWrite, &mut Descriptors::default());
+        }
+        mem.begin_reclaim(0);
+        mem
+    }
+
+    /// A run in which each pass looks at a hundred pages and frees so many.
+    fn run(from: Option<usize>, freed: u64) -> Run {
+        let mut run = Run::new(from, 32);
+        while run.direct.next().is_some() {
+            let passed = DirectPassed { reclaimed: freed, scanned: 100, ..DirectPassed::default() };
+            run.direct.passed(&passed);
+        }
+        run
+    }
+
+    #[test]
+    fn who_got_nowhere_waits_a_tick_or_until_somebody_gets_somewhere() {
+        let tick = TICK_MS * 1_000_000;
+        let mem = &mut dirty(1000);
+        assert!(mem.waits_for_progress(0, &run(None, 0)));
+        assert!(mem.still_waits(1) && mem.still_waits(tick - 1));
+        assert!(!mem.still_waits(tick), "its time is over");
+        assert!(mem.waits_for_progress(0, &run(None, 0)));
+        mem.tell_of_progress(&run(None, 0));
+        assert!(mem.still_waits(1));
+        mem.tell_of_progress(&run(None, 32));
+        assert!(!mem.still_waits(1), "and lets others go on");
+        assert!(!mem.waits_for_progress(0, &run(None, 32)), "it got what it wanted");
+        assert!(!mem.waits_for_progress(0, &run(Some(0), 0)), "its memcg is not the node");
+        mem.tun.no_progress = false;
+        assert!(!mem.waits_for_progress(0, &run(None, 0)));
+        assert!(!machine().mem.waits_for_progress(0, &run(None, 0)), "there is nothing to write");
+    }
+
+    #[test]
+    fn who_finds_an_eighth_of_the_pages_off_the_lists_waits_once_for_others() {
+        let mem = &mut dirty(800);
+        let ready = |mem: &mut Mem, run: &mut Run, now| !mem.waits_for_others(now, run);
+        let run = &mut run(None, 0);
+        mem.note_isolated(0, 0, 50_000, 500);
+        assert!(ready(mem, run, 0), "not unless told to");
+        mem.tun = Tunables::preset("classic").unwrap();
+        mem.tun.isolated = true;
+        let inactive = LruType::ALL.map(|ty| mem.memcgs[0].on[0].lruvec.size(ty, false));
+        let eighth = inactive.iter().sum::<u64>() / 8;
+        mem.note_isolated(0, 0, 50_000, eighth);
+        assert!(eighth > 0 && ready(mem, run, 0));
+        mem.note_isolated(0, 0, 50_000, 1);
+        assert!(!ready(mem, run, 0));
+        assert!(mem.still_waits(19_999_999) && !mem.still_waits(20_000_000));
+        assert!(ready(mem, run, 1), "once");
+        assert!(!ready(mem, run, 1) && !mem.still_waits(1 << 40));
+        assert!(ready(mem, run, 1) && ready(mem, run, 50_000), "they are back");
+    }
+}
