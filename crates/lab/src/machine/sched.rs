@@ -404,7 +404,10 @@ impl Machine {
                     if self.mem.touch(space, page, access, t) {
                         self.outcome.trace.note(space, page);
                         let costs = &self.mem.costs;
-                        t += if access.mapped() { costs.hit_ns } else { costs.fd_ns };
+                        let (hit, kernel) =
+                            if access.mapped() { (costs.hit_ns, 0) } else { (0, costs.fd_ns) };
+                        t += hit + kernel;
+                        self.mem.spent.system_ns += kernel;
                         thread.at += 1;
                         self.outcome.touches += 1;
                     } else if self.ahead(t) {

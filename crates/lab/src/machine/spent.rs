@@ -7,6 +7,11 @@ pub struct Spent {
     pub fault_ns: u64,
     /// Reclaim by tasks, waiting for locks included.
     pub direct_ns: u64,
+    /// Of that, waits for a congested disk.
+    pub congested_ns: u64,
+    /// Tasks' processor time in the kernel (`sys` of `time`): faults with the reclaim they do, reads and writes
+    /// through descriptors, giving memory back. kswapd, the flusher and changes of the running task are left out.
+    pub system_ns: u64,
     /// Reclaim by kswapd.
     pub kswapd_ns: u64,
     /// Waiting for lru locks.
@@ -42,6 +47,8 @@ impl Spent {
         Self {
             fault_ns: self.fault_ns - before.fault_ns,
             direct_ns: self.direct_ns - before.direct_ns,
+            congested_ns: self.congested_ns - before.congested_ns,
+            system_ns: self.system_ns - before.system_ns,
             kswapd_ns: self.kswapd_ns - before.kswapd_ns,
             lock_wait_ns: self.lock_wait_ns - before.lock_wait_ns,
             lock_hold_ns: self.lock_hold_ns - before.lock_hold_ns,

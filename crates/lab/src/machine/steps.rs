@@ -31,9 +31,12 @@ impl Machine {
     ) -> Option<u64> {
         self.now = t;
         let thread = &mut self.threads[id];
-        let before = self.mem.spent.direct_ns;
+        let before = self.mem.spent;
         let fault = self.mem.fault(t, space, page, access, &mut thread.descriptors);
-        let reclaimed = self.mem.spent.direct_ns - before;
+        let spent = &mut self.mem.spent;
+        let reclaimed = spent.direct_ns - before.direct_ns;
+        let slept = spent.congested_ns - before.congested_ns;
+        spent.system_ns += fault.cost_ns().saturating_sub(slept);
         self.after();
         if let Fault::Again(cost) = fault {
             self.threads[id].reclaims = u64::MAX;
@@ -145,7 +148,9 @@ impl Machine {
             }
             Step::Free { space, page, pages } => {
                 let (page, pages) = (u64::from(page), u64::from(pages));
-                Some(t + self.mem.free(t, usize::from(space), page, pages))
+                let cost = self.mem.free(t, usize::from(space), page, pages);
+                self.mem.spent.system_ns += cost;
+                Some(t + cost)
             }
             Step::Sync { space } => {
                 let done = self.mem.flush(t, Some(usize::from(space)));
@@ -160,6 +165,7 @@ impl Machine {
             Step::Direct { pages, write } => {
                 let place = self.mem.direct_at();
                 let done = self.mem.disk.submit(t, write, place, u64::from(pages));
+                self.mem.spent.system_ns += self.mem.costs.submit_ns;
                 if write || done == t {
                     // Written behind: nobody waits for it.
                     return Some(t + self.mem.costs.submit_ns);
@@ -185,8 +191,43 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
+    use ebb_core::space::Backing;
+
     use super::super::testing::{Told, machine};
     use super::*;
+
+    #[test]
+    fn system_time_is_what_tasks_do_in_the_kernel_and_neither_computing_nor_waiting() {
+        let touch = |page, access| Step::Touch { page, space: 1, access };
+        let run = |steps: Vec<Step>| {
+            let mut m = machine();
+            let region = |backing| super::super::Region {
+                pages: 8,
+                backing,
+                recency: true,
+                exec: false,
+                processes: 1,
+            };
+            m.mem.add_space(0, &[region(Backing::Anon), region(Backing::File)]);
+            m.add_thread(Box::new(Told(vec![steps])), 1, true);
+            m.begun_ns = Some(0);
+            let (outcome, mem, _) = m.run().unwrap();
+            (outcome.spent.system_ns, mem.costs)
+        };
+        let (ns, c) = run(vec![Step::Cpu(9_000), Step::Sleep(9_000)]);
+        assert_eq!(ns, 0);
+        let new = c.fault_ns + c.zero_ns + c.alloc_ns;
+        // A new page, touched twice, and given back.
+        let write = touch(0, Access::Write);
+        assert_eq!(run(vec![write, write]).0, new);
+        let free = Step::Free { space: 1, page: 0, pages: 1 };
+        assert_eq!(run(vec![write, free]).0, new + c.free_ns);
+        // A read that waits for the disk, and one that finds the page.
+        let read = touch(8, Access::FdRead);
+        let (first, twice) = (run(vec![read]).0, run(vec![read, read]).0);
+        assert!(first < 80_000, "{first}: the disk's time is not the kernel's");
+        assert_eq!(twice, first + c.fd_ns);
+    }
 
     #[test]
     fn a_write_that_faults_and_resumes_is_counted_once() {

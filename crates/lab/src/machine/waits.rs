@@ -158,7 +158,13 @@ impl Mem {
 
     /// How long a task waits that has reclaimed, from all or from one memcg, while the disk has more than it can
     /// take.
-    pub(super) fn wait_if_congested(&self, from: Option<usize>, node: usize) -> u64 {
+    pub(super) fn wait_if_congested(&mut self, from: Option<usize>, node: usize) -> u64 {
+        let wait = self.congested_ns(from, node);
+        self.spent.congested_ns += wait;
+        wait
+    }
+
+    fn congested_ns(&self, from: Option<usize>, node: usize) -> u64 {
         let of = &self.nodes[node];
         if from.is_some() || !of.desk.has_flag(Flags::CONGESTED) {
             return 0;

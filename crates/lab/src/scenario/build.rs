@@ -234,6 +234,7 @@ fn metrics(o: &Outcome) -> Metrics {
     put("direct_runs", o.spent.direct_runs as f64);
     put("room_wait_s", o.spent.room_ns as f64 / 1e9);
     put("direct_s", o.spent.direct_ns as f64 / 1e9);
+    put("system_s", o.spent.system_ns as f64 / 1e9);
     put("kswapd_s", o.spent.kswapd_ns as f64 / 1e9);
     put("lock_wait_s", o.spent.lock_wait_ns as f64 / 1e9);
     put("lock_hold_s", o.spent.lock_hold_ns as f64 / 1e9);

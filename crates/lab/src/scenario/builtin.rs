@@ -33,6 +33,7 @@ builtin![
     "pcp-refill",
     "dirty-ycsb-b",
     "dirty-oom",
+    "prefault-build",
     "spark-sort",
     "memcached",
     "redis",

@@ -112,7 +112,8 @@ pub(super) fn note_fault(cx: &Ctx, pfn: Pfn) {
             cx.folios.set(pfn, Word::ACTIVE);
         }
         Placement::K72 => {
-            if !cx.folios.word(pfn).has(Word::ACTIVE) {
+            let w = cx.folios.word(pfn);
+            if !w.has(Word::ACTIVE) && !w.has(Word::REFERENCED) {
                 access::inc_refs(cx, pfn);
             }
         }

@@ -49,6 +49,42 @@ fn every_row_of_the_insertion_table() {
     assert_eq!(back(&rig, file, Add::Normal), 1);
 }
 
+/// K618 trusts every folio that comes in during a fault, K72 (6cbdd9726fb5) only those of the working set that
+/// come back.
+#[test]
+fn where_folios_go_that_a_fault_brings_in() {
+    let (anon, file) = (Word::new(LruType::Anon, 0, 0), Word::new(LruType::File, 0, 0));
+    let cached = anon.with(Word::SWAPCACHE);
+    let shadow = |rig: &Rig, workingset| {
+        Shadow::pack(rig.v.r#gen.max_seq() << 2 | 1, rig.v.memcg().0, 0, workingset)
+    };
+    let (none, once, again) = (None, Some(false), Some(true));
+    for (w, came_back, k618, k72) in [
+        (anon, none, 1, 1),
+        (file, none, 1, 2),
+        (cached, none, 1, 2),
+        (cached, once, 1, 2),
+        (file, once, 1, 2),
+        (cached, again, 0, 0),
+        (file, again, 0, 0),
+    ] {
+        for (name, expect) in [("k618", k618), ("k72", k72)] {
+            let rig = Rig::new(4, preset(name));
+            rig.folios.init(Pfn(0), w, MemcgId(1), rig.mm(), Vpn(0));
+            if let Some(workingset) = came_back {
+                assert!(rig.v.refault(&rig.cx(), Pfn(0), shadow(&rig, workingset), true));
+            }
+            rig.v.note_fault(&rig.cx(), Pfn(0));
+            let added = rig.folios.word(Pfn(0));
+            let seq = insert::target_seq(&rig.v, &rig.cx(), added, Add::Normal);
+            let what = format!("{name} {w:?} {came_back:?}");
+            assert_eq!(rig.v.r#gen.max_seq() - seq, expect, "{what}");
+            let marked = added.has(Word::REFERENCED);
+            assert_eq!(marked, name == "k72" && came_back != again, "{what}: {added:?}");
+        }
+    }
+}
+
 #[test]
 fn accesses_through_descriptors_count_to_five() {
     let mut rig = Rig::new(4, preset("k618"));
