@@ -43,6 +43,18 @@ impl Standing {
     }
 }
 
+/// Jain's index of fairness: the square of the sum, divided by the number and by the sum of the squares. It is 1 if
+/// all have as much, and one by the number of them if one has everything.
+fn fairness(of: impl Iterator<Item = u64>) -> f64 {
+    let (mut n, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for x in of.map(|x| x as f64) {
+        n += 1.0;
+        sum += x;
+        squares += x * x;
+    }
+    if squares > 0.0 { sum * sum / (n * squares) } else { 1.0 }
+}
+
 impl Machine {
     /// Measuring begins when the last measured thread that lives has come to the start.
     pub(super) fn begin_if_all_here(&mut self, t: u64) {
@@ -147,6 +159,7 @@ impl Machine {
             }
         }
         out.pressure = self.pressure.read(now, &self.names);
+        out.fairness = fairness(self.threads.iter().filter(|t| t.measured).map(|t| t.ops));
         if out.full.0 == 0 {
             out.full = (out.touches, out.elapsed_ns);
         }
@@ -162,5 +175,22 @@ impl Machine {
             out.requests[i] = [row[0] - was[0], row[1] - was[1]];
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fairness_is_one_for_equals_and_a_share_for_one_who_has_all() {
+        for (of, is) in [
+            (vec![5, 5, 5, 5], 1.0),
+            (vec![8, 0, 0, 0], 0.25),
+            (vec![1, 3], 16.0 / 20.0),
+            (vec![0, 0], 1.0),
+        ] {
+            assert!((fairness(of.iter().copied()) - is).abs() < 1e-12, "{of:?}");
+        }
     }
 }

@@ -34,6 +34,8 @@ pub struct Outcome {
     pub elapsed_ns: u64,
     /// Operations done.
     pub ops: u64,
+    /// How evenly the operations were spread over the measured threads: Jain's index, 1 if all did as many.
+    pub fairness: f64,
     /// Touches while all threads worked, and how long that was: until the first of them had ended.
     pub full: (u64, u64),
     /// Latencies by kind of operation.

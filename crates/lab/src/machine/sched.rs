@@ -63,6 +63,8 @@ pub(super) struct Thread {
     pub(super) op_start_ns: u64,
     pub(super) ran_ns: u64,
     pub(super) measured: bool,
+    /// Operations done.
+    pub(super) ops: u64,
     pub(super) ended: bool,
     /// The space that dies with it when memory runs out.
     pub(super) home: usize,
@@ -193,6 +195,7 @@ impl Machine {
             at: 0,
             descriptors: Descriptors::default(),
             op_start_ns: 0,
+            ops: 0,
             ran_ns: 0,
             measured,
             ended: false,
@@ -404,9 +407,8 @@ impl Machine {
                     if self.mem.touch(space, page, access, t) {
                         self.outcome.trace.note(space, page);
                         let costs = &self.mem.costs;
-                        let (hit, kernel) =
-                            if access.mapped() { (costs.hit_ns, 0) } else { (0, costs.fd_ns) };
-                        t += hit + kernel;
+                        let kernel = if access.mapped() { 0 } else { costs.fd_ns };
+                        t += if access.mapped() { costs.hit_ns } else { kernel };
                         self.mem.spent.system_ns += kernel;
                         thread.at += 1;
                         self.outcome.touches += 1;
@@ -434,6 +436,7 @@ impl Machine {
                     thread.op_start_ns = t;
                     if self.begun_ns.is_some() && thread.measured {
                         self.outcome.ops += 1;
+                        thread.ops += 1;
                         self.outcome.latency[usize::from(kind) % KINDS].add(took);
                     }
                 }

@@ -37,6 +37,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     if let Some(a) = s.workload.iter().find_map(|w| w.allocation.as_ref()) {
         return allocation(a, s.machine.cpus, seed);
     }
+    let s = &s.with_copies();
     let mut tun = Tunables::default();
     for pair in &s.switches {
         tun.set(pair).map_err(|e| e.to_string())?;
@@ -192,6 +193,7 @@ fn metrics(o: &Outcome) -> Metrics {
     put("elapsed_s", seconds);
     put("ops", o.ops as f64);
     put("ops_per_s", o.rate());
+    put("fairness", o.fairness);
     for (kind, h) in KIND_NAMES.iter().zip(&o.latency).filter(|(_, h)| h.count() > 0) {
         // While all threads worked, as all operations together are counted.
         let part = h.count() as f64 / (o.ops.max(1) as f64);

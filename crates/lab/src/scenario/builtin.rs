@@ -34,6 +34,8 @@ builtin![
     "dirty-ycsb-b",
     "dirty-oom",
     "prefault-build",
+    "browsers-32-memcgs",
+    "android-cold-start",
     "spark-sort",
     "memcached",
     "redis",

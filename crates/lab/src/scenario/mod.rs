@@ -8,6 +8,7 @@
 
 mod build;
 mod builtin;
+mod copies;
 mod error;
 mod set;
 
@@ -21,8 +22,10 @@ pub use error::ScenarioError;
 use crate::machine::ahead::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec, SlabSpec};
 use crate::workload::WorkloadSpec;
+use crate::workload::launch::Launch;
 use crate::workload::mix::Mix;
 use crate::workload::sysbench::Sysbench;
+use crate::workload::web::Web;
 use crate::workload::ycsb::Ycsb;
 
 /// The hardware.
@@ -87,6 +90,9 @@ pub const FRAMES_OF_A_GB: f64 = 262_144.0;
 pub struct MemcgSpec {
     /// Its name.
     pub name: String,
+    /// How many there are of it; each has the workloads that are put into it to itself.
+    #[serde(default = "one")]
+    pub copies: u32,
     /// The memcg it lies in, which comes before it in the file; none: it lies at the top.
     pub parent: Option<String>,
     /// Its limit (`memory.max`) as a share of the machine's frames; none: only what is above limits it.
@@ -371,6 +377,7 @@ impl Scenario {
             return Err("measure.seeds: an interval needs two seeds at least".into());
         }
         self.case.iter().try_for_each(|case| self.check_arms(case))?;
+        self.check_copies()?;
         for (i, m) in self.memcg.iter().enumerate() {
             if m.reclaim_ms < 0.1 {
                 return Err(format!("memcg {:?}: reclaim_ms: expected 0.1 or more", m.name));
@@ -391,6 +398,8 @@ impl Scenario {
                 w.ycsb.as_ref().map(Ycsb::check),
                 w.mix.as_ref().map(Mix::check),
                 w.sysbench.as_ref().map(Sysbench::check),
+                w.web.as_ref().map(Web::check),
+                w.launch.as_ref().map(Launch::check),
                 w.allocation.as_ref().map(|a| a.check(self.machine.cpus)),
             ];
             let told: Result<(), _> = told.into_iter().flatten().collect();

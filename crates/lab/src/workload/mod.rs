@@ -13,12 +13,14 @@ mod extents;
 pub mod fio;
 pub mod keys;
 pub mod kv;
+pub mod launch;
 pub mod mix;
 pub mod pool;
 pub mod simoop;
 pub mod spec;
 pub mod sysbench;
 pub mod tpcc;
+pub mod web;
 pub mod ycsb;
 
 pub use spec::{LogSpec, Plan, SpaceSpec, ThreadSpec, WorkloadSpec};

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Program, apps, batch, build, fio, kv, mix, simoop, sysbench, tpcc, ycsb};
+use super::{Program, apps, batch, build, fio, kv, launch, mix, simoop, sysbench, tpcc, web, ycsb};
 use crate::machine::Region;
 use crate::machine::allocation::Allocation;
 
@@ -37,6 +37,10 @@ pub struct WorkloadSpec {
     pub simoop: Option<simoop::Simoop>,
     /// A mapped file kept hot, and anonymous memory that comes and goes.
     pub mix: Option<mix::Mix>,
+    /// Applications that are started from nothing, while services run.
+    pub launch: Option<launch::Launch>,
+    /// Browsers and the servers they load pages from.
+    pub web: Option<web::Web>,
     /// The page allocator alone; it runs without the rest of the machine.
     pub allocation: Option<Allocation>,
 }
@@ -169,4 +173,4 @@ macro_rules! generators {
 }
 
 generators!["key-value" key_value, "ycsb" ycsb, "tpcc" tpcc, "sysbench" sysbench, "fio" fio, "build" build, "batch" batch,
-    "apps" apps, "simoop" simoop, "mix" mix];
+    "apps" apps, "simoop" simoop, "mix" mix, "web" web, "launch" launch];
