@@ -49,10 +49,11 @@ const SAMPLE_NS: u64 = 500_000;
 
 /// Prints the built-in scenarios.
 pub fn list() -> anyhow::Result<ExitCode> {
+    let width = BUILTIN.iter().map(|b| b.name.len()).max().unwrap_or(0);
     let mut out = String::new();
     for b in BUILTIN {
         let s = Scenario::parse(b.name, b.text)?;
-        out += &format!("{:<20} {}\n", s.name, s.title);
+        out += &format!("{:<width$} {}\n", s.name, s.title);
     }
     print(&out)?;
     Ok(ExitCode::SUCCESS)

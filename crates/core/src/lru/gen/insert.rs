@@ -112,8 +112,7 @@ pub(super) fn note_fault(cx: &Ctx, pfn: Pfn) {
             cx.folios.set(pfn, Word::ACTIVE);
         }
         Placement::K72 => {
-            let w = cx.folios.word(pfn);
-            if !w.has(Word::ACTIVE) && !w.has(Word::REFERENCED) {
+            if !cx.folios.word(pfn).has(Word::ACTIVE.or(Word::REFERENCED)) {
                 access::inc_refs(cx, pfn);
             }
         }
