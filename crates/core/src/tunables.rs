@@ -125,7 +125,7 @@ choices! {
     SetRefs {
         /// The second promotes.
         K618 = "k618",
-        /// The second activates; only several entries make a working set.
+        /// The second activates; only the one after that makes a working set (`folio_lru_refs`).
         K72 = "k72",
     }
     /// What becomes of dirty file folios at the old end.

@@ -236,7 +236,7 @@ fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: boo
         if refs.young == 0 {
             return Fate::Evict;
         }
-        let promote = super::r#gen::set_refs(cx, pfn, refs.young, refs.exec);
+        let promote = super::r#gen::set_refs(cx, pfn, refs.exec);
         return if promote { Fate::Activate } else { Fate::Keep };
     }
     let old = cx.folios.clear(pfn, Word::REFERENCED).has(Word::REFERENCED);
@@ -296,7 +296,7 @@ fn evict(v: &Lruvec, cx: &Ctx, out: &mut dyn Pageout, pfn: Pfn, found: &mut Shru
             true
         }
         Evicted::Young => {
-            super::r#gen::set_refs(cx, pfn, 1, false);
+            super::r#gen::set_refs(cx, pfn, false);
             cx.folios.set(pfn, Word::ACTIVE);
             found.activated += w.pages();
             true

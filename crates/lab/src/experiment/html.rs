@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::runner::{Arm, Case, Results};
 use super::stats::Estimate;
-use super::verdict::reason;
+use super::verdict::{published_text, reason};
 use crate::machine::Sample;
 use crate::machine::heat::COLUMNS;
 use crate::mrc::Curve;
@@ -55,11 +55,7 @@ fn summary(body: &mut String, results: &[Results]) {
     for case in results.iter().flat_map(|r| &r.cases) {
         let here = format!("{:+.2} ± {:.2} %", case.effect.mean, case.effect.ci95);
         let (published, verdict, why) = match (&case.published, case.verdict) {
-            (Some(p), Some(v)) => {
-                let text = format!("{:+.2} %", p.change());
-                let text = if p.significant { text } else { "no difference".into() };
-                (text, v.name(), reason(&case.effect, p))
-            }
+            (Some(p), Some(v)) => (published_text(p), v.name(), reason(&case.effect, p)),
             _ => ("-".into(), "-", String::new()),
         };
         let _ = writeln!(

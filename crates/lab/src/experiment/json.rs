@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::runner::{Case, Results};
 use super::stats::Estimate;
+use super::verdict::published_counts;
 use crate::report::field;
 
 /// The version of the document.
@@ -45,7 +46,12 @@ fn case(r: &Results, c: &Case) -> Value {
             "patched": p.patched,
             "effect": p.change(),
             "interval": p.interval,
-            "significant": p.significant,
+            "significant": published_counts(p),
+            "again": p.again.map(|run| json!({
+                "baseline": run.baseline,
+                "patched": run.patched,
+                "effect": run.change(),
+            })),
             "source": r.scenario.source,
         })
     });

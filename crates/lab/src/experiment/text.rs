@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::runner::{Case, Results};
 use super::stats::Estimate;
-use super::verdict::{reason, significant};
+use super::verdict::{published_text, reason, significant};
 
 /// Everything: a table for each case, then the summary.
 #[must_use]
@@ -98,7 +98,7 @@ fn change(a: &[f64], b: &[f64], word: Option<&str>) -> String {
 fn summary(text: &mut String, results: &[Results]) {
     let _ = writeln!(
         text,
-        "{:<34} {:<14} {:>12} {:>18}  {:<10} why",
+        "{:<34} {:<14} {:>18} {:>18}  {:<10} why",
         "published result", "metric", "published", "here", "verdict"
     );
     let mut counts = [0; 3];
@@ -106,12 +106,11 @@ fn summary(text: &mut String, results: &[Results]) {
         for c in &r.cases {
             let (Some(p), Some(v)) = (&c.published, c.verdict) else { continue };
             counts[v as usize] += 1;
-            let published =
-                if p.significant { format!("{:+.2} %", p.change()) } else { "none".into() };
+            let published = published_text(p);
             let here = format!("{:+.2} ± {:.2} %", c.effect.mean, c.effect.ci95);
             let _ = writeln!(
                 text,
-                "{:<34} {:<14} {published:>12} {here:>18}  {:<10} {}",
+                "{:<34} {:<14} {published:>18} {here:>18}  {:<10} {}",
                 c.name,
                 c.metric,
                 v.name(),
@@ -122,7 +121,7 @@ fn summary(text: &mut String, results: &[Results]) {
             let name = format!("{}/{}", r.scenario.name, m.name);
             let _ = writeln!(
                 text,
-                "{name:<34} {:<14} {:>12} {:>18}  {:<10} {}",
+                "{name:<34} {:<14} {:>18} {:>18}  {:<10} {}",
                 "", "", "", "not run", m.why
             );
         }

@@ -1,7 +1,7 @@
 //! How a measured effect compares with a published one.
 
 use super::stats::Estimate;
-use crate::scenario::Published;
+use crate::scenario::{Published, Run};
 
 /// Changes below this many percent are noise, measured or not: the published series show that the
 /// differences between equal kernels reach it, and a simulator's seeds vary less than machines do.
@@ -36,21 +36,50 @@ pub fn significant(effect: &Estimate) -> bool {
     effect.excludes_zero() && effect.mean.abs() >= NOISE_PCT
 }
 
+/// Whether the published change counts. Where the comparison was published twice, both runs must
+/// have it: in the same direction, and more than noise.
+#[must_use]
+pub fn published_counts(p: &Published) -> bool {
+    let change = p.change();
+    let twice = p.again.is_none_or(|run| {
+        let again = run.change();
+        again * change > 0.0 && again.abs().min(change.abs()) >= NOISE_PCT
+    });
+    p.significant && twice
+}
+
+/// The published change as tables show it, both of them where there are two.
+#[must_use]
+pub fn published_text(p: &Published) -> String {
+    match p.again {
+        _ if !published_counts(p) => "none".into(),
+        Some(run) => format!("{:+.2}, {:+.2} %", p.change(), run.change()),
+        None => format!("{:+.2} %", p.change()),
+    }
+}
+
+/// The smallest and the largest published change, by size.
+fn sizes(p: &Published) -> (f64, f64) {
+    let (one, two) = (p.change(), p.again.map_or(p.change(), Run::change));
+    if one.abs() <= two.abs() { (one, two) } else { (two, one) }
+}
+
 /// Judges.
 #[must_use]
 pub fn judge(effect: &Estimate, published: &Published) -> Verdict {
-    let wanted = published.change();
+    let (smallest, largest) = sizes(published);
+    let wanted = published_counts(published);
     // A published change that is itself no more than noise is reproduced by an honest "about so".
-    let measured = if published.significant && wanted.abs() < 2.0 * NOISE_PCT {
+    let measured = if wanted && smallest.abs() < 2.0 * NOISE_PCT {
         effect.excludes_zero()
     } else {
         significant(effect)
     };
-    match (measured, published.significant) {
+    match (measured, wanted) {
         (false, false) => Verdict::Reproduced,
-        (true, true) if effect.mean * wanted > 0.0 => {
-            let ratio = effect.mean / wanted;
-            if (0.5..=2.0).contains(&ratio) { Verdict::Reproduced } else { Verdict::Direction }
+        (true, true) if effect.mean * smallest > 0.0 => {
+            let same = effect.mean / smallest >= 0.5 && effect.mean / largest <= 2.0;
+            if same { Verdict::Reproduced } else { Verdict::Direction }
         }
         _ => Verdict::Not,
     }
@@ -60,18 +89,19 @@ pub fn judge(effect: &Estimate, published: &Published) -> Verdict {
 #[must_use]
 pub fn reason(effect: &Estimate, published: &Published) -> String {
     let found = significant(effect);
-    let wanted = published.change();
+    let wanted = published_counts(published);
     match judge(effect, published) {
-        Verdict::Reproduced if !published.significant => {
-            "no significant difference in either".into()
+        Verdict::Reproduced if !wanted && published.significant => {
+            "its two runs do not agree, and none here".into()
         }
+        Verdict::Reproduced if !wanted => "no significant difference in either".into(),
         Verdict::Reproduced => "same direction, same order".into(),
-        Verdict::Direction if wanted.abs() > effect.mean.abs() => {
+        Verdict::Direction if sizes(published).0.abs() > effect.mean.abs() => {
             "same direction, less than half".into()
         }
         Verdict::Direction => "same direction, more than twice".into(),
         Verdict::Not if !found => "no significant difference here".into(),
-        Verdict::Not if !published.significant => "significant here, not there".into(),
+        Verdict::Not if !wanted => "significant here, not there".into(),
         Verdict::Not => "the other direction".into(),
     }
 }
@@ -95,5 +125,36 @@ mod tests {
         assert_eq!(judge(&e(0.3, 0.01), &published(0.2, false)), Verdict::Reproduced);
         assert_eq!(judge(&e(5.0, 0.1), &published(0.2, false)), Verdict::Not);
         assert_eq!(judge(&e(0.9, 0.1), &published(1.8, true)), Verdict::Reproduced);
+    }
+
+    #[test]
+    fn a_comparison_that_was_published_twice_counts_if_both_runs_have_it() {
+        let e = |mean, ci95| Estimate { mean, ci95 };
+        let twice = |first, again| Published {
+            again: Some(Run { baseline: 100.0, patched: 100.0 + again }),
+            ..published(first, true)
+        };
+        // From half of the smaller to twice the larger.
+        for (mean, verdict) in [
+            (-7.0, Verdict::Direction),
+            (-8.0, Verdict::Reproduced),
+            (-80.0, Verdict::Reproduced),
+            (-90.0, Verdict::Direction),
+            (8.0, Verdict::Not),
+        ] {
+            assert_eq!(judge(&e(mean, 0.1), &twice(-42.0, -15.0)), verdict, "{mean}");
+            assert_eq!(judge(&e(mean, 0.1), &twice(-15.0, -42.0)), verdict, "{mean}");
+        }
+        // In different directions, or one of them is noise: nothing is published.
+        for (first, again) in [(4.6, -1.0), (-33.5, -0.9), (-0.5, -11.3)] {
+            assert_eq!(judge(&e(0.1, 1.8), &twice(first, again)), Verdict::Reproduced);
+            assert_eq!(judge(&e(-5.0, 1.8), &twice(first, again)), Verdict::Not);
+            assert_eq!(published_text(&twice(first, again)), "none");
+        }
+        assert_eq!(published_text(&twice(-42.0, -15.0)), "-42.00, -15.00 %");
+        assert_eq!(
+            reason(&e(0.1, 1.8), &twice(4.6, -1.0)),
+            "its two runs do not agree, and none here"
+        );
     }
 }

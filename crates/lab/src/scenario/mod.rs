@@ -143,6 +143,26 @@ pub struct Published {
     /// Whether the publication finds it significant.
     #[serde(default = "yes")]
     pub significant: bool,
+    /// The same comparison once more, where it was published twice.
+    pub again: Option<Run>,
+}
+
+/// One run of a published comparison.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Run {
+    /// The metric's value before.
+    pub baseline: f64,
+    /// And after.
+    pub patched: f64,
+}
+
+impl Run {
+    /// The change in percent.
+    #[must_use]
+    pub fn change(self) -> f64 {
+        if self.baseline == 0.0 { 0.0 } else { (self.patched / self.baseline - 1.0) * 100.0 }
+    }
 }
 
 fn yes() -> bool {

@@ -34,7 +34,7 @@ fn promoted(w: Word) -> Word {
 }
 
 /// An accessed entry met by eviction. True if the folio is to be activated.
-pub fn set_refs(cx: &Ctx, pfn: Pfn, young: u32, exec: bool) -> bool {
+pub fn set_refs(cx: &Ctx, pfn: Pfn, exec: bool) -> bool {
     if cx.tun.promote == Promote::First {
         return true;
     }
@@ -43,7 +43,7 @@ pub fn set_refs(cx: &Ctx, pfn: Pfn, young: u32, exec: bool) -> bool {
         _ if first(w) && exec && cx.tun.set_refs == SetRefs::K72 => promoted(w),
         _ if first(w) => w.with_refs_field(0).with(Word::REFERENCED),
         SetRefs::K618 => promoted(w),
-        SetRefs::K72 if young > 1 || w.refs() > 1 => promoted(w),
+        SetRefs::K72 if w.refs() > 1 => promoted(w),
         SetRefs::K72 if !w.has(Word::REFERENCED) => w.with_refs_field(0).with(Word::REFERENCED),
         SetRefs::K72 => w.with_refs_field((w.refs_field() + 1).min(3)),
     });

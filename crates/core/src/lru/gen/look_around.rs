@@ -91,7 +91,7 @@ fn promote(
         if let Some(old) = update_gen(cx, pfn, slot, v.r#gen.clock()).filter(|&old| old != slot) {
             around.deltas.moved(cx.folios.word(pfn), old, slot);
         }
-    } else if set_refs(cx, pfn, 1, exec) && cx.folios.word(pfn).slot().is_some_and(|s| s != slot) {
+    } else if set_refs(cx, pfn, exec) && cx.folios.word(pfn).slot().is_some_and(|s| s != slot) {
         around.pagevec.activate(v, cx, pfn);
     }
 }

@@ -117,6 +117,30 @@ fn the_first_accessed_bit_is_remembered_and_the_second_promotes() {
     assert_eq!(w.home() as u64, from.unwrap() as u64, "it is not moved between lists");
 }
 
+/// What eviction's finding an accessed entry makes of a folio: the second time in K618 and the third in K72
+/// (`folio_lru_refs(folio) > 1`, 6cbdd9726fb5) make it part of the working set, however many entries there are.
+#[test]
+fn an_accessed_entry_that_eviction_meets_activates_before_it_makes_a_working_set() {
+    for (name, expect) in [
+        ("k618", [(false, false), (true, true), (true, true)]),
+        ("k72", [(false, false), (true, false), (true, true)]),
+    ] {
+        let mut rig = Rig::new(4, preset(name));
+        let pfn = rig.fill(LruType::File).unwrap();
+        rig.folios.update(pfn, |w| w.without(Word::WORKINGSET).without_refs());
+        let seen = [(); 3].map(|()| {
+            let activated = set_refs(&rig.cx(), pfn, false);
+            (activated, rig.folios.word(pfn).has(Word::WORKINGSET))
+        });
+        assert_eq!(seen, expect, "{name}");
+    }
+    // A program's text needs no second time in K72.
+    let mut rig = Rig::new(4, preset("k72"));
+    let pfn = rig.fill(LruType::File).unwrap();
+    rig.folios.update(pfn, |w| w.without(Word::WORKINGSET).without_refs());
+    assert!(set_refs(&rig.cx(), pfn, true) && rig.folios.word(pfn).has(Word::WORKINGSET));
+}
+
 #[test]
 fn a_type_that_ran_ahead_waits_for_the_other_unless_aged_by_itself() {
     for (per_type, expect) in [(false, 1), (true, 2)] {
