@@ -109,6 +109,27 @@ fn converted_traces_replay_alike() {
 }
 
 #[test]
+fn a_trace_is_thinned_to_what_passes_over_accessed_bits_see() {
+    let (csv, thin) = (Scratch::new("thick.csv"), Scratch::new("thin.ebbtrace"));
+    // Four pages in turn, 100 times, then four others.
+    let text: String = (0..800u64).map(|i| format!("1,{},r,a\n", i % 4 + i / 400 * 4)).collect();
+    std::fs::write(&csv.0, format!("dt,page,op,kind\n{text}")).unwrap();
+    for (more, accesses, pages) in [(vec![], 4 + 7 * 4, 8), (vec!["--frame", "4"], 1 + 7, 2)] {
+        let mut args = vec!["convert", csv.path(), thin.path(), "--window", "100"];
+        args.extend(more);
+        stdout(&args);
+        let json = stdout(&["replay", thin.path(), "-m", "100", "-p", "lru", "--format", "json"]);
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let trace = &json["trace"];
+        let seen =
+            (trace["accesses"].as_u64().unwrap(), trace["footprint_pages"].as_u64().unwrap());
+        assert!(seen.0.abs_diff(accesses) <= 8 && seen.1 == pages, "{seen:?}");
+    }
+    let alone = failure(&["convert", csv.path(), thin.path(), "--frame", "4"]);
+    assert!(alone.contains("--window"), "{alone}");
+}
+
+#[test]
 fn curves_are_printed_and_drawn() {
     let html = Scratch::new("curves.html");
     let trace = "synth:zipf,pages=3000,accesses=50000";

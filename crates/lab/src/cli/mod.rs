@@ -25,7 +25,7 @@ use crate::policy::{Layout, Nature, POLICIES, PolicyInfo, Settings, parse_list};
 use crate::replay::{self, Job, Outcome};
 use crate::report::{self, OutputFormat, TraceInfo};
 use crate::trace::synth::{self, Synth};
-use crate::trace::{self, CompactWriter, Format, Reader, Spool};
+use crate::trace::{self, CompactWriter, Format, Reader, Spool, Thinner};
 
 /// What `ebb lab` can do.
 #[derive(Debug, Subcommand)]
@@ -124,6 +124,13 @@ pub struct ConvertArgs {
     /// The file to write; packed with zstd if its name ends in .zst
     #[arg(value_name = "OUTPUT")]
     pub output: PathBuf,
+    /// Keep what passes over accessed bits so far apart would see: each page once in N units of the trace's time
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub window: Option<u64>,
+    /// With --window: count K consecutive pages as one
+    #[arg(long, value_name = "K", default_value_t = 1, requires = "window",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub frame: u64,
 }
 
 /// Runs a command. The exit code is 0, or 1 for a check that does not pass.
@@ -301,29 +308,32 @@ fn run_convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
     let file = io::BufWriter::new(std::fs::File::create(&args.output).with_context(output)?);
     if args.output.extension().is_some_and(|extension| extension == "zst") {
         let packed = zstd::stream::write::Encoder::new(file, 10).with_context(output)?;
-        let packed = copy_records(&mut reader, args.trace.accesses, packed, &args.output)?;
+        let packed = copy_records(&mut reader, args, packed)?;
         packed.finish().and_then(|mut file| file.flush()).with_context(output)?;
     } else {
-        copy_records(&mut reader, args.trace.accesses, file, &args.output)?;
+        copy_records(&mut reader, args, file)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn copy_records<W: Write>(
-    reader: &mut Reader,
-    limit: u64,
-    sink: W,
-    output: &Path,
-) -> anyhow::Result<W> {
-    let output = || output.display().to_string();
+fn copy_records<W: Write>(reader: &mut Reader, args: &ConvertArgs, sink: W) -> anyhow::Result<W> {
+    let output = || args.output.display().to_string();
     let mut writer = CompactWriter::new(sink).with_context(output)?;
-    let mut records = Vec::new();
-    let mut left = limit;
+    let mut thinner = args.window.map(|window| Thinner::new(window, args.frame));
+    let (mut records, mut thin) = (Vec::new(), Vec::new());
+    let mut left = args.trace.accesses;
     while left > 0 && reader.read(&mut records)? {
-        for record in records.iter().take(left.min(records.len() as u64) as usize) {
-            writer.write(record).with_context(output)?;
+        records.truncate(left.min(records.len() as u64) as usize);
+        left -= records.len() as u64;
+        if let Some(thinner) = &mut thinner {
+            records.drain(..).for_each(|record| thinner.push(&record, &mut thin));
+            std::mem::swap(&mut records, &mut thin);
         }
-        left = left.saturating_sub(records.len() as u64);
+        records.iter().try_for_each(|record| writer.write(record)).with_context(output)?;
+    }
+    if let Some(thinner) = &mut thinner {
+        thinner.finish(&mut thin);
+        thin.iter().try_for_each(|record| writer.write(record)).with_context(output)?;
     }
     writer.finish().with_context(output)
 }

@@ -22,6 +22,7 @@ pub use error::ScenarioError;
 use crate::machine::ahead::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec, SlabSpec};
 use crate::workload::WorkloadSpec;
+use crate::workload::build::Build;
 use crate::workload::launch::Launch;
 use crate::workload::mix::Mix;
 use crate::workload::sysbench::Sysbench;
@@ -421,6 +422,7 @@ impl Scenario {
                 w.web.as_ref().map(Web::check),
                 w.launch.as_ref().map(Launch::check),
                 w.allocation.as_ref().map(|a| a.check(self.machine.cpus)),
+                w.build.as_ref().map(Build::check),
             ];
             let told: Result<(), _> = told.into_iter().flatten().collect();
             told.map_err(|what| format!("workload {:?}: {what}", w.name))?;

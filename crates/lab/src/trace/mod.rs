@@ -15,12 +15,14 @@ mod sample;
 mod spool;
 pub mod synth;
 mod text;
+mod thin;
 
 pub use compact::CompactWriter;
 pub use dense::Numbering;
 pub use reader::{Format, Reader, TraceError};
 pub use sample::{Sampler, Samples, load_samples};
 pub use spool::{ACCESSES_MAX, CHUNK, Cursor, Future, Spool, load};
+pub use thin::Thinner;
 
 /// What an access does to its page.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -35,7 +37,7 @@ pub enum Op {
 }
 
 /// What kind of page an access touches, and how.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Kind {
     /// An anonymous page, through a page table.
     #[default]

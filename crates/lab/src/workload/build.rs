@@ -1,12 +1,14 @@
 //! A kernel build: many short programs, so many at a time.
 //!
 //! Each reads its source and some headers, runs the compiler's text (a shared mapping), fills memory
-//! of its own, goes over it again, writes an object file and ends.
+//! of its own, goes over it again, writes an object file and ends. What it does between reading and writing is drawn
+//! or recorded.
 
 use ebb_core::space::Backing;
 use serde::Deserialize;
 
 use super::keys::{Keys, Pattern};
+use super::recording::{self, Recording};
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
@@ -36,16 +38,41 @@ pub struct Build {
     pub includes: f64,
     /// Processor time for each page touched.
     pub page_ns: u32,
+    /// What a program does with its text and memory, as recorded of one, stretched to its size; `passes` says nothing then.
+    pub recording: Option<recording::Program>,
+    /// So large a share of a job's programs, the last of them, is larger, as those of a directory of large drivers.
+    #[serde(default)]
+    pub large_share: f64,
+    /// How many times as large.
+    #[serde(default = "as_large")]
+    pub large_factor: f64,
 }
 
 fn passes() -> u32 {
     3
+}
+fn as_large() -> f64 {
+    1.0
 }
 fn includes() -> f64 {
     0.2
 }
 
 impl Build {
+    /// Says what of it makes no sense.
+    ///
+    /// # Errors
+    /// Larger programs that are more than all, or smaller.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if !(0.0..=1.0).contains(&self.large_share) {
+            return Err(format!("large_share = {}: expected 0 to 1", self.large_share));
+        }
+        if !(1.0..=100.0).contains(&self.large_factor) {
+            return Err(format!("large_factor = {}: expected 1 to 100", self.large_factor));
+        }
+        Ok(())
+    }
+
     /// Puts it on the machine.
     pub fn plan(&self, plan: &mut Plan, place: &Place) {
         let (text, headers) = (place.pages(self.text), place.pages(self.headers));
@@ -64,10 +91,11 @@ impl Build {
             file(sources, false),
         ];
         let files = plan.space(place.memcg, shared);
+        // Programs differ in size by a half.
+        let largest = ((own + own / 2) as f64 * self.large_factor) as u64;
         for job in 0..u64::from(self.jobs) {
-            // Programs differ in size by a half.
             let anon = Region {
-                pages: own + own / 2,
+                pages: largest,
                 backing: Backing::Anon,
                 recency: true,
                 exec: false,
@@ -78,6 +106,7 @@ impl Build {
             let last = u64::from(self.programs) * (job + 1) / u64::from(self.jobs);
             let make = Make {
                 sizes: [text, headers, sources, own],
+                largest,
                 files,
                 space,
                 programs: (first, last),
@@ -96,6 +125,8 @@ struct Make {
     spec: Build,
     /// Text, headers, sources, memory of a program.
     sizes: [u64; 4],
+    /// Pages of the largest program.
+    largest: u64,
     files: u16,
     space: u16,
     programs: (u64, u64),
@@ -110,8 +141,54 @@ impl Make {
         Step::Touch { page: page as u32, space: self.files, access }
     }
 
+    /// How much memory the program uses.
+    fn size(&mut self, number: u64) -> u64 {
+        let own = self.sizes[3];
+        let mine = own / 2 + u64::from(self.random.below(own.max(1) as u32));
+        let of = u64::from(self.spec.programs / self.spec.jobs).max(1);
+        let large = (number % of) as f64 >= (1.0 - self.spec.large_share) * of as f64;
+        if large { (mine as f64 * self.spec.large_factor) as u64 } else { mine }.max(1)
+    }
+
+    /// Fills memory in order, and goes over it in no order.
+    fn drawn(&mut self, steps: &mut Vec<Step>, mine: u64) {
+        for pass in 0..self.spec.passes {
+            for i in 0..mine {
+                let page = if pass == 0 { i } else { u64::from(self.random.below(mine as u32)) };
+                let access = if pass == 0 { Access::Write } else { Access::Read };
+                steps.push(Step::Cpu(self.spec.page_ns));
+                steps.push(Step::Touch { page: page as u32, space: self.space, access });
+                let at = self.text.draw(&mut self.random);
+                steps.push(self.file(at, Access::Read));
+            }
+        }
+    }
+
+    /// Uses text and memory as was recorded. What is one page there is as much of a program's memory here.
+    fn recorded(&self, steps: &mut Vec<Step>, of: &Recording, mine: u64) {
+        // A program of another size takes as much longer.
+        let stretch = mine as f64 / of.own as f64;
+        let cpu = (f64::from(self.spec.page_ns) * stretch) as u32;
+        let mut filled = vec![false; mine as usize];
+        for used in &of.uses {
+            steps.push(Step::Cpu(cpu));
+            if used.file {
+                let at = u64::from(used.page) % self.sizes[0];
+                steps.push(self.file(at, Access::Read));
+                continue;
+            }
+            let (from, to) = (u64::from(used.page), u64::from(used.page) + 1);
+            let (from, to) = (from * mine / of.own, to * mine / of.own);
+            for page in from..to.max(from + 1) {
+                let first = !std::mem::replace(&mut filled[page as usize], true);
+                let access = if first || used.write { Access::Write } else { Access::Read };
+                steps.push(Step::Touch { page: page as u32, space: self.space, access });
+            }
+        }
+    }
+
     fn program(&mut self, steps: &mut Vec<Step>, number: u64) {
-        let [text, headers, sources, own] = self.sizes;
+        let [text, headers, sources, _] = self.sizes;
         let all = u64::from(self.spec.programs);
         let part = (sources / all).max(1);
         let source = text + headers + number * sources / all;
@@ -121,22 +198,14 @@ impl Make {
             let page = text + self.headers.draw(&mut self.random);
             steps.push(self.file(page, Access::FdRead));
         }
-        let mine = own / 2 + u64::from(self.random.below(own.max(1) as u32));
-        for pass in 0..self.spec.passes {
-            for i in 0..mine.max(1) {
-                // Memory fills in order; later it is gone over in no order.
-                let page = if pass == 0 { i } else { u64::from(self.random.below(mine as u32)) };
-                let access = if pass == 0 { Access::Write } else { Access::Read };
-                steps.push(Step::Cpu(self.spec.page_ns));
-                steps.push(Step::Touch { page: page as u32, space: self.space, access });
-                let at = self.text.draw(&mut self.random);
-                steps.push(self.file(at, Access::Read));
-            }
+        let mine = self.size(number);
+        match self.spec.recording {
+            Some(program) => self.recorded(steps, program.recording(), mine),
+            None => self.drawn(steps, mine),
         }
         let object = text + headers + sources + number * sources / all;
         steps.extend((0..part).map(|i| self.file(object + i, Access::FdWrite)));
-        let pages = (own + own / 2) as u32;
-        steps.push(Step::Free { space: self.space, page: 0, pages });
+        steps.push(Step::Free { space: self.space, page: 0, pages: self.largest as u32 });
         steps.push(Step::Done(0));
     }
 }
@@ -150,6 +219,100 @@ impl Program for Make {
             let number = self.programs.0;
             self.programs.0 += 1;
             self.program(steps, number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(more: &str) -> Build {
+        let text = "jobs = 2\nprograms = 20\ntext = 0.2\nheaders = 0.1\nsources = 0.02\nmemory = 0.1\npage_ns = 7\n";
+        toml::from_str(&format!("{text}{more}")).unwrap()
+    }
+
+    /// What the first job's programs do.
+    fn programs(spec: &Build) -> Vec<Vec<Step>> {
+        let mut plan = Plan::default();
+        spec.plan(&mut plan, &Place { memcg: 0, memory: 10_000, seed: 1, measured: true });
+        let mut all = Vec::new();
+        loop {
+            let mut steps = Vec::new();
+            plan.threads[0].program.fill(&mut steps);
+            match steps.first() {
+                None => return all,
+                Some(Step::Start) => {}
+                Some(_) => all.push(steps),
+            }
+        }
+    }
+
+    /// The pages of its own that a program uses, and how.
+    fn own(steps: &[Step]) -> Vec<(u32, Access)> {
+        steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Touch { page, space: 1, access } => Some((*page, *access)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn size(steps: &[Step]) -> u32 {
+        own(steps).iter().map(|(page, _)| page + 1).max().unwrap()
+    }
+
+    #[test]
+    fn a_recorded_program_writes_a_page_before_it_reads_it_and_uses_all_its_memory() {
+        let programs = programs(&spec("recording = \"cc1plus\""));
+        assert_eq!(programs.len(), 10);
+        for steps in &programs {
+            let mut seen = vec![false; size(steps) as usize];
+            for (page, access) in own(steps) {
+                assert!(seen[page as usize] || access == Access::Write, "page {page}");
+                seen[page as usize] = true;
+            }
+            assert!(seen.iter().all(|&s| s), "{} pages", seen.len());
+            assert!((500..1500).contains(&seen.len()), "{} pages", seen.len());
+        }
+        // Time goes with size.
+        let cpu = |steps: &[Step]| -> u64 {
+            steps.iter().map(|s| if let Step::Cpu(ns) = s { u64::from(*ns) } else { 0 }).sum()
+        };
+        let rate = |steps: &[Step]| cpu(steps) as f64 / f64::from(size(steps));
+        let rates: Vec<f64> = programs.iter().map(|s| rate(s)).collect();
+        let (least, most) =
+            rates.iter().fold((f64::MAX, 0.0f64), |(l, m), &r| (l.min(r), m.max(r)));
+        assert!(most / least < 2.0, "{rates:?}");
+    }
+
+    #[test]
+    fn the_last_programs_of_a_job_are_the_larger_ones() {
+        let recorded = "recording = \"cc1plus\"\n";
+        let equal = programs(&spec(recorded));
+        let some = programs(&spec(&format!("{recorded}large_share = 0.3\nlarge_factor = 4.0")));
+        let factors: Vec<u32> = std::iter::zip(&some, &equal)
+            .map(|(a, b)| (f64::from(size(a)) / f64::from(size(b))).round() as u32)
+            .collect();
+        assert_eq!(factors, [1, 1, 1, 1, 1, 1, 1, 4, 4, 4]);
+        // All of it is given back.
+        let freed = some[9].iter().find_map(|step| match step {
+            Step::Free { space: 1, page: 0, pages } => Some(*pages),
+            _ => None,
+        });
+        assert!(freed.is_some_and(|pages| pages >= size(&some[9])));
+    }
+
+    #[test]
+    fn larger_programs_that_make_no_sense_are_refused() {
+        assert_eq!(spec("").check(), Ok(()));
+        for (more, what) in [
+            ("large_share = 1.5", "large_share = 1.5: expected 0 to 1"),
+            ("large_factor = 0.5", "large_factor = 0.5: expected 1 to 100"),
+            ("large_factor = nan", "large_factor = NaN: expected 1 to 100"),
+        ] {
+            assert_eq!(spec(more).check().unwrap_err(), what);
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod kv;
 pub mod launch;
 pub mod mix;
 pub mod pool;
+pub mod recording;
 pub mod simoop;
 pub mod spec;
 pub mod sysbench;
