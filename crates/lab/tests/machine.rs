@@ -133,6 +133,45 @@ fn a_full_swap_kills_and_the_books_still_balance() {
     assert!(kills >= 1.0, "nothing else could have made room");
 }
 
+/// Three jobs of two tasks whose heaps do not fit; before they collect all wait for each other.
+const JOBS: &str = r#"
+name = "jobs"
+title = "jobs that do not fit"
+source = "none"
+[machine]
+frames = 8192
+cpus = 4
+swap = { kind = "nvme", pages = 400 }
+[[memcg]]
+name = "m"
+limit = 0.5
+[[workload]]
+name = "sort"
+memcg = "m"
+[workload.batch]
+jobs = 3
+tasks = 2
+input = 0.3
+heap = 2.0
+page_ns = 20000
+[measure]
+metric = "elapsed_s"
+[[arm]]
+name = "classic"
+set = ["preset=classic"]
+[[arm]]
+name = "ebb"
+"#;
+
+#[test]
+fn nobody_waits_at_a_barrier_for_one_that_was_killed() {
+    for preset in ["classic", "k72", "ebb"] {
+        let ran = run(JOBS, &[&format!("preset={preset}")], 1);
+        assert!((1.0..3.0).contains(&ran["oom_kills"]), "{preset}: {}", ran["oom_kills"]);
+    }
+    assert_eq!(run(JOBS, &["workload.heap=0.5"], 1)["oom_kills"], 0.0);
+}
+
 /// The store without a memcg limit, on a machine with as many CPUs as a large one.
 const BARE: [&str; 5] = [
     "memcg.m.limit=3.0",

@@ -12,8 +12,10 @@ use ebb_core::writeback::limits::{Amount, dirtyable};
 use ebb_core::writeback::{Limits, Pace, Thresholds, To, Why};
 use serde::Deserialize;
 
+use super::Machine;
 use super::mem::{Mem, cx};
 use super::outflow::place_of;
+use super::sched::Event;
 
 /// Shares and times, as in the kernel's `vm.dirty_*`.
 #[derive(Clone, Debug, Deserialize)]
@@ -34,6 +36,9 @@ impl Default for DirtySpec {
         Self { background_pct: 10.0, limit_pct: 20.0, expire_s: 30.0, interval_s: 5.0 }
     }
 }
+
+/// How long the flusher rests when it found nothing that it could write.
+pub(super) const PAUSE_NS: u64 = 1_000_000;
 
 /// The flusher.
 #[derive(Debug)]
@@ -189,6 +194,31 @@ impl Mem {
         match file {
             Some(id) => self.flusher.busy_until.get(id.0 as usize).copied().unwrap_or(now),
             None => self.flusher.done_at,
+        }
+    }
+}
+
+impl Machine {
+    /// Has the flusher look after `wait`, and not when it was going to.
+    pub(super) fn flush_soon(&mut self, wait: u64) {
+        self.mem.flusher.awake = true;
+        self.flush_at = self.now + wait;
+        self.flush_turn += 1;
+        self.ask(self.flush_at, Event::Flusher(self.flush_turn));
+    }
+
+    /// It writes, and looks again if there is more to write.
+    pub(super) fn flush(&mut self) {
+        let before = self.mem.disk.moved[1];
+        self.mem.flush(self.now, None);
+        self.mem.flusher.awake = false;
+        if self.mem.flusher_needed() {
+            // As in the kernel's `wb_writeback`, who has written something goes on; only the device holds it up.
+            let rest = match self.mem.disk.moved[1] - before {
+                0 => self.mem.timer(PAUSE_NS),
+                wrote => wrote * self.mem.costs.submit_ns,
+            };
+            self.flush_soon(rest.max(self.mem.flusher.busy_ns(self.now)));
         }
     }
 }

@@ -21,6 +21,7 @@
 pub mod ahead;
 pub mod allocation;
 mod around;
+mod barriers;
 mod charge;
 mod check;
 pub mod costs;

@@ -14,6 +14,8 @@ use ebb_core::types::Pfn;
 
 use super::Access;
 use super::ahead::Descriptors;
+use super::barriers::Barriers;
+use super::flusher;
 use super::kswapd::Kswapd;
 use super::log::Log;
 use super::measure::Standing;
@@ -29,8 +31,6 @@ pub const SLICE_NS: u64 = 50_000;
 const QUANTUM_NS: u64 = 1_000_000;
 /// Looks at the machine that are kept.
 pub(super) const SAMPLES_MAX: usize = 240;
-/// How long the flusher rests when it found nothing that it could write.
-const FLUSH_PAUSE_NS: u64 = 1_000_000;
 /// A run that takes longer than this in virtual time has gone wrong.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
 /// So has one in which no measured thread gets on for so long, or for so many events.
@@ -96,7 +96,7 @@ pub struct Machine {
     pub(super) idle: Vec<(u64, usize)>,
     pub(super) queue: VecDeque<usize>,
     pub(super) threads: Vec<Thread>,
-    pub(super) barriers: Vec<(u64, Vec<usize>)>,
+    pub(super) barriers: Barriers,
     pub(super) logs: Vec<Log>,
     pub(super) starting: Vec<usize>,
     pub(super) measured: usize,
@@ -131,7 +131,7 @@ impl Machine {
             idle: (0..cpus.max(1)).rev().map(|cpu| (0, cpu)).collect(),
             queue: VecDeque::new(),
             threads: Vec::new(),
-            barriers: Vec::new(),
+            barriers: Barriers::default(),
             logs: Vec::new(),
             starting: Vec::new(),
             measured: 0,
@@ -295,7 +295,7 @@ impl Machine {
         let dirty = self.mem.out.cache.dirty();
         self.standing.note(self.now, [dirty, self.mem.out.cache.writing()]);
         let wait = flusher.busy_ns(self.now);
-        let pause = self.mem.timer(FLUSH_PAUSE_NS);
+        let pause = self.mem.timer(flusher::PAUSE_NS);
         let late = !flusher.awake || self.flush_at > self.now + wait + pause;
         if dirty > 0 && late && self.mem.flusher_needed() {
             self.flush_soon(wait);
@@ -478,28 +478,6 @@ impl Machine {
         }
         self.now = t;
         false
-    }
-
-    /// Has the flusher look after `wait`, and not when it was going to.
-    pub(super) fn flush_soon(&mut self, wait: u64) {
-        self.mem.flusher.awake = true;
-        self.flush_at = self.now + wait;
-        self.flush_turn += 1;
-        self.ask(self.flush_at, Event::Flusher(self.flush_turn));
-    }
-
-    pub(super) fn flush(&mut self) {
-        let before = self.mem.disk.moved[1];
-        self.mem.flush(self.now, None);
-        self.mem.flusher.awake = false;
-        if self.mem.flusher_needed() {
-            // As in the kernel's `wb_writeback`, who has written something goes on; only the device holds it up.
-            let rest = match self.mem.disk.moved[1] - before {
-                0 => self.mem.timer(FLUSH_PAUSE_NS),
-                wrote => wrote * self.mem.costs.submit_ns,
-            };
-            self.flush_soon(rest.max(self.mem.flusher.busy_ns(self.now)));
-        }
     }
 }
 

@@ -85,6 +85,10 @@ impl Machine {
         for i in 0..self.threads.len() {
             if self.threads[i].home == home && !self.threads[i].ended {
                 self.end_thread(i, self.now);
+                if let Some(group) = self.threads[i].program.group() {
+                    let go = self.barriers.lose(group, i);
+                    self.go_on(self.now, go);
+                }
             }
         }
         let pages = self.mem.pages_of(home);
@@ -109,6 +113,14 @@ impl Machine {
         }
     }
 
+    /// Threads whose barrier let go of them begin their next operation.
+    fn go_on(&mut self, t: u64, threads: Vec<usize>) {
+        for thread in threads {
+            self.threads[thread].op_start_ns = t;
+            self.ask(t, Event::Wake(thread));
+        }
+    }
+
     /// Steps other than touches and computing.
     pub(super) fn rare(&mut self, cpu: usize, id: usize, t: u64, step: Step) -> Option<u64> {
         self.now = t;
@@ -130,20 +142,11 @@ impl Machine {
                 None
             }
             Step::Barrier { group, parties } => {
-                let group = usize::from(group);
                 self.threads[id].waits_for = "at a barrier";
                 self.does(id, Doing::Nothing);
-                if self.barriers.len() <= group {
-                    self.barriers.resize(group + 1, (0, Vec::new()));
-                }
-                self.barriers[group].1.push(id);
+                let go = self.barriers.arrive(group, parties, id);
                 self.release(cpu, t);
-                if self.barriers[group].1.len() >= usize::from(parties) {
-                    for thread in std::mem::take(&mut self.barriers[group].1) {
-                        self.threads[thread].op_start_ns = t;
-                        self.ask(t, Event::Wake(thread));
-                    }
-                }
+                self.go_on(t, go);
                 None
             }
             Step::Free { space, page, pages } => {

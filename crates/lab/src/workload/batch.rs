@@ -209,6 +209,10 @@ impl Task {
 }
 
 impl Program for Task {
+    fn group(&self) -> Option<u16> {
+        Some(self.group)
+    }
+
     fn fill(&mut self, steps: &mut Vec<Step>) {
         match self.phase {
             Phase::Start => {

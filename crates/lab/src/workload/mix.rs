@@ -150,6 +150,10 @@ struct Filler {
 }
 
 impl Program for Filler {
+    fn group(&self) -> Option<u16> {
+        Some(self.group)
+    }
+
     fn fill(&mut self, steps: &mut Vec<Step>) {
         let space = self.space;
         if std::mem::take(&mut self.warm) {

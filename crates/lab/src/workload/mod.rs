@@ -106,4 +106,9 @@ pub const KINDS: usize = 4;
 pub trait Program: Send {
     /// Appends the next steps; none means that it has ended.
     fn fill(&mut self, steps: &mut Vec<Step>);
+
+    /// The group whose barriers it comes to, so that nobody waits there for one that was killed.
+    fn group(&self) -> Option<u16> {
+        None
+    }
 }

@@ -201,6 +201,10 @@ struct Round {
 }
 
 impl Program for Round {
+    fn group(&self) -> Option<u16> {
+        Some(self.group)
+    }
+
     fn fill(&mut self, steps: &mut Vec<Step>) {
         let touch = |page: u64, space, access| Step::Touch { page: page as u32, space, access };
         let barrier =

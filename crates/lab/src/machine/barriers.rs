@@ -1,0 +1,74 @@
+//! Barriers: threads of a group that wait for each other.
+//!
+//! 1. Who was killed is waited for no more.
+//! 2. A barrier lets go of all who wait as soon as all others are there, and can be come to again.
+
+/// A group's barrier.
+#[derive(Debug, Default)]
+struct Barrier {
+    /// How many wait for each other, as the last to come said.
+    parties: usize,
+    /// How many of them were killed.
+    gone: usize,
+    waiting: Vec<usize>,
+}
+
+impl Barrier {
+    fn let_go(&mut self) -> Vec<usize> {
+        let all = self.waiting.len() + self.gone >= self.parties;
+        if all { std::mem::take(&mut self.waiting) } else { Vec::new() }
+    }
+}
+
+/// All barriers, by group.
+#[derive(Debug, Default)]
+pub(super) struct Barriers(Vec<Barrier>);
+
+impl Barriers {
+    fn of(&mut self, group: u16) -> &mut Barrier {
+        let group = usize::from(group);
+        if self.0.len() <= group {
+            self.0.resize_with(group + 1, Barrier::default);
+        }
+        &mut self.0[group]
+    }
+
+    /// A thread is there. Returns who goes on, it among them.
+    pub(super) fn arrive(&mut self, group: u16, parties: u16, thread: usize) -> Vec<usize> {
+        let barrier = self.of(group);
+        barrier.parties = usize::from(parties);
+        barrier.waiting.push(thread);
+        barrier.let_go()
+    }
+
+    /// A thread of the group was killed, there or not. Returns who goes on.
+    pub(super) fn lose(&mut self, group: u16, thread: usize) -> Vec<usize> {
+        let barrier = self.of(group);
+        barrier.gone += 1;
+        barrier.waiting.retain(|&waits| waits != thread);
+        barrier.let_go()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_killed_is_waited_for_no_more() {
+        let mut b = Barriers::default();
+        // Before anybody came, while others wait, and waiting itself.
+        assert!(b.lose(1, 7).is_empty());
+        assert!(b.arrive(1, 4, 0).is_empty() && b.arrive(1, 4, 1).is_empty());
+        assert_eq!(b.arrive(1, 4, 2), [0, 1, 2]);
+        assert!(b.arrive(1, 4, 1).is_empty());
+        assert!(b.arrive(1, 4, 0).is_empty());
+        assert_eq!(b.lose(1, 2), [1, 0]);
+        assert!(b.arrive(1, 4, 0).is_empty());
+        assert!(b.lose(1, 0).is_empty(), "nobody is left there");
+        assert_eq!(b.arrive(1, 4, 1), [1]);
+        // Other groups go by their own.
+        assert!(b.arrive(0, 2, 8).is_empty());
+        assert_eq!(b.arrive(0, 2, 9), [8, 9]);
+    }
+}
