@@ -18,8 +18,6 @@ use crate::lru::Protection;
 pub const UNLIMITED: u64 = u64::MAX;
 /// The longest a task is held for its group being above `high`.
 pub const HIGH_DELAY_MS_MAX: u64 = 2000;
-/// Pages a task charges at once; the delay is scaled by what it charged in these.
-const CHARGE_BATCH: u64 = 64;
 
 /// The knobs of a group, in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -218,11 +216,9 @@ impl Memcgs {
     /// growing with the square of the overage, nothing below a hundredth of a second.
     #[must_use]
     pub fn high_delay_ms(&self, id: MemcgId, pages: u64) -> u64 {
-        let worst = self.up(id).map(|i| overage(&self.groups[i])).max().unwrap_or(0);
-        // In units of 2^-20 of `high`; squared and scaled so that 10 % over is about half a second.
-        let penalty = u128::from(worst) * u128::from(worst) * 1000;
-        let penalty = (penalty >> 20 >> 14) * u128::from(pages) / u128::from(CHARGE_BATCH);
-        let ms = penalty.min(u128::from(HIGH_DELAY_MS_MAX)) as u64;
+        let of = |i: usize| high_penalty_us(self.groups[i].usage, self.groups[i].knobs.high, pages);
+        let worst = self.up(id).map(of).max().unwrap_or(0);
+        let ms = (worst / 1000).min(HIGH_DELAY_MS_MAX);
         if ms <= 10 { 0 } else { ms }
     }
 
@@ -274,13 +270,12 @@ impl Memcgs {
     }
 }
 
-/// How far a group is above its `high`, in units of 2^-20 of that.
-fn overage(g: &Group) -> u64 {
-    if g.usage <= g.knobs.high {
-        return 0;
-    }
-    let over = u128::from(g.usage - g.knobs.high) << 20;
-    (over / u128::from(g.knobs.high.max(1))).min(u128::from(u32::MAX)) as u64
+/// What `pages` cost in microseconds whose taker uses more than `high`: each the square of the share by which it is more,
+/// in seconds (mm/memcontrol.c, `calculate_high_delay`).
+pub(crate) fn high_penalty_us(usage: u64, high: u64, pages: u64) -> u64 {
+    let (over, high) = (u128::from(usage.saturating_sub(high)), u128::from(high.max(1)));
+    let square = over.saturating_mul(over).saturating_mul(1_000_000 * u128::from(pages));
+    u64::try_from(square / (high * high)).unwrap_or(u64::MAX)
 }
 
 /// What of its protection a group really gets: its claim, cut to its share of what the parent has;

@@ -6,6 +6,7 @@
 
 use crate::frame::AllocFlags;
 use crate::frame::watermark::{Marks, ZoneView, watermark_ok};
+use crate::memcg::high_penalty_us;
 
 /// The budget. `used` is what the driver charges and uncharges, and corrects from time to time by what
 /// the kernel says (`resync`): pages come and go behind its back.
@@ -114,14 +115,10 @@ impl Zone {
         self.high
     }
 
-    /// How long whoever took one page must pause for it, in microseconds: the square of the share by
-    /// which more than `high` is used, in seconds. As the kernel has it for `memory.high`, where 64
-    /// pages cost 64 times that (mm/memcontrol.c, `calculate_high_delay`).
+    /// How long whoever took one page must pause for it, in microseconds: as for `memory.high`, a second at most.
     #[must_use]
     pub fn penalty_us(&self) -> u64 {
-        let over = self.used.saturating_sub(self.high).min(self.high);
-        let square = u128::from(over) * u128::from(over) * 1_000_000;
-        (square / u128::from(self.high * self.high).max(1)) as u64
+        high_penalty_us(self.used, self.high, 1).min(1_000_000)
     }
 }
 
