@@ -92,7 +92,7 @@ pub fn reason(effect: &Estimate, published: &Published) -> String {
     let wanted = published_counts(published);
     match judge(effect, published) {
         Verdict::Reproduced if !wanted && published.significant => {
-            "its two runs do not agree, and none here".into()
+            "nothing that both its runs have, and nothing here".into()
         }
         Verdict::Reproduced if !wanted => "no significant difference in either".into(),
         Verdict::Reproduced => "same direction, same order".into(),
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(published_text(&twice(-42.0, -15.0)), "-42.00, -15.00 %");
         assert_eq!(
             reason(&e(0.1, 1.8), &twice(4.6, -1.0)),
-            "its two runs do not agree, and none here"
+            "nothing that both its runs have, and nothing here"
         );
     }
 }

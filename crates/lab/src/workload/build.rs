@@ -30,16 +30,15 @@ pub struct Build {
     pub sources: f64,
     /// Memory of one program, as a share of memory.
     pub memory: f64,
-    /// How often a program goes over its memory.
-    #[serde(default = "passes")]
-    pub passes: u32,
+    /// How often a program goes over its memory; 3 if nothing is said. A recording has that of its own.
+    pub passes: Option<u32>,
     /// Headers read by a program, as a share of all.
     #[serde(default = "includes")]
     pub includes: f64,
     /// Processor time for each page touched.
     pub page_ns: u32,
-    /// What a program does with its text and memory, as recorded of one, stretched to its size; `passes` says nothing then.
-    pub recording: Option<recording::Program>,
+    /// What a program does with its text and memory, as recorded of one, stretched to its size.
+    pub recording: Option<recording::Recorded>,
     /// So large a share of a job's programs, the last of them, is larger, as those of a directory of large drivers.
     #[serde(default)]
     pub large_share: f64,
@@ -48,9 +47,9 @@ pub struct Build {
     pub large_factor: f64,
 }
 
-fn passes() -> u32 {
-    3
-}
+/// How often a program goes over its memory if nothing is said.
+const PASSES: u32 = 3;
+
 fn as_large() -> f64 {
     1.0
 }
@@ -62,13 +61,19 @@ impl Build {
     /// Says what of it makes no sense.
     ///
     /// # Errors
-    /// Larger programs that are more than all, or smaller.
+    /// Larger programs that are more than all, none, or smaller; passes over memory beside a recording.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !(0.0..=1.0).contains(&self.large_share) {
             return Err(format!("large_share = {}: expected 0 to 1", self.large_share));
         }
         if !(1.0..=100.0).contains(&self.large_factor) {
             return Err(format!("large_factor = {}: expected 1 to 100", self.large_factor));
+        }
+        if (self.large_share > 0.0) != (self.large_factor > 1.0) {
+            return Err("large_share and large_factor: expected both or neither".into());
+        }
+        if self.recording.is_some() && self.passes.is_some() {
+            return Err("passes: expected none, a recording has its own".into());
         }
         Ok(())
     }
@@ -152,7 +157,7 @@ impl Make {
 
     /// Fills memory in order, and goes over it in no order.
     fn drawn(&mut self, steps: &mut Vec<Step>, mine: u64) {
-        for pass in 0..self.spec.passes {
+        for pass in 0..self.spec.passes.unwrap_or(PASSES) {
             for i in 0..mine {
                 let page = if pass == 0 { i } else { u64::from(self.random.below(mine as u32)) };
                 let access = if pass == 0 { Access::Write } else { Access::Read };
@@ -309,6 +314,12 @@ mod tests {
         assert_eq!(spec("").check(), Ok(()));
         for (more, what) in [
             ("large_share = 1.5", "large_share = 1.5: expected 0 to 1"),
+            ("large_share = 0.5", "large_share and large_factor: expected both or neither"),
+            ("large_factor = 2.0", "large_share and large_factor: expected both or neither"),
+            (
+                "recording = \"cc1plus\"\npasses = 2",
+                "passes: expected none, a recording has its own",
+            ),
             ("large_factor = 0.5", "large_factor = 0.5: expected 1 to 100"),
             ("large_factor = nan", "large_factor = NaN: expected 1 to 100"),
         ] {

@@ -12,13 +12,13 @@ use crate::trace::{Kind, Numbering, Op, Reader};
 /// The recordings there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Program {
+pub enum Recorded {
     /// `cc1plus -quiet -O2 -std=c++17`, 52,859 preprocessed lines (gcc 12.2), recorded under valgrind and made by `ebb
     /// lab convert mem-gxx-cc1plus.csv.zst cc1plus.trace.zst --window 104000000 --frame 4`.
     Cc1plus,
 }
 
-impl Program {
+impl Recorded {
     /// What was recorded.
     #[must_use]
     pub fn recording(self) -> &'static Recording {
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_recording_is_of_a_program_that_uses_a_part_of_its_memory_at_a_time() {
-        let r = Program::Cc1plus.recording();
+        let r = Recorded::Cc1plus.recording();
         // 58 MiB of its own and 22 MiB of text and data of files.
         assert_eq!((r.own, r.mapped), (3705, 1412));
         let own = r.uses.iter().filter(|u| !u.file).count() as u64;
