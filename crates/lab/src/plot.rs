@@ -345,6 +345,8 @@ circle{fill:currentColor}
 .table{overflow-x:auto}
 table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{padding:.2rem .6rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
+.verdicts td:first-child{white-space:normal}
+.verdicts td:nth-child(2),.verdicts th:nth-child(2),.verdicts td:last-child,.verdicts th:last-child{text-align:left}
 th{color:var(--soft);font-weight:600}
 td.best{font-weight:700}
 ";

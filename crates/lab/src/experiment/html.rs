@@ -49,20 +49,21 @@ pub fn document(results: &[Results]) -> String {
     page(&title, &body)
 }
 
+/// Verdicts come first, so that a phone shows them; names break where their parts do.
 fn summary(body: &mut String, results: &[Results]) {
-    body.push_str("<div class=\"table\"><table>\n<tr><th>published result</th><th>metric</th>");
-    body.push_str("<th>published</th><th>here</th><th>verdict</th><th>why</th></tr>\n");
+    body.push_str("<div class=\"table\"><table class=\"verdicts\">\n<tr><th>published result</th><th>verdict</th>");
+    body.push_str("<th>published</th><th>here</th><th>metric</th><th>why</th></tr>\n");
     for case in results.iter().flat_map(|r| &r.cases) {
         let here = format!("{:+.2} ± {:.2} %", case.effect.mean, case.effect.ci95);
         let (published, verdict, why) = match (&case.published, case.verdict) {
             (Some(p), Some(v)) => (published_text(p), v.name(), reason(&case.effect, p)),
             _ => ("-".into(), "-", String::new()),
         };
+        let name = escape(&case.name).replace('/', "/<wbr>").replace('-', "-<wbr>");
         let _ = writeln!(
             body,
-            "<tr><td>{}</td><td>{}</td><td>{published}</td><td>{here}</td><td>{verdict}</td>\
+            "<tr><td>{name}</td><td>{verdict}</td><td>{published}</td><td>{here}</td><td>{}</td>\
              <td>{}</td></tr>",
-            escape(&case.name),
             escape(&case.metric),
             escape(&why)
         );

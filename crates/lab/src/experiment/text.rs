@@ -94,37 +94,32 @@ fn change(a: &[f64], b: &[f64], word: Option<&str>) -> String {
     }
 }
 
-/// All published results beside Ebb's.
+/// All published results beside Ebb's, in columns as wide as what is in them.
 fn summary(text: &mut String, results: &[Results]) {
-    let _ = writeln!(
-        text,
-        "{:<34} {:<14} {:>18} {:>18}  {:<10} why",
-        "published result", "metric", "published", "here", "verdict"
-    );
+    let head = ["published result", "metric", "published", "here", "verdict", "why"];
+    let mut rows = vec![head.map(String::from)];
     let mut counts = [0; 3];
     for r in results {
         for c in &r.cases {
             let (Some(p), Some(v)) = (&c.published, c.verdict) else { continue };
             counts[v as usize] += 1;
-            let published = published_text(p);
             let here = format!("{:+.2} ± {:.2} %", c.effect.mean, c.effect.ci95);
-            let _ = writeln!(
-                text,
-                "{:<34} {:<14} {published:>18} {here:>18}  {:<10} {}",
-                c.name,
-                c.metric,
-                v.name(),
-                reason(&c.effect, p)
-            );
+            let (name, metric) = (c.name.clone(), c.metric.clone());
+            let why = reason(&c.effect, p);
+            rows.push([name, metric, published_text(p), here, v.name().into(), why]);
         }
         for m in &r.scenario.missing {
             let name = format!("{}/{}", r.scenario.name, m.name);
-            let _ = writeln!(
-                text,
-                "{name:<34} {:<14} {:>18} {:>18}  {:<10} {}",
-                "", "", "", "not run", m.why
-            );
+            let none = String::new;
+            rows.push([name, none(), none(), none(), "not run".into(), m.why.clone()]);
         }
+    }
+    let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let [a, b, c, d, e] = std::array::from_fn(width);
+    for [name, metric, published, here, verdict, why] in &rows {
+        let line =
+            format!("{name:<a$} {metric:<b$} {published:>c$}  {here:>d$}  {verdict:<e$} {why}");
+        let _ = writeln!(text, "{}", line.trim_end());
     }
     let all: usize = counts.iter().sum();
     let _ = writeln!(
