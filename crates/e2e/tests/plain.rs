@@ -71,10 +71,17 @@ fn the_sampler_sees_what_a_tree_holds() {
     assert!((60..75).contains(&borrowed), "borrowed pages count once: {borrowed} MiB");
 }
 
-/// The peak of a case. On a busy machine the sampler may sleep through it: three tries to see `least`.
+/// The peak of a case. On a busy machine the sampler may sleep through it: ten tries to see `least`, else the most seen.
 fn peak_mib(case: &str, least: u64) -> u64 {
-    let mut seen = (0..3).map(|_| Launch::program("process", case).run().peak.bytes >> 20);
-    seen.find(|mib| *mib >= least).unwrap_or(0)
+    let mut most = 0;
+    for _ in 0..10 {
+        let seen = Launch::program("process", case).run().peak.bytes >> 20;
+        if seen >= least {
+            return seen;
+        }
+        most = most.max(seen);
+    }
+    most
 }
 
 #[test]
