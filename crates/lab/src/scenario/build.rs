@@ -199,7 +199,7 @@ fn metrics(o: &Outcome) -> Metrics {
         let part = h.count() as f64 / (o.ops.max(1) as f64);
         put(&format!("{kind}_per_s"), o.rate() * part);
         put(&format!("{kind}_mean_us"), h.mean() / 1000.0);
-        for (name, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+        for (name, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0)] {
             put(&format!("{kind}_{name}_us"), h.quantile(q) as f64 / 1000.0);
         }
     }
