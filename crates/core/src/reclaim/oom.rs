@@ -1,7 +1,7 @@
 //! When nothing helps: the decision to give up, from what was achieved.
 //!
-//! Two rules can be had. `rounds` is the kernel's: sixteen rounds of reclaim in a row that freed
-//! nothing. `progress` looks at what was achieved instead: as long as pages are freed by anybody or
+//! Two rules can be had. `rounds` is the kernel's: sixteen rounds of reclaim that freed nothing, whatever others have
+//! freed meanwhile (`try_charge_memcg`). `progress` looks at what was achieved instead: as long as pages are freed by anybody or
 //! writes end, waiting helps and nobody is given up; only when neither has happened for a while
 //! although everything was tried, it is over. With a disk that writes nothing at all the while ends
 //! too: no livelock.
@@ -57,10 +57,10 @@ impl Hope {
         seen: &Achieved,
         waits: bool,
     ) -> Verdict {
-        let freed = reclaimed > 0 || seen.freed > self.best.freed;
+        let by_others = seen.freed > self.best.freed;
         let written = seen.written > self.best.written;
         self.best = *seen;
-        if freed {
+        if reclaimed > 0 || (by_others && rule == OomRule::Progress) {
             self.rounds = 0;
             self.stalled_since_ms = None;
             return Verdict::Retry;
@@ -159,6 +159,20 @@ mod tests {
             hope.judge(OomRule::Progress, 0, 1, &Achieved::default(), false),
             Verdict::Retry
         );
+    }
+
+    #[test]
+    fn by_the_rule_of_rounds_what_others_free_is_no_progress_of_ones_own() {
+        let mut hope = Hope::default();
+        for round in 0..u64::from(ROUNDS_MAX) {
+            let seen = Achieved { freed: 100 * round, ..Achieved::default() };
+            assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::Retry);
+        }
+        let seen = Achieved { freed: 1_000_000, ..Achieved::default() };
+        assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::GiveUp);
+        // Its own progress begins them anew.
+        assert_eq!(hope.judge(OomRule::Rounds, 0, 1, &seen, false), Verdict::Retry);
+        assert_eq!(hope.judge(OomRule::Rounds, 0, 0, &seen, false), Verdict::Retry);
     }
 
     #[test]

@@ -96,6 +96,10 @@ impl Mem {
         let task = self.task();
         task.rounds += 1;
         let (rounds, drained) = (task.rounds, task.drained);
+        if run.from.is_none() && run.freed > 0 {
+            // At a memcg's limit rounds without progress are counted until there is room.
+            task.hope = Hope::default();
+        }
         if run.freed > 0 || (run.from.is_some() && self.full(memcg, 1).is_none()) {
             if rounds < ROUNDS_MAX {
                 self.goes_on = true;
