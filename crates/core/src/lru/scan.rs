@@ -1,6 +1,7 @@
 //! What a reclaim pass is asked for, and the one seam to whoever takes pages out of memory.
 
 use super::Ctx;
+use super::r#gen::aging::Aging;
 use super::r#gen::memcg_lru::Visits;
 use crate::folio::LruType;
 use crate::tunables::{Batch, Tunables};
@@ -244,9 +245,10 @@ pub struct Scan {
 pub(crate) enum Place {
     /// Classic lists.
     Classic(super::classic::Under),
-    /// Generations: pages scanned so far (K618), or left to scan and whether to rotate (K72).
-    K618(u64),
-    K72(u64, bool),
+    /// Generations, in an aging or after a batch: pages scanned so far (K618), or left to scan and whether to rotate
+    /// (K72).
+    K618(Option<Aging>, u64),
+    K72(Option<Aging>, u64, bool),
 }
 
 impl Scan {
@@ -343,7 +345,7 @@ pub trait Pageout {
         false
     }
 
-    /// Asked after each batch, with no lock held: true interrupts the pass, which goes on where it
+    /// Asked after each batch and each address space that an aging walked, with no lock held: true interrupts the pass, which goes on where it
     /// was when it is called again with the same [`Scan`]. For drivers in whose time a pass is not one
     /// moment.
     fn pause(&mut self) -> bool {

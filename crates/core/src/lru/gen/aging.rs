@@ -11,7 +11,7 @@ use super::super::{Ctx, Lruvec, Scan};
 use super::walk::{Walk, walk_space};
 use super::window::inc_max_seq;
 use crate::folio::MIN_NR_GENS;
-use crate::space::Space;
+use crate::space::{Space, TABLE_ENTRIES};
 use crate::types::MmId;
 
 /// The address spaces of a memcg, first come first.
@@ -128,8 +128,67 @@ fn next_space(v: &Lruvec, cx: &Ctx, walk: &mut Walk) -> Next {
     Next::Last
 }
 
+/// An aging that [`Pageout::pause`](super::super::Pageout::pause) interrupted between two spaces. Others may
+/// walk those that are left, and finish the iteration, before it goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Aging {
+    /// The youngest generation the caller saw when it began.
+    seq: u64,
+    force: bool,
+    /// What of its walks is not yet in the totals.
+    stats: [u64; 4],
+}
+
+impl Aging {
+    pub(super) fn new(seq: u64, force: bool) -> Self {
+        Self { seq, force, stats: [0; 4] }
+    }
+}
+
+/// How far an aging came.
+pub(super) enum Aged {
+    /// Whether this caller opened the next generation.
+    Done(bool),
+    Paused(Aging),
+}
+
+/// Entries to look at before a pause is worth it: a table's.
+const PAUSE_ENTRIES: u64 = TABLE_ENTRIES as u64;
+
 /// Ages once: walks what is left of this generation's iteration and opens the next generation if
-/// this caller finished it. `seq` is the youngest generation the caller saw.
+/// this caller finished it. Between two spaces `pause` may interrupt it.
+pub(super) fn age(
+    v: &Lruvec,
+    cx: &Ctx,
+    sc: &mut Scan,
+    aging: Aging,
+    swappiness: u32,
+    mut pause: impl FnMut() -> bool,
+) -> Aged {
+    sc.walk_ready = true;
+    let mut walk = Walk::new(aging.seq, swappiness, aging.force);
+    walk.stats = aging.stats;
+    if walk.stats[0] == 0 && walk.seq <= v.r#gen.mm.seq() {
+        return Aged::Done(false);
+    }
+    let mut looked = 0;
+    let last = loop {
+        match next_space(v, cx, &mut walk) {
+            Next::Space(space) if cx.tun.walk => walk_space(v, cx, &mut walk, &space),
+            Next::Space(_) => {}
+            Next::Last => break true,
+            Next::Nothing => break false,
+        }
+        looked += walk.stats[0];
+        if looked >= PAUSE_ENTRIES && pause() {
+            let (force, stats) = (walk.force, walk.stats);
+            return Aged::Paused(Aging { seq: walk.seq, force, stats });
+        }
+    };
+    Aged::Done(last && inc_max_seq(v, cx, walk.seq, swappiness))
+}
+
+/// The same in one go.
 pub(super) fn try_inc_max_seq(
     v: &Lruvec,
     cx: &Ctx,
@@ -138,18 +197,55 @@ pub(super) fn try_inc_max_seq(
     swappiness: u32,
     force: bool,
 ) -> bool {
-    sc.walk_ready = true;
-    let mut walk = Walk::new(seq, swappiness, force);
-    if seq <= v.r#gen.mm.seq() {
-        return false;
+    let aged = age(v, cx, sc, Aging::new(seq, force), swappiness, || false);
+    matches!(aged, Aged::Done(true))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::tests::Rig;
+    use super::*;
+    use crate::folio::{LruType, MemcgId};
+    use crate::lru::Who;
+    use crate::tunables::Tunables;
+
+    /// Two spaces, the first with more than a table of entries, and an aging that stopped between them.
+    fn paused() -> (Rig, Scan, u64, Aging) {
+        let mut rig = Rig::new(600, Tunables::preset("k618").unwrap());
+        while rig.fill(LruType::Anon).is_some() {}
+        let second = rig.spaces.create(MemcgId(1));
+        rig.v.r#gen.mm.join(second.id());
+        rig.spaces.get(rig.mm()).unwrap().note_scheduled();
+        second.note_scheduled();
+        let mut sc = Scan::new(Who::Direct, false, 32, 60);
+        let seq = rig.v.r#gen.max_seq();
+        let begun = age(&rig.v, &rig.cx(), &mut sc, Aging::new(seq, false), 60, || true);
+        let Aged::Paused(aging) = begun else { panic!("600 entries are worth a pause") };
+        assert_eq!(rig.v.r#gen.max_seq(), seq, "no generation before all are walked");
+        (rig, sc, seq, aging)
     }
-    let last = loop {
-        match next_space(v, cx, &mut walk) {
-            Next::Space(space) if cx.tun.walk => walk_space(v, cx, &mut walk, &space),
-            Next::Space(_) => {}
-            Next::Last => break true,
-            Next::Nothing => break false,
-        }
-    };
-    last && inc_max_seq(v, cx, seq, swappiness)
+
+    #[test]
+    fn an_aging_that_was_interrupted_goes_on_with_the_next_space() {
+        let (rig, mut sc, seq, aging) = paused();
+        let done = age(&rig.v, &rig.cx(), &mut sc, aging, 60, || true);
+        assert!(matches!(done, Aged::Done(true)), "the second has nothing to pause after");
+        assert_eq!(rig.v.r#gen.max_seq(), seq + 1);
+        assert_eq!(entries(&rig, seq), 600, "each counted once");
+    }
+
+    /// Entries that the walks of an aging looked at.
+    fn entries(rig: &Rig, seq: u64) -> u64 {
+        rig.v.r#gen.mm.stats(super::super::pid::hist(&rig.cx(), seq))[0]
+    }
+
+    #[test]
+    fn who_walks_what_is_left_meanwhile_opens_the_generation_and_no_one_else() {
+        let (rig, mut sc, seq, aging) = paused();
+        assert!(try_inc_max_seq(&rig.v, &rig.cx(), &mut sc, seq, 60, false));
+        assert!(!try_inc_max_seq(&rig.v, &rig.cx(), &mut sc, seq, 60, false), "once");
+        let done = age(&rig.v, &rig.cx(), &mut sc, aging, 60, || true);
+        assert!(matches!(done, Aged::Done(false)));
+        assert_eq!((rig.v.r#gen.max_seq(), entries(&rig, seq)), (seq + 1, 600));
+    }
 }

@@ -1,15 +1,13 @@
 //! Eviction: sort the oldest generation, isolate what is cold, shrink it, put back what stays.
 //!
-//! Two loops drive it. K618 asks for its budget again before each batch and stops to age. K72 fixes
-//! its budget once, takes batches of 64 and goes on after aging.
+//! One batch at a time; [`reclaim`](super::reclaim) asks for them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::list::List;
-use super::super::scan::{self, DEF_PRIORITY, MAX_LRU_BATCH, Place};
+use super::super::scan::{self, MAX_LRU_BATCH};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
-use super::aging::try_inc_max_seq;
 use super::batch::{At, Batch, Steps};
 use super::window::{count_protected, moved_up, relink, try_inc_min};
 use super::{evictable, inc_gen, insert, pid, probation};
@@ -18,133 +16,8 @@ use crate::observe::vmstat::Event;
 use crate::tunables::{Admission, Dirty, Loop, Placement, TargetEnd, TypeSelect};
 use crate::types::Pfn;
 
-/// Reclaims at one priority. True if the memcg LRU should rotate this lruvec.
-pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
-    if !sc.is_paused() {
-        // Background and commanded reclaim bring their own walk buffer; a task has one once it aged.
-        sc.walk_ready = sc.who != Who::Direct;
-        sc.unqueued_dirty = 0;
-        sc.file_taken = 0;
-        sc.put_back = [0; 2];
-    }
-    match cx.tun.gen_loop {
-        Loop::K618 => loop_k618(v, cx, sc, out),
-        Loop::K72 => loop_k72(v, cx, sc, out),
-    }
-}
-
-fn abort(cx: &Ctx, sc: &Scan, out: &mut dyn Pageout) -> bool {
-    let met = sc.reclaimed >= sc.target.max(2 << sc.order);
-    if !sc.root && cx.tun.gen_loop == Loop::K618 {
-        return cx.tun.exact_target && met;
-    }
-    met || (sc.who == Who::Kswapd && sc.order == 0 && out.enough())
-}
-
-/// Whether eviction needs a new generation, and the pages it could scan (K618).
-fn aging_needed(v: &Lruvec, swappiness: u32) -> (bool, u64) {
-    let g = &v.r#gen;
-    let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
-    if min + MIN_NR_GENS > max {
-        return (true, 0);
-    }
-    (min + MIN_NR_GENS == max, g.evictable_pages(swappiness))
-}
-
-/// Folios to scan; none when aging took place instead.
-fn budget_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, swappiness: u32) -> Option<u64> {
-    if sc.protection.below_min {
-        return None;
-    }
-    let seq = v.r#gen.max_seq();
-    if probation::due(v, cx, sc, swappiness) {
-        let size = v.r#gen.evictable_pages(swappiness);
-        return Some(sc.share_of(sc.protection.apply(size, cx.tun)));
-    }
-    let (needed, size) = aging_needed(v, swappiness);
-    if size > 0 && !v.online() {
-        return Some(size);
-    }
-    let size = sc.protection.apply(size, cx.tun);
-    if !needed || sc.priority == DEF_PRIORITY {
-        return Some(sc.share_of(size));
-    }
-    if try_inc_max_seq(v, cx, sc, seq, swappiness, false) { None } else { Some(0) }
-}
-
-fn loop_k618(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
-    let swappiness = sc.swappiness_now();
-    let mut total = match sc.place.take() {
-        Some(Place::K618(total)) => total,
-        _ => 0,
-    };
-    let mut rotate = false;
-    loop {
-        let Some(n) = budget_k618(v, cx, sc, swappiness) else {
-            rotate = true;
-            break;
-        };
-        if n == 0 {
-            break;
-        }
-        let done = evict(v, cx, sc, out, n, swappiness);
-        total += done;
-        if done == 0 || total >= n || abort(cx, sc, out) {
-            break;
-        }
-        if out.pause() {
-            sc.place = Some(Place::K618(total));
-            return false;
-        }
-    }
-    if cx.tun.dirty == Dirty::K618 && sc.unqueued_dirty > 0 && sc.unqueued_dirty == sc.file_taken {
-        cx.stat.add(Event::EbbFlusherWake, 1);
-        out.wake_flusher();
-    }
-    rotate
-}
-
-fn should_age(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
-    let g = &v.r#gen;
-    let (min, max) = (g.evictable_min_seq(swappiness), g.max_seq());
-    if probation::due(v, cx, sc, swappiness) {
-        return false;
-    }
-    min + MIN_NR_GENS > max || (sc.priority < DEF_PRIORITY && min + MIN_NR_GENS == max)
-}
-
-fn loop_k72(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
-    let swappiness = sc.swappiness_now();
-    if sc.protection.below_min {
-        return true;
-    }
-    let all = v.r#gen.evictable_pages(swappiness);
-    let (mut left, mut rotate) = match sc.place.take() {
-        Some(Place::K72(left, rotate)) => (left, rotate),
-        _ if v.online() => (sc.share_of(sc.protection.apply(all, cx.tun)), false),
-        _ => (all, false),
-    };
-    while left > 0 {
-        let aged = should_age(v, cx, sc, swappiness);
-        if aged {
-            let seq = v.r#gen.max_seq();
-            rotate |= try_inc_max_seq(v, cx, sc, seq, swappiness, false);
-        }
-        let done = evict(v, cx, sc, out, left.min(scan::gen_batch(cx.tun)), swappiness);
-        if done == 0 || abort(cx, sc, out) || (sc.root && aged) {
-            break;
-        }
-        left = left.saturating_sub(done);
-        if left > 0 && out.pause() {
-            sc.place = Some(Place::K72(left, rotate));
-            return false;
-        }
-    }
-    rotate
-}
-
 /// One batch: isolates up to `n` folios' worth and shrinks them. Returns pages scanned; 0 stops.
-fn evict(
+pub(super) fn evict(
     v: &Lruvec,
     cx: &Ctx,
     sc: &mut Scan,
@@ -527,62 +400,4 @@ fn take(v: &Lruvec, cx: &Ctx, sc: &Scan, lists: &mut Lists, pfn: Pfn, slot: usiz
     insert::resize(v, from, new, -(new.pages() as i64));
     lists.r#gen[old.home()][new.ty().index()][new.zone()].remove(cx.folios, pfn);
     true
-}
-
-/// Why a command could not be carried out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RunError {
-    /// EINVAL: the generation does not exist, or is too young to evict.
-    Invalid,
-    /// EEXIST: somebody else aged first.
-    Raced,
-}
-
-/// The `+` command: ages, if `seq` is not beyond the youngest generation.
-///
-/// # Errors
-/// See [`RunError`].
-pub(crate) fn run_aging(
-    v: &Lruvec,
-    cx: &Ctx,
-    sc: &mut Scan,
-    seq: u64,
-    swappiness: u32,
-    force: bool,
-) -> Result<(), RunError> {
-    let max = v.r#gen.max_seq();
-    if seq > max {
-        return Err(RunError::Invalid);
-    }
-    if try_inc_max_seq(v, cx, sc, max, swappiness, force) { Ok(()) } else { Err(RunError::Raced) }
-}
-
-/// The `-` command: evicts generations up to `seq`, at most `quota` pages.
-///
-/// # Errors
-/// See [`RunError`].
-pub(crate) fn run_eviction(
-    v: &Lruvec,
-    cx: &Ctx,
-    sc: &mut Scan,
-    out: &mut dyn Pageout,
-    seq: u64,
-) -> Result<u64, RunError> {
-    let (swappiness, quota) = (sc.swappiness, sc.target);
-    if seq + MIN_NR_GENS > v.r#gen.max_seq() {
-        return Err(RunError::Invalid);
-    }
-    sc.walk_ready = true;
-    sc.reclaimed = 0;
-    sc.put_back = [0; 2];
-    let any = |sc: &Scan| {
-        v.r#gen.evictable_min_seq(swappiness) <= seq || probation::takes(v, cx, sc, swappiness)
-    };
-    while any(sc) && sc.reclaimed < quota {
-        let n = (quota - sc.reclaimed).min(MAX_LRU_BATCH);
-        if evict(v, cx, sc, out, n, swappiness) == 0 {
-            break;
-        }
-    }
-    Ok(sc.reclaimed)
 }

@@ -15,7 +15,7 @@
 //! * I4: the window moves under the lru lock only; its bounds may be read without.
 
 mod access;
-mod aging;
+pub(crate) mod aging;
 mod batch;
 mod bloom;
 mod evict;
@@ -26,6 +26,7 @@ mod pid;
 mod probation;
 #[cfg(test)]
 mod probation_tests;
+mod reclaim;
 #[cfg(test)]
 pub(crate) mod tests;
 #[cfg(test)]
@@ -40,10 +41,10 @@ pub use access::{inc_gen, set_refs, update_gen};
 pub use aging::MmList;
 pub(crate) use batch::Deltas;
 pub use bloom::Bloom;
-pub use evict::RunError;
-pub(crate) use evict::{run_aging, run_eviction};
 pub use pid::Tiers;
 pub(crate) use probation::forget_arrival;
+pub use reclaim::RunError;
+pub(crate) use reclaim::{run_aging, run_eviction};
 pub(crate) use walk::accessed;
 
 use super::{Add, Came, Ctx, Lists, Lru, Lruvec, Pageout, Scan, Shadow, ZONES};
@@ -310,7 +311,7 @@ impl Lru for Gen {
     }
 
     fn shrink(&self, v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout) -> bool {
-        evict::shrink(v, cx, sc, out)
+        reclaim::shrink(v, cx, sc, out)
     }
 
     fn note_fault(&self, _: &Lruvec, cx: &Ctx, pfn: Pfn) {
