@@ -124,11 +124,12 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
         let own = s.arms_of(c);
         let arms = job.arms.as_deref().unwrap_or(&own);
         let alone = s.case.len() == 1;
+        let published = Published { rounded_to: s.measure.rounded_to, ..c.published.clone() };
         planned.push(Planned {
             name: if alone { s.name.clone() } else { format!("{}/{}", s.name, c.name) },
             metric: c.metric.as_ref().unwrap_or(&s.measure.metric).clone(),
             higher_is_better: c.higher_is_better.unwrap_or(s.measure.higher_is_better),
-            published: Some(c.published.clone()).filter(|_| job.arms.is_none()),
+            published: Some(published).filter(|_| job.arms.is_none()),
             sides: sides(job, &c.set, arms)?,
         });
     }

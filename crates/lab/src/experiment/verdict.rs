@@ -48,26 +48,57 @@ pub fn published_counts(p: &Published) -> bool {
     p.significant && twice
 }
 
-/// The published change as tables show it: where there are two both of them, whether they count or not.
+/// The published change as tables show it: where there are two both of them, whether they count or not;
+/// `ns`: the publication itself finds it not significant.
 #[must_use]
 pub fn published_text(p: &Published) -> String {
     match p.again {
         Some(run) => format!("{:+.2}, {:+.2} %", p.change(), run.change()),
         None if p.significant => format!("{:+.2} %", p.change()),
+        None if p.change().abs() >= NOISE_PCT => format!("{:+.2} % (ns)", p.change()),
         None => "none".into(),
     }
 }
 
-/// The smallest and the largest published change, by size.
-fn sizes(p: &Published) -> (f64, f64) {
+/// The smaller of the published changes, by size.
+fn smaller(p: &Published) -> f64 {
     let (one, two) = (p.change(), p.again.map_or(p.change(), Run::change));
-    if one.abs() <= two.abs() { (one, two) } else { (two, one) }
+    if one.abs() <= two.abs() { one } else { two }
+}
+
+/// The smallest and the largest change that the publication may mean, by size: those of its runs, the ends of its
+/// interval, and what rounds to the figures that it prints.
+fn sizes(p: &Published) -> (f64, f64) {
+    let mut all = vec![p.change()];
+    all.extend(p.again.map(Run::change));
+    all.extend(p.interval.into_iter().flatten());
+    let printed = p.baseline.zip(p.patched).map(|(baseline, patched)| Run { baseline, patched });
+    for run in printed.into_iter().chain(p.again).filter(|_| p.rounded_to > 0.0) {
+        let half = p.rounded_to / 2.0;
+        let less = Run { baseline: run.baseline + half, patched: run.patched - half };
+        let more = Run { baseline: run.baseline - half, patched: run.patched + half };
+        all.extend([less.change(), more.change()]);
+    }
+    let forward = all.into_iter().filter(|c| c * p.change() > 0.0);
+    forward.fold((p.change(), p.change()), |(small, large), c| {
+        (
+            if c.abs() < small.abs() { c } else { small },
+            if c.abs() > large.abs() { c } else { large },
+        )
+    })
+}
+
+/// Whether a change has the direction of the published ones and their size: from half of the smallest to twice
+/// the largest.
+fn same_size(effect: &Estimate, p: &Published) -> bool {
+    let (smallest, largest) = sizes(p);
+    effect.mean / smallest >= 0.5 && effect.mean / largest <= 2.0
 }
 
 /// Judges.
 #[must_use]
 pub fn judge(effect: &Estimate, published: &Published) -> Verdict {
-    let (smallest, largest) = sizes(published);
+    let smallest = smaller(published);
     let wanted = published_counts(published);
     // A published change that is itself no more than noise is reproduced by an honest "about so".
     let measured = if wanted && smallest.abs() < 2.0 * NOISE_PCT {
@@ -77,9 +108,11 @@ pub fn judge(effect: &Estimate, published: &Published) -> Verdict {
     };
     match (measured, wanted) {
         (false, false) => Verdict::Reproduced,
-        (true, true) if effect.mean * smallest > 0.0 => {
-            let same = effect.mean / smallest >= 0.5 && effect.mean / largest <= 2.0;
-            if same { Verdict::Reproduced } else { Verdict::Direction }
+        (true, true) if same_size(effect, published) => Verdict::Reproduced,
+        (true, true) if effect.mean * smallest > 0.0 => Verdict::Direction,
+        // The publication has this change, and says that its runs are too few to tell it from chance.
+        (true, false) if !published.significant && same_size(effect, published) => {
+            Verdict::Reproduced
         }
         _ => Verdict::Not,
     }
@@ -94,6 +127,7 @@ pub fn reason(effect: &Estimate, published: &Published) -> String {
         Verdict::Reproduced if !wanted && published.significant => {
             "not in both of its runs, and not here".into()
         }
+        Verdict::Reproduced if !wanted && found => "same order; not significant there".into(),
         Verdict::Reproduced if !wanted => "no significant difference in either".into(),
         Verdict::Reproduced => "same direction, same order".into(),
         Verdict::Direction if sizes(published).0.abs() > effect.mean.abs() => {
@@ -125,6 +159,48 @@ mod tests {
         assert_eq!(judge(&e(0.3, 0.01), &published(0.2, false)), Verdict::Reproduced);
         assert_eq!(judge(&e(5.0, 0.1), &published(0.2, false)), Verdict::Not);
         assert_eq!(judge(&e(0.9, 0.1), &published(1.8, true)), Verdict::Reproduced);
+    }
+
+    #[test]
+    fn a_published_change_is_known_to_its_interval_and_to_its_digits() {
+        let e = |mean, ci95| Estimate { mean, ci95 };
+        let sized = |p: &Published, mean| judge(&e(mean, 0.01), p);
+        let within = Published { interval: Some([-7.9, -2.0]), ..published(-4.9, true) };
+        assert_eq!(sized(&within, -15.7), Verdict::Reproduced);
+        assert_eq!(sized(&within, -15.9), Verdict::Direction);
+        assert_eq!(sized(&within, -1.1), Verdict::Reproduced);
+        assert_eq!(sized(&within, 4.9), Verdict::Not);
+        // 118 and 116 are -1.7 %, and -2.5 % if they were 118.49 and 115.51.
+        let whole = |rounded_to| {
+            let (baseline, patched) = (Some(118.0), Some(116.0));
+            Published { baseline, patched, significant: true, rounded_to, ..Published::default() }
+        };
+        assert_eq!(sized(&whole(0.0), -4.5), Verdict::Direction);
+        assert_eq!(sized(&whole(1.0), -4.5), Verdict::Reproduced);
+        assert_eq!(sized(&whole(1.0), -5.2), Verdict::Direction);
+        // What may be rounded from no change at all is still one in its direction.
+        let wide = Published { interval: Some([-1.0, 30.0]), ..published(9.0, true) };
+        assert_eq!(sized(&wide, 4.4), Verdict::Direction);
+        assert_eq!(sized(&wide, 4.6), Verdict::Reproduced);
+    }
+
+    #[test]
+    fn a_change_that_the_publication_cannot_tell_from_chance_may_be_there_or_not() {
+        let e = |mean, ci95| Estimate { mean, ci95 };
+        let trend = published(-2.7, false);
+        for (mean, ci95, verdict) in [
+            (-2.2, 0.3, Verdict::Reproduced),
+            (-0.4, 0.01, Verdict::Reproduced),
+            (-2.2, 2.5, Verdict::Reproduced),
+            (-1.2, 0.3, Verdict::Not),
+            (-6.0, 0.3, Verdict::Not),
+            (2.2, 0.3, Verdict::Not),
+        ] {
+            assert_eq!(judge(&e(mean, ci95), &trend), verdict, "{mean} ± {ci95}");
+        }
+        assert_eq!(published_text(&trend), "-2.70 % (ns)");
+        assert_eq!(published_text(&published(-0.7, false)), "none");
+        assert_eq!(reason(&e(-2.2, 0.3), &trend), "same order; not significant there");
     }
 
     #[test]

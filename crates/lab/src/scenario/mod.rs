@@ -146,6 +146,9 @@ pub struct Published {
     pub significant: bool,
     /// The same comparison once more, where it was published twice.
     pub again: Option<Run>,
+    /// What the values are rounded to ([`MeasureSpec::rounded_to`]).
+    #[serde(skip)]
+    pub rounded_to: f64,
 }
 
 /// One run of a published comparison.
@@ -220,6 +223,9 @@ pub struct MeasureSpec {
     /// Seeds, at least 2.
     #[serde(default = "ten")]
     pub seeds: u32,
+    /// What published values are rounded to: 1 for whole numbers; 0 if they have digits enough.
+    #[serde(default)]
+    pub rounded_to: f64,
     /// Virtual seconds to measure; 0: until the work is done.
     #[serde(default)]
     pub seconds: f64,
@@ -396,6 +402,10 @@ impl Scenario {
         }
         if self.measure.seeds < 2 {
             return Err("measure.seeds: an interval needs two seeds at least".into());
+        }
+        let to = self.measure.rounded_to;
+        if !(0.0..f64::INFINITY).contains(&to) {
+            return Err(format!("measure.rounded_to = {to}: expected 0 or more"));
         }
         self.case.iter().try_for_each(|case| self.check_arms(case))?;
         self.check_copies()?;
