@@ -188,19 +188,6 @@ pub(super) fn age(
     Aged::Done(last && inc_max_seq(v, cx, walk.seq, swappiness))
 }
 
-/// The same in one go.
-pub(super) fn try_inc_max_seq(
-    v: &Lruvec,
-    cx: &Ctx,
-    sc: &mut Scan,
-    seq: u64,
-    swappiness: u32,
-    force: bool,
-) -> bool {
-    let aged = age(v, cx, sc, Aging::new(seq, force), swappiness, || false);
-    matches!(aged, Aged::Done(true))
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::tests::Rig;
@@ -242,10 +229,12 @@ mod tests {
     #[test]
     fn who_walks_what_is_left_meanwhile_opens_the_generation_and_no_one_else() {
         let (rig, mut sc, seq, aging) = paused();
-        assert!(try_inc_max_seq(&rig.v, &rig.cx(), &mut sc, seq, 60, false));
-        assert!(!try_inc_max_seq(&rig.v, &rig.cx(), &mut sc, seq, 60, false), "once");
-        let done = age(&rig.v, &rig.cx(), &mut sc, aging, 60, || true);
-        assert!(matches!(done, Aged::Done(false)));
+        for (from, opens) in
+            [(Aging::new(seq, false), true), (Aging::new(seq, false), false), (aging, false)]
+        {
+            let done = age(&rig.v, &rig.cx(), &mut sc, from, 60, || false);
+            assert!(matches!(done, Aged::Done(opened) if opened == opens), "the first, and once");
+        }
         assert_eq!((rig.v.r#gen.max_seq(), entries(&rig, seq)), (seq + 1, 600));
     }
 }

@@ -6,7 +6,7 @@
 
 use super::super::scan::{self, DEF_PRIORITY, MAX_LRU_BATCH, Place};
 use super::super::{Ctx, Lruvec, Pageout, Scan, Who};
-use super::aging::{Aged, Aging, age, try_inc_max_seq};
+use super::aging::{Aged, Aging, age};
 use super::evict::evict;
 use super::probation;
 use crate::folio::MIN_NR_GENS;
@@ -192,7 +192,10 @@ pub(crate) fn run_aging(
     if seq > max {
         return Err(RunError::Invalid);
     }
-    if try_inc_max_seq(v, cx, sc, max, swappiness, force) { Ok(()) } else { Err(RunError::Raced) }
+    match age(v, cx, sc, Aging::new(max, force), swappiness, || false) {
+        Aged::Done(true) => Ok(()),
+        _ => Err(RunError::Raced),
+    }
 }
 
 /// The `-` command: evicts generations up to `seq`, at most `quota` pages.
