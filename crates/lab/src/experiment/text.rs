@@ -127,4 +127,7 @@ fn summary(text: &mut String, results: &[Results]) {
         "{} of {all} reproduced, {} in direction only, {} not",
         counts[0], counts[1], counts[2]
     );
+    if rows.iter().any(|row| row[2].ends_with("(ns)")) {
+        let _ = writeln!(text, "(ns: the publication itself finds it not significant)");
+    }
 }
