@@ -54,7 +54,7 @@ impl Brake {
     /// One look: the tree has `used` pages of the `ceiling`; `growing` are the processes with pages in areas
     /// not found yet.
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
-        match self.decide(Instant::now(), used, ceiling) {
+        match self.decide(pager.clock.now(), used, ceiling) {
             Act::Hold => growing.iter().for_each(|mm| self.hold(mm)),
             Act::LetGo => self.held.retain(|&thread| !trace::let_go(thread)),
             Act::Wait => {}
@@ -62,7 +62,7 @@ impl Brake {
         if self.held.is_empty() {
             self.since = None;
         } else {
-            self.since.get_or_insert_with(Instant::now);
+            self.since.get_or_insert_with(|| pager.clock.now());
         }
         pager.held.store(self.held.len() as u32, Relaxed);
     }

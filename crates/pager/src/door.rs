@@ -3,8 +3,9 @@
 
 use crate::counters;
 use crate::link::Link;
-use crate::mm::{Areas, Mm};
+use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
+use crate::seam::Wire;
 use crate::server::Pager;
 use crate::{lru_gen, stat};
 use ebb_agent::protocol::{
@@ -48,11 +49,11 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
         for (index, _) in readable.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
             if index == 0 {
                 match listener.accept() {
-                    Ok(Some(socket)) => silent.push((socket, Instant::now())),
+                    Ok(Some(socket)) => silent.push((socket, pager.clock.now())),
                     Ok(None) => {}
                     Err(error) => {
                         pager.complain(&format!("cannot accept an agent: {error}"));
-                        std::thread::sleep(Duration::from_millis(100));
+                        pager.host.sleep(Duration::from_millis(100));
                     }
                 }
                 continue;
@@ -62,7 +63,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
                 pager.complain(&format!("an agent could not join: {error}"));
             }
         }
-        silent.retain(|(_, since)| since.elapsed() < GREETING_PATIENCE);
+        silent.retain(|&(_, since)| pager.clock.since(since) < GREETING_PATIENCE);
     }
 }
 
@@ -149,13 +150,13 @@ fn greet_new(
     uffd.register(greeting.pool_start, greeting.pool_len, Mode::Quiet)?;
     let id = pager.new_mm_id();
     let pool = Pool::new(greeting.pool_start, greeting.pool_len, BELLS);
-    let mm =
-        Arc::new(Mm::new(id, uffd, Space::new(id), Areas::default(), pool, pager.window_max()));
+    let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
+    let mm = Arc::new(Mm::new(Box::new(uffd), state, pager.clock.clone()));
     mm.set_process(pid);
     counters::count(&pager.counters.processes);
     pager.add_mm(&mm)?;
     socket.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &[])?;
-    pager.attach(&mm, Link::new(socket, shared))
+    pager.attach(&mm, Link::new(Box::new(Wire::new(socket, shared)), pager.clock.clone()))
 }
 
 fn greet_forked(
@@ -164,7 +165,7 @@ fn greet_forked(
     socket: Socket,
     shared: SharedMap<ebb_agent::protocol::Shared>,
 ) -> std::io::Result<()> {
-    let deadline = Instant::now() + FORK_PATIENCE;
+    let deadline = pager.clock.now() + FORK_PATIENCE;
     let mut strangers: Vec<Arc<Mm>> = Vec::new();
     let mm = loop {
         let candidate = next_candidate(pager, &strangers, deadline);
@@ -183,8 +184,9 @@ fn greet_forked(
         .retain(|waiting| !Arc::ptr_eq(waiting, &mm));
     mm.set_process(pid);
     let answer = Answer { magic: MAGIC, refused: 0 };
-    socket.send(&answer.to_bytes(), &[mm.uffd.as_fd()])?;
-    pager.attach(&mm, Link::new(socket, shared))
+    let uffd: Vec<_> = mm.uffd.descriptor().into_iter().collect();
+    socket.send(&answer.to_bytes(), &uffd)?;
+    pager.attach(&mm, Link::new(Box::new(Wire::new(socket, shared)), pager.clock.clone()))
 }
 
 /// A forked child that has not greeted and is none of `strangers`, as soon as there is one. Whose
@@ -195,7 +197,7 @@ fn next_candidate(pager: &Pager, strangers: &[Arc<Mm>], deadline: Instant) -> Op
         forked.iter().find(|mm| unknown(mm)).cloned()
     };
     let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
-    let patience = deadline.saturating_duration_since(Instant::now());
+    let patience = deadline.saturating_duration_since(pager.clock.now());
     let (forked, _) = pager
         .fork_seen
         .wait_timeout_while(forked, patience, |forked| find(forked).is_none())
@@ -209,12 +211,12 @@ fn is_process(pager: &Pager, mm: &Mm, pid: u32) -> bool {
         if state.ended {
             return false;
         }
-        let proof = mm.is_process(&mut state, pid, pager.started.elapsed().as_nanos());
+        let proof = mm.is_process(&mut state, pid, pager.nonce());
         drop(state);
         pager.resident().zone.charge(1);
         match proof {
             Some(proof) => return proof,
-            None => std::thread::sleep(Duration::from_micros(100)),
+            None => pager.host.sleep(Duration::from_micros(100)),
         }
     }
     false

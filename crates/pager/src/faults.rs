@@ -6,16 +6,18 @@
 use crate::counters;
 use crate::fork;
 use crate::guard;
+use crate::link::Link;
 use crate::loads::Load;
 use crate::look_around::{BESIDE_MAX, Beside};
 use crate::mm::{Mm, State};
 use crate::pressure::Stall;
+use crate::seam::Event;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use ebb_core::readahead::Window;
 use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
-use ebb_sys::uffd::{Event, PlaceError};
+use ebb_sys::uffd::PlaceError;
 use rustix::event::epoll;
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -60,8 +62,8 @@ pub enum Answer {
     Later,
 }
 
-pub struct Server<'a> {
-    pub pager: &'a Arc<Pager>,
+pub struct Server {
+    pub pager: Arc<Pager>,
     waiting: VecDeque<Touch>,
     /// Touches that pause, and until when (`--memory-high`).
     pausing: Vec<(Instant, Touch)>,
@@ -75,30 +77,44 @@ pub struct Server<'a> {
 /// The thread.
 pub fn run(pager: &Arc<Pager>) {
     pager.solo.begin(pager.config.solo);
-    let mut server = Server {
-        pager,
-        waiting: VecDeque::new(),
-        pausing: Vec::new(),
-        loads: HashMap::new(),
-        next_token: 0,
-        buffer: Box::new([0; PAGE_SIZE]),
-        beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
-        events: Vec::new(),
-    };
+    let mut server = Server::new(pager);
     let mut ready = Vec::with_capacity(64);
     loop {
-        let idle = server.waiting.is_empty() && server.pausing.is_empty();
-        let timeout = if idle { None } else { Some(RETRY) };
+        let timeout = (!server.is_idle()).then_some(RETRY);
         server.wait(&mut ready, timeout);
-        for &token in &ready {
-            server.serve(token);
-        }
-        server.end_pauses();
-        server.retry();
+        server.turn(&ready);
     }
 }
 
-impl Server<'_> {
+impl Server {
+    /// Ready to serve.
+    pub fn new(pager: &Arc<Pager>) -> Self {
+        Self {
+            pager: pager.clone(),
+            waiting: VecDeque::new(),
+            pausing: Vec::new(),
+            loads: HashMap::new(),
+            next_token: 0,
+            buffer: Box::new([0; PAGE_SIZE]),
+            beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
+            events: Vec::new(),
+        }
+    }
+
+    /// Whether no touch waits for another look.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.pausing.is_empty()
+    }
+
+    /// One turn: what is ready is served, and who waits is looked at again.
+    pub fn turn(&mut self, ready: &[u64]) {
+        for &token in ready {
+            self.serve(token);
+        }
+        self.end_pauses();
+        self.retry();
+    }
+
     fn wait(&self, ready: &mut Vec<u64>, timeout: Option<Duration>) {
         ready.clear();
         let timeout = timeout.map(|limit| rustix::event::Timespec {
@@ -125,9 +141,7 @@ impl Server<'_> {
                     // The process ends or becomes another program. Its pages are served until the
                     // address space is really gone: no thread may ever see a hole.
                     mm.closing.store(true, SeqCst);
-                    if let Some(link) = mm.link.get() {
-                        self.pager.unwatch(link.socket());
-                    }
+                    self.pager.unwatch(mm.link.get().and_then(Link::descriptor));
                     self.pager.monitor.raise();
                 }
             }
@@ -144,7 +158,7 @@ impl Server<'_> {
             let mut events = std::mem::take(&mut self.events);
             events.clear();
             let read = mm.uffd.read(&mut events);
-            let now = Instant::now();
+            let now = self.pager.clock.now();
             let count = events.len();
             put_changes_first(&mut events);
             for event in events.drain(..) {
@@ -163,7 +177,7 @@ impl Server<'_> {
                         ));
                         self.pager.kill_tree();
                     }
-                    self.pager.unwatch(&mm.uffd);
+                    self.pager.unwatch(mm.uffd.descriptor());
                     mm.closing.store(true, SeqCst);
                     self.pager.monitor.raise();
                     return;
@@ -177,7 +191,7 @@ impl Server<'_> {
             Event::Fault { address, write, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
                 self.pager.solo.note(thread);
-                fork::learn_process(self.pager, mm, state, thread);
+                fork::learn_process(&self.pager, mm, state, thread);
                 let vpn = Vpn::of_address(address);
                 if let Some(recorder) = &self.pager.recorder {
                     recorder.note(mm.id, [vpn], write || protected);
@@ -206,7 +220,7 @@ impl Server<'_> {
                     self.set_aside(touch);
                 }
             }
-            Event::Fork(uffd) => fork::forked(self.pager, mm, state, uffd),
+            Event::Fork(uffd) => fork::forked(&self.pager, mm, state, uffd),
             Event::Unmap { start, end } => {
                 self.forget(mm, state, start, end);
                 state.areas.remove(start, end);
@@ -244,7 +258,7 @@ impl Server<'_> {
 
     /// Touches that have paused long enough are answered.
     fn end_pauses(&mut self) {
-        let now = Instant::now();
+        let now = self.pager.clock.now();
         let over = self.pausing.extract_if(.., |(until, _)| *until <= now);
         self.waiting.extend(over.map(|(_, touch)| touch));
     }
@@ -444,7 +458,7 @@ impl Server<'_> {
     /// the program runs from then on and this thread, beside it on one CPU, does not.
     pub fn end_wait(&self, touch: &Touch) -> Duration {
         drop(touch.stall.take());
-        touch.since.elapsed()
+        self.pager.clock.since(touch.since)
     }
 
     /// A cool page: its content comes from the pool, which nobody but us can change.

@@ -4,11 +4,12 @@
 
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
+use crate::seam::AddressSpace;
 use crate::server::Pager;
-use crate::{counters, guard, monitor};
+use crate::{counters, guard};
 use ebb_core::resident::{Dropped, Entry, Space};
 use ebb_core::types::Vpn;
-use ebb_sys::uffd::{Mode, Uffd};
+use ebb_sys::uffd::Mode;
 use ebb_sys::{proc, process};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
@@ -20,7 +21,7 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
         return;
     }
     let Some(pid) = process::group_of(thread) else { return };
-    let proof = mm.is_process(state, pid, pager.started.elapsed().as_nanos());
+    let proof = mm.is_process(state, pid, pager.nonce());
     pager.resident().zone.charge(1);
     if proof == Some(true) {
         mm.set_process(pid);
@@ -29,8 +30,8 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
 
 /// A child of a raw `clone` never greets: it is looked for among the processes of the tree.
 fn find_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State) {
-    for pid in monitor::tree(pager) {
-        let proof = mm.is_process(state, pid, pager.started.elapsed().as_nanos());
+    for pid in pager.host.tree(pager) {
+        let proof = mm.is_process(state, pid, pager.nonce());
         pager.resident().zone.charge(1);
         if proof == Some(true) {
             mm.set_process(pid);
@@ -40,7 +41,7 @@ fn find_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State) {
 }
 
 /// The program forked: the child starts with the same pages, in memory and in the store.
-pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
+pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn AddressSpace>) {
     counters::count(&pager.counters.forks);
     let id = pager.new_mm_id();
     let mut space = pager.resident().fork(&state.space, id);
@@ -73,7 +74,7 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
             }
         }
     }
-    settle_inherited(pager, &uffd, &mut space, &mut areas);
+    settle_inherited(pager, &*uffd, &mut space, &mut areas);
     let mut resident = 0;
     space.for_each(|_, entry| {
         resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
@@ -81,8 +82,9 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
     // The child does not run yet. The parent does: the monitor's turn.
     let pins = || parent.link.get().map(Link::pins).unwrap_or_default();
     let guarded =
-        guard::is_needed(pager, resident.unsigned_abs()) && guard::raise(&uffd, &areas, &pins());
-    let child = Mm::new(id, uffd, space, areas, pool, pager.window_max()).related_to(parent);
+        guard::is_needed(pager, resident.unsigned_abs()) && guard::raise(&*uffd, &areas, &pins());
+    let state = State::new(space, areas, pool, pager.window_max());
+    let child = Mm::new(uffd, state, pager.clock.clone()).related_to(parent);
     let child = Arc::new(child);
     child.known.store(resident, Relaxed);
     // All of it is the parent's too, until counted.
@@ -105,7 +107,7 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Uffd) {
 /// An area may have come under management after the fork copied it and before its message was read:
 /// the child's is then registered nowhere, and a page moved out of it would read as zeros. Each is
 /// registered here, which changes nothing where it is already; the child does not run yet.
-fn settle_inherited(pager: &Pager, uffd: &Uffd, space: &mut Space, areas: &mut Areas) {
+fn settle_inherited(pager: &Pager, uffd: &dyn AddressSpace, space: &mut Space, areas: &mut Areas) {
     let refused: Vec<(u64, u64)> = areas
         .iter()
         .filter(|&(start, end)| uffd.register(start, end - start, Mode::Managed).is_err())

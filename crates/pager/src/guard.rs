@@ -13,11 +13,12 @@
 //!   flight) is copied unseen and found by the next measurement.
 
 use crate::mm::{Areas, Mm, State};
+use crate::seam::AddressSpace;
 use crate::server::Pager;
 use ebb_core::resident::Entry;
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_sys::pagemap::EXCLUSIVE_RUN_MAX;
-use ebb_sys::uffd::{PlaceError, Uffd};
+use ebb_sys::uffd::PlaceError;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Pages that may be copied unseen beside the reserve: a little.
@@ -34,12 +35,12 @@ pub fn is_needed(pager: &Pager, copies: u64) -> bool {
 
 /// Guards the pages of `areas`, `pins` (in order) excepted. False if the address space is changing:
 /// to be tried again.
-pub fn raise(uffd: &Uffd, areas: &Areas, pins: &[u64]) -> bool {
+pub fn raise(uffd: &dyn AddressSpace, areas: &Areas, pins: &[u64]) -> bool {
     areas.iter().all(|(start, end)| raise_range(uffd, start, end, pins))
 }
 
 /// The same for one range.
-pub fn raise_range(uffd: &Uffd, start: u64, end: u64, pins: &[u64]) -> bool {
+pub fn raise_range(uffd: &dyn AddressSpace, start: u64, end: u64, pins: &[u64]) -> bool {
     let page = PAGE_SIZE as u64;
     let protect = |from: u64, to: u64| {
         // What is gone needs no guard.
@@ -61,7 +62,7 @@ pub fn raise_all(mm: &Mm) {
     let Some(link) = mm.link.get() else { return };
     let areas = mm.lock().areas.clone();
     let pins = link.pins();
-    if !raise(&mm.uffd, &areas, &pins) {
+    if !raise(&*mm.uffd, &areas, &pins) {
         return;
     }
     mm.guarded.store(true, Relaxed);

@@ -38,6 +38,7 @@ mod pressure;
 mod reclaim;
 mod record;
 mod report;
+mod seam;
 mod server;
 mod signal;
 mod solo;

@@ -1,15 +1,13 @@
 //! The line to one agent: batches out, results back.
 
+use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
     BATCH_MAX, CALL_ANSWERED, CALL_MADE, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER, OP_DROP, OP_MOVE,
     OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared, TELL_BATCH, TELL_LEAVE, pinned_home,
 };
-use ebb_sys::futex;
-use ebb_sys::shared::SharedMap;
-use ebb_sys::socket::Socket;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One operation of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,21 +37,25 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// The line. One batch at a time; only the kswapd thread posts.
 #[derive(Debug)]
 pub struct Link {
-    socket: Socket,
-    shared: SharedMap<Shared>,
+    line: Box<dyn Line>,
+    clock: Clock,
 }
 
 impl Link {
-    /// A line over a connection and the memory that came with its greeting.
+    /// The protocol over a line.
     #[must_use]
-    pub fn new(socket: Socket, shared: SharedMap<Shared>) -> Self {
-        Self { socket, shared }
+    pub fn new(line: Box<dyn Line>, clock: Clock) -> Self {
+        Self { line, clock }
+    }
+
+    fn shared(&self) -> &Shared {
+        self.line.shared()
     }
 
     /// The connection: hangs up when the process ends or becomes another program.
     #[must_use]
-    pub fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.line.descriptor()
     }
 
     /// Whether the page must stay: it holds what the kernel writes when a thread ends.
@@ -61,7 +63,7 @@ impl Link {
     pub fn is_pinned(&self, vpn: u64) -> bool {
         let home = pinned_home(vpn);
         for step in 0..PINNED_MAX {
-            match self.shared.pinned[(home + step) % PINNED_MAX].load(Acquire) {
+            match self.shared().pinned[(home + step) % PINNED_MAX].load(Acquire) {
                 0 => return false,
                 there if there == vpn => return true,
                 _ => {}
@@ -73,7 +75,7 @@ impl Link {
     /// The pages that must stay, in order.
     #[must_use]
     pub fn pins(&self) -> Vec<u64> {
-        let there = self.shared.pinned.iter().map(|place| place.load(Acquire));
+        let there = self.shared().pinned.iter().map(|place| place.load(Acquire));
         let mut pins: Vec<u64> = there.filter(|&vpn| vpn > PINNED_GRAVE).collect();
         pins.sort_unstable();
         pins
@@ -82,7 +84,7 @@ impl Link {
     /// The pages of `[start, end)` are unmapped: whatever was pinned there is no more.
     pub fn unpin(&self, start: u64, end: u64) {
         if end - start > PINNED_MAX as u64 / 16 {
-            for place in &self.shared.pinned {
+            for place in &self.shared().pinned {
                 let there = place.load(Acquire);
                 if there >= start && there < end && there > PINNED_GRAVE {
                     place.store(PINNED_GRAVE, Release);
@@ -93,7 +95,7 @@ impl Link {
         for vpn in start..end {
             let home = pinned_home(vpn);
             for step in 0..PINNED_MAX {
-                let place = &self.shared.pinned[(home + step) % PINNED_MAX];
+                let place = &self.shared().pinned[(home + step) % PINNED_MAX];
                 match place.load(Acquire) {
                     0 => break,
                     there if there == vpn => {
@@ -109,30 +111,30 @@ impl Link {
     /// The program has no thread left: the agent's must not keep the process.
     pub fn leave(&self, code: u8) {
         // A full line is emptied first; this is called again.
-        let _ = self.socket.send_now(&[TELL_LEAVE, code]);
+        let _ = self.line.send_now(&[TELL_LEAVE, code]);
     }
 
     /// Whether the agent's thread runs.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.shared.ready.load(Acquire) != 0
+        self.shared().ready.load(Acquire) != 0
     }
 
     /// The agent's thread.
     #[must_use]
     pub fn thread(&self) -> u32 {
-        self.shared.thread.load(Relaxed)
+        self.shared().thread.load(Relaxed)
     }
 
     /// Areas come under management from now on.
     pub fn managing(&self) {
-        self.shared.managing.store(1, Release);
+        self.shared().managing.store(1, Release);
     }
 
     /// The area that the call behind a bell is about.
     #[must_use]
     pub fn call(&self, bell: usize) -> Option<(u64, u64)> {
-        let call = self.shared.calls.get(bell)?;
+        let call = self.shared().calls.get(bell)?;
         (call.state.load(Acquire) == CALL_MADE).then(|| {
             let start = call.start.load(Relaxed);
             (start, start.saturating_add(call.len.load(Relaxed)))
@@ -141,26 +143,26 @@ impl Link {
 
     /// Has the thread behind a bell go on.
     pub fn answer(&self, bell: usize) {
-        let Some(call) = self.shared.calls.get(bell) else { return };
+        let Some(call) = self.shared().calls.get(bell) else { return };
         call.state.store(CALL_ANSWERED, Release);
-        futex::wake(&call.state);
+        self.line.wake(&call.state);
     }
 
     /// Keeps the program's threads from moving areas until `mapped`; false if one is at it.
     pub fn try_map(&self) -> bool {
         let (free, ours) = (MAPPING_FREE, MAPPING_PAGER);
-        self.shared.mapping.compare_exchange(free, ours, Acquire, Relaxed).is_ok()
+        self.shared().mapping.compare_exchange(free, ours, Acquire, Relaxed).is_ok()
     }
 
     /// Ends what `try_map` began.
     pub fn mapped(&self) {
-        self.shared.mapping.store(MAPPING_FREE, Release);
+        self.shared().mapping.store(MAPPING_FREE, Release);
     }
 
     /// Posts a batch and waits for it.
     pub fn execute(&self, operations: &[Operation]) -> Outcome {
         assert!(operations.len() <= BATCH_MAX);
-        for (entry, operation) in self.shared.entries.iter().zip(operations) {
+        for (entry, operation) in self.shared().entries.iter().zip(operations) {
             let (op, a, b, len) = match *operation {
                 Operation::Move { to, from } => (OP_MOVE, to, from, 4096),
                 Operation::Drop { start, len } => (OP_DROP, start, 0, len),
@@ -171,11 +173,11 @@ impl Link {
             entry.b.store(b, Relaxed);
             entry.len.store(len, Relaxed);
         }
-        self.shared.count.store(operations.len() as u32, Relaxed);
+        self.shared().count.store(operations.len() as u32, Relaxed);
         // Partner: the agent's swap of POSTED.
-        self.shared.state.store(POSTED, Release);
+        self.shared().state.store(POSTED, Release);
         // If the line is full the agent has been told often enough.
-        if self.socket.send_now(&[TELL_BATCH]).is_err() {
+        if self.line.send_now(&[TELL_BATCH]).is_err() {
             return self.call_back();
         }
         self.wait(PATIENCE)
@@ -183,26 +185,26 @@ impl Link {
 
     /// Waits for the batch under way.
     pub fn wait(&self, patience: Duration) -> Outcome {
-        let deadline = Instant::now() + patience;
+        let deadline = self.clock.now() + patience;
         loop {
-            let state = self.shared.state.load(Acquire);
+            let state = self.shared().state.load(Acquire);
             if state == DONE {
-                self.shared.state.store(IDLE, Relaxed);
+                self.shared().state.store(IDLE, Relaxed);
                 return Outcome::Done;
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = deadline.saturating_duration_since(self.clock.now());
             if left.is_zero() {
                 return self.call_back();
             }
-            futex::wait(&self.shared.state, state, left);
+            self.line.wait(&self.shared().state, state, left);
         }
     }
 
     fn call_back(&self) -> Outcome {
-        match self.shared.state.compare_exchange(POSTED, IDLE, AcqRel, Acquire) {
+        match self.shared().state.compare_exchange(POSTED, IDLE, AcqRel, Acquire) {
             Ok(_) => Outcome::Cancelled,
             Err(DONE) => {
-                self.shared.state.store(IDLE, Relaxed);
+                self.shared().state.store(IDLE, Relaxed);
                 Outcome::Done
             }
             Err(_) => Outcome::Stalled,
@@ -212,6 +214,6 @@ impl Link {
     /// Result of an operation of the batch just done: 0 or an errno.
     #[must_use]
     pub fn result(&self, index: usize) -> i32 {
-        -self.shared.entries[index].result.load(Relaxed)
+        -self.shared().entries[index].result.load(Relaxed)
     }
 }

@@ -25,7 +25,7 @@ pub struct Load {
     stalls: Vec<Stall>,
 }
 
-impl Server<'_> {
+impl Server {
     /// A stored page.
     pub fn load(
         &mut self,
@@ -190,7 +190,7 @@ impl Server<'_> {
     }
 
     pub fn take_completions(&mut self) {
-        let pager = self.pager;
+        let pager = self.pager.clone();
         pager.store.poll_completions(&mut |token, result| match result {
             Ok(page) => self.arrive(token, page),
             Err(error) => self.fail(token, &error.to_string()),

@@ -21,7 +21,7 @@ pub const BESIDE_MAX: usize = 16;
 /// Room for their content.
 pub type Beside = Box<[Page; BESIDE_MAX]>;
 
-impl Server<'_> {
+impl Server {
     /// Brings the cool pages of the touch's window back, as far as there is memory for them.
     pub fn look_around(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
         if touch.window.count == 0 || !self.pager.config.look_around {

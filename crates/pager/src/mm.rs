@@ -2,6 +2,7 @@
 
 use crate::link::Link;
 use crate::pool::Pool;
+use crate::seam::{AddressSpace, Clock};
 use ebb_core::folio::VPN_END;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
@@ -10,7 +11,7 @@ use ebb_sys::memory::Memory;
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{self, Statm};
 use ebb_sys::process;
-use ebb_sys::uffd::{Mode, PlaceError, Uffd};
+use ebb_sys::uffd::{Mode, PlaceError};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,7 +38,7 @@ pub struct Mm {
     pub id: MmId,
     /// Number of the first of all that forks have made of one program.
     pub family: MmId,
-    pub uffd: Uffd,
+    pub uffd: Box<dyn AddressSpace>,
     /// Process number; 0 until the child of a fork has made itself known.
     pub pid: AtomicU32,
     /// An address that is always registered, to see whether the address space still exists.
@@ -70,7 +71,8 @@ pub struct Mm {
     pub owed_us: AtomicU64,
     /// The user has been told that a page of it is lost.
     pub told_lost: AtomicBool,
-    pub born: Instant,
+    clock: Clock,
+    born: Instant,
 }
 
 /// What `Mm::state` protects.
@@ -86,6 +88,14 @@ pub struct State {
     pub streams: Streams,
 }
 
+impl State {
+    /// Of an address space whose pages are `space`, with at most `window` fetched ahead at once.
+    #[must_use]
+    pub fn new(space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
+        Self { busy: false, ended: false, space, areas, pool, streams: Streams::new(window) }
+    }
+}
+
 impl Mm {
     /// Brings an area under management. False if that cannot be.
     pub fn manage(&self, start: u64, end: u64) -> bool {
@@ -93,17 +103,17 @@ impl Mm {
         end <= ADDRESS_END && self.uffd.register(start, end - start, Mode::Managed).is_ok()
     }
 
-    /// An address space served through `uffd`, with at most `window` pages fetched ahead at once.
+    /// An address space served through `uffd`.
     #[must_use]
-    pub fn new(id: MmId, uffd: Uffd, space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
-        let streams = Streams::new(window);
+    pub fn new(uffd: Box<dyn AddressSpace>, state: State, clock: Clock) -> Self {
+        let id = state.space.mm();
         Self {
             id,
             family: id,
             uffd,
             pid: AtomicU32::new(0),
-            probe: pool.start(),
-            state: Mutex::new(State { busy: false, ended: false, space, areas, pool, streams }),
+            probe: state.pool.start(),
+            state: Mutex::new(state),
             quiet: Condvar::new(),
             link: OnceLock::new(),
             statm: OnceLock::new(),
@@ -119,7 +129,8 @@ impl Mm {
             fed: AtomicU32::new(0),
             owed_us: AtomicU64::new(0),
             told_lost: AtomicBool::new(false),
-            born: Instant::now(),
+            born: clock.now(),
+            clock,
         }
     }
 
@@ -134,14 +145,14 @@ impl Mm {
     /// A forked child that may still greet, or has and is still to start its agent.
     pub fn is_infant(&self) -> bool {
         match self.link.get() {
-            None => self.born.elapsed() < INFANCY,
-            Some(link) => !link.is_ready() && self.born.elapsed() < CHILDHOOD,
+            None => self.clock.since(self.born) < INFANCY,
+            Some(link) => !link.is_ready() && self.clock.since(self.born) < CHILDHOOD,
         }
     }
 
     /// Its agent did not answer a batch.
     pub fn fell_silent(&self) {
-        let now = self.born.elapsed().as_millis() as u64;
+        let now = self.clock.since(self.born).as_millis() as u64;
         self.silent.store(now.max(1), Ordering::Relaxed);
     }
 
@@ -163,7 +174,7 @@ impl Mm {
         if since == 0 {
             return false;
         }
-        let now = self.born.elapsed().as_millis() as u64;
+        let now = self.clock.since(self.born).as_millis() as u64;
         if now < since + SILENCE_MS {
             return true;
         }
@@ -284,7 +295,7 @@ impl Mm {
     pub fn lock_quiet(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {
         let (state, timeout) = self
             .quiet
-            .wait_timeout_while(self.lock(), patience, |state| state.busy)
+            .wait_timeout_while(self.lock(), self.clock.patience(patience), |state| state.busy)
             .unwrap_or_else(PoisonError::into_inner);
         (!timeout.timed_out() || !state.busy).then_some(state)
     }

@@ -36,8 +36,8 @@ const HELD_PAGES_MIN: u64 = 512;
 /// How long a batch of moves may hold up the registration of an area.
 const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 
-struct Monitor<'a> {
-    pager: &'a Arc<Pager>,
+pub struct Monitor {
+    pager: Arc<Pager>,
     /// Below this many pages nothing is registered.
     threshold: u64,
     strangers: Strangers,
@@ -55,21 +55,7 @@ pub fn run(pager: &Arc<Pager>) {
         // The next best.
         let _ = sched::run_soon(0);
     }
-    let goal = pager.resident().zone.high();
-    // What is filled before the next look, should this thread not be run for some milliseconds.
-    let room = (64 << 20) / PAGE_SIZE as u64;
-    let now = Instant::now();
-    let mut monitor = Monitor {
-        pager,
-        threshold: goal.saturating_sub(room.max(goal / 8)),
-        strangers: Strangers::default(),
-        census: now,
-        running_counted: now,
-        sharing_counted: now,
-        sharing_pause: Duration::ZERO,
-        solo: Watch::new(now),
-        brake: Brake::default(),
-    };
+    let mut monitor = Monitor::new(pager);
     loop {
         let free_bytes = monitor.tick() * PAGE_SIZE as u64;
         let pause = Duration::from_secs_f64(free_bytes as f64 / GROWTH_BYTES_PER_SECOND as f64);
@@ -80,7 +66,7 @@ pub fn run(pager: &Arc<Pager>) {
         } else {
             PAUSE_MAX
         };
-        pager.monitor.wait(pause.clamp(PAUSE_MIN, most));
+        pager.host.wait(&pager.monitor, pause.clamp(PAUSE_MIN, most));
     }
 }
 
@@ -117,13 +103,32 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
     found
 }
 
-impl Monitor<'_> {
+impl Monitor {
+    /// Ready to look.
+    pub fn new(pager: &Arc<Pager>) -> Self {
+        let goal = pager.resident().zone.high();
+        // What is filled before the next look, should this thread not be run for some milliseconds.
+        let room = (64 << 20) / PAGE_SIZE as u64;
+        let now = pager.clock.now();
+        Self {
+            pager: pager.clone(),
+            threshold: goal.saturating_sub(room.max(goal / 8)),
+            strangers: Strangers::default(),
+            census: now,
+            running_counted: now,
+            sharing_counted: now,
+            sharing_pause: Duration::ZERO,
+            solo: Watch::new(now),
+            brake: Brake::default(),
+        }
+    }
+
     /// One look. Returns how many pages may come before the next is due.
-    fn tick(&mut self) -> u64 {
-        self.solo.look(&self.pager.solo, Instant::now(), || self.pager.has_messages());
+    pub fn tick(&mut self) -> u64 {
+        self.solo.look(&self.pager.solo, self.pager.clock.now(), || self.pager.has_messages());
         let mms = self.pager.mms();
         self.reap(&mms);
-        if self.census.elapsed() > CENSUS {
+        if self.pager.clock.since(self.census) > CENSUS {
             self.take_census(&mms);
         }
         self.count_sharing(&mms);
@@ -157,12 +162,12 @@ impl Monitor<'_> {
             resident.zone.resync(used);
             (resident.zone.free(), resident.zone.is_low(), resident.zone.ceiling())
         };
-        self.brake.look(self.pager, used, ceiling, growing);
+        self.brake.look(&self.pager, used, ceiling, growing);
         self.pager
             .resident_history
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .record(self.pager.started.elapsed(), tree_pages * PAGE_SIZE as u64);
+            .record(self.pager.clock.since(self.pager.started), tree_pages * PAGE_SIZE as u64);
         if low {
             self.pager.wake_kswapd();
         }
@@ -182,7 +187,7 @@ impl Monitor<'_> {
     /// Drops what has ended.
     fn reap(&self, mms: &[Arc<Mm>]) {
         for mm in mms {
-            let orphan = mm.link.get().is_none() && self.census.elapsed() > CENSUS;
+            let orphan = mm.link.get().is_none() && self.pager.clock.since(self.census) > CENSUS;
             if (mm.closing.load(Relaxed) || orphan) && !mm.is_alive() {
                 self.pager.drop_mm(mm);
             }
@@ -190,7 +195,7 @@ impl Monitor<'_> {
     }
 
     fn take_census(&mut self, mms: &[Arc<Mm>]) {
-        self.census = Instant::now();
+        self.census = self.pager.clock.now();
         for mm in mms {
             if let Some(link) = mm.link.get()
                 && let Some(code) = proc::deserted(mm.pid.load(Relaxed))
@@ -198,17 +203,17 @@ impl Monitor<'_> {
                 link.leave(code);
             }
         }
-        let tree = tree(self.pager);
+        let tree = self.pager.host.tree(&self.pager);
         self.count_running(&tree);
-        self.strangers.count(self.pager, &tree, mms);
+        self.strangers.count(&self.pager, &tree, mms);
     }
 
     /// Counts the threads that do something: pressure is full while nobody does.
     fn count_running(&mut self, tree: &[u32]) {
-        if self.running_counted.elapsed() < COUNT_EVERY {
+        if self.pager.clock.since(self.running_counted) < COUNT_EVERY {
             return;
         }
-        self.running_counted = Instant::now();
+        self.running_counted = self.pager.clock.now();
         let agents: Vec<u32> =
             (self.pager.mms().iter()).filter_map(|mm| Some(mm.link.get()?.thread())).collect();
         let runs = |&(thread, state): &(u32, char)| state == 'R' && !agents.contains(&thread);
@@ -220,12 +225,12 @@ impl Monitor<'_> {
     /// in proportion to the memory, so it is done at most a quarter of the time.
     fn count_sharing(&mut self, mms: &[Arc<Mm>]) {
         let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
-        let due = self.sharing_counted.elapsed() >= self.sharing_pause
+        let due = self.pager.clock.since(self.sharing_counted) >= self.sharing_pause
             || self.pager.sharing_changed.swap(false, Relaxed);
         if related.is_empty() || !due {
             return;
         }
-        let began = Instant::now();
+        let began = self.pager.clock.now();
         for mm in &related {
             if !has_relatives(mm, mms) {
                 // Alone again: the others have ended or become other programs.
@@ -246,15 +251,15 @@ impl Monitor<'_> {
                 mm.discount.store(whole.saturating_sub(share), Relaxed);
             }
         }
-        self.sharing_counted = Instant::now();
-        self.sharing_pause = began.elapsed() * 3;
+        self.sharing_counted = self.pager.clock.now();
+        self.sharing_pause = self.pager.clock.since(began) * 3;
     }
 
     /// Guards what relatives share, as soon as there would be no room for all copies of it.
     fn guard(&self, mms: &[Arc<Mm>]) {
         let bare = |mm: &&Arc<Mm>| mm.related.load(Relaxed) && !mm.guarded.load(Relaxed);
         let copies: u64 = mms.iter().filter(bare).map(|mm| mm.discount.load(Relaxed)).sum();
-        if copies > 0 && guard::is_needed(self.pager, copies) {
+        if copies > 0 && guard::is_needed(&self.pager, copies) {
             mms.iter().filter(bare).for_each(|mm| guard::raise_all(mm));
         }
     }
@@ -329,7 +334,7 @@ impl Monitor<'_> {
         state.areas.add(start, end);
         if mm.guarded.load(Relaxed) {
             let pins = mm.link.get().map(Link::pins).unwrap_or_default();
-            guard::raise_range(&mm.uffd, start, end, &pins);
+            guard::raise_range(&*mm.uffd, start, end, &pins);
         }
         // Pages only read so far are the kernel's zero page and cost nothing; a write would make pages
         // of them behind our back, so it is made to ask.

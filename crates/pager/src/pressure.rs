@@ -7,6 +7,7 @@
 //!
 //! A run is one memcg and the whole of its node: one pair of lines says both.
 
+use crate::seam::Clock;
 use ebb_core::observe::psi::Psi;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ pub const COUNT_EVERY: Duration = Duration::from_secs(2);
 pub struct Pressure {
     psi: Mutex<Psi>,
     began: Instant,
+    clock: Clock,
 }
 
 /// A thread waits for memory, as long as this lives.
@@ -34,12 +36,12 @@ impl Drop for Stall {
 
 impl Pressure {
     #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { psi: Mutex::new(Psi::new(0)), began: Instant::now() })
+    pub fn new(clock: Clock) -> Arc<Self> {
+        Arc::new(Self { psi: Mutex::new(Psi::new(0)), began: clock.now(), clock })
     }
 
     fn now_ns(&self) -> u64 {
-        self.began.elapsed().as_nanos() as u64
+        self.clock.since(self.began).as_nanos() as u64
     }
 
     fn psi(&self) -> MutexGuard<'_, Psi> {
@@ -82,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_stall_ends_with_its_touch_and_is_full_while_nobody_runs() {
-        let pressure = Pressure::new();
+        let pressure = Pressure::new(Clock::real());
         pressure.found_running(2);
         let first = pressure.stall();
         std::thread::sleep(Duration::from_millis(20));

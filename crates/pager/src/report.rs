@@ -136,7 +136,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         schema: 1,
         command: pager.config.command.clone(),
         exit_status,
-        wall_time_us: pager.started.elapsed().as_micros() as u64,
+        wall_time_us: pager.clock.since(pager.started).as_micros() as u64,
         memory_max_bytes: pager.config.memory_max_bytes,
         memory_high_bytes: pager.config.memory_high_bytes,
         peak_resident_bytes: get(&counters.peak_resident),

@@ -8,6 +8,7 @@ use crate::lru_gen::Requests;
 use crate::mm::Mm;
 use crate::pressure::Pressure;
 use crate::record::Recorder;
+use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
 use crate::solo::Solo;
 use crate::{door, faults, monitor, reclaim, report};
@@ -18,13 +19,13 @@ use ebb_core::reclaim::{Asked, Desk, Policy};
 use ebb_core::resident::{Dropped, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
-use ebb_sys::process::{self, Pidfd};
+use ebb_sys::process;
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, signals};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -88,12 +89,21 @@ pub fn token_link(mm: MmId) -> u64 {
     (u64::from(mm.0) << 2) | 2
 }
 
+/// What a pager stands on.
+pub struct World {
+    pub clock: Clock,
+    pub host: Box<dyn Host>,
+    pub store: Box<dyn Storage>,
+}
+
 /// What the threads share.
 pub struct Pager {
     pub config: Config,
+    pub clock: Clock,
+    pub host: Box<dyn Host>,
     pub started: Instant,
     pub resident: Mutex<Resident>,
-    pub store: Store,
+    pub store: Box<dyn Storage>,
     pub counters: Counters,
     pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
     next_mm: AtomicU32,
@@ -135,7 +145,8 @@ pub struct Pager {
 }
 
 impl Pager {
-    fn new(config: Config, store: Store, front: u32) -> std::io::Result<Self> {
+    pub fn new(config: Config, world: World, front: u32) -> std::io::Result<Self> {
+        let World { clock, host, store } = world;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
@@ -145,7 +156,7 @@ impl Pager {
         let policy = Policy::of(&tunables);
         let resident = Resident::with(pages, high, u32::MAX, tunables);
         let pager = Self {
-            started: Instant::now(),
+            started: clock.now(),
             resident: Mutex::new(resident),
             store,
             counters: Counters::default(),
@@ -170,15 +181,19 @@ impl Pager {
             sharing_changed: AtomicBool::new(false),
             loading: AtomicU64::new(0),
             solo: Solo::default(),
-            pressure: Pressure::new(),
+            pressure: Pressure::new(clock.clone()),
             requests: Requests::default(),
             recorder,
             last_words: Mutex::default(),
             complained: AtomicU32::new(0),
+            clock,
+            host,
             config,
         };
         pager.watch(pager.wake.as_fd(), TOKEN_WAKE)?;
-        pager.watch(pager.store.completion_fd(), TOKEN_STORE)?;
+        if let Some(completions) = pager.store.completion_fd() {
+            pager.watch(completions, TOKEN_STORE)?;
+        }
         Ok(pager)
     }
 
@@ -194,9 +209,11 @@ impl Pager {
     }
 
     /// Has the fault thread look away from `fd`.
-    pub fn unwatch(&self, fd: impl AsFd) {
-        // It may have been closed or removed already.
-        let _ = epoll::delete(&self.epoll, fd);
+    pub fn unwatch(&self, fd: Option<BorrowedFd<'_>>) {
+        if let Some(fd) = fd {
+            // It may have been closed or removed already.
+            let _ = epoll::delete(&self.epoll, fd);
+        }
     }
 
     /// Whether the fault thread has something to read.
@@ -239,6 +256,11 @@ impl Pager {
         share.min(u64::from(self.config.readahead_pages)) as u32
     }
 
+    /// A number that no two moments have in common.
+    pub fn nonce(&self) -> u128 {
+        self.clock.since(self.started).as_nanos()
+    }
+
     /// A number no address space has.
     pub fn new_mm_id(&self) -> MmId {
         loop {
@@ -262,21 +284,19 @@ impl Pager {
     /// Takes an address space in.
     pub fn add_mm(&self, mm: &Arc<Mm>) -> std::io::Result<()> {
         self.mms.write().unwrap_or_else(PoisonError::into_inner).insert(mm.id.0, mm.clone());
-        self.watch(&mm.uffd, token_uffd(mm.id))
+        mm.uffd.descriptor().map_or(Ok(()), |fd| self.watch(fd, token_uffd(mm.id)))
     }
 
     /// Gives an agent to an address space.
     pub fn attach(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
         let link = mm.link.get_or_init(|| link);
-        self.watch(link.socket(), token_link(mm.id))
+        link.descriptor().map_or(Ok(()), |fd| self.watch(fd, token_link(mm.id)))
     }
 
     /// The address space has ended: nothing of it is needed any more.
     pub fn drop_mm(&self, mm: &Arc<Mm>) {
-        self.unwatch(&mm.uffd);
-        if let Some(link) = mm.link.get() {
-            self.unwatch(link.socket());
-        }
+        self.unwatch(mm.uffd.descriptor());
+        self.unwatch(mm.link.get().and_then(Link::descriptor));
         let mut dropped = Dropped::default();
         {
             let mut state = mm.lock();
@@ -317,7 +337,7 @@ impl Pager {
 
     /// Tells the user something, on standard error. Nobody reading it is no reason to stop.
     pub fn say(&self, text: &str) {
-        say(text);
+        self.host.say(text);
     }
 
     /// Tells the user something; a flood is cut short.
@@ -332,22 +352,13 @@ impl Pager {
     /// Kills every process of the tree.
     pub fn kill_tree(&self) {
         self.ending.store(true, SeqCst);
-        for _ in 0..3 {
-            for pid in monitor::tree(self) {
-                if let Ok(process) = Pidfd::open(pid) {
-                    // It may have ended in between.
-                    let _ = process.send(9);
-                }
-            }
-        }
+        self.host.kill_tree(self);
     }
 }
 
 /// A line on standard error, wherever that leads.
 fn say(text: &str) {
-    use std::io::Write;
-    // A closed standard error must not end the pager, and with it the program.
-    let _ = writeln!(std::io::stderr(), "ebb: {text}");
+    Machine.say(text);
 }
 
 /// Runs the pager over its connection to the front, to the end.
@@ -417,19 +428,19 @@ fn end_recording(pager: &Pager) {
 fn watch_stopped(pager: &Pager) {
     let is_stopped = |pid| matches!(proc::state(pid), Some('T' | 't'));
     let program = pager.program.load(SeqCst);
-    let began = Instant::now();
+    let began = pager.clock.now();
     let mut seen = false;
     loop {
         let stopped = is_stopped(pager.front);
         // It says so just before it does.
         seen |= stopped;
-        if !stopped && (seen || began.elapsed() > STOPPING) {
+        if !stopped && (seen || pager.clock.since(began) > STOPPING) {
             return;
         }
         if !is_stopped(program) {
             signals::send(pager.front, signals::SIGCONT);
         }
-        std::thread::sleep(Duration::from_millis(20));
+        pager.host.sleep(Duration::from_millis(20));
     }
 }
 
@@ -447,8 +458,9 @@ fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
         inject,
     };
     let store = Store::open(&tiers, &options).map_err(|error| error.to_string())?;
+    let world = World { clock: Clock::real(), host: Box::new(Machine), store: Box::new(store) };
     let pager =
-        Pager::new(config, store, front).map_err(|error| format!("cannot start: {error}"))?;
+        Pager::new(config, world, front).map_err(|error| format!("cannot start: {error}"))?;
     Ok(Arc::new(pager))
 }
 

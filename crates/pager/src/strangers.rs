@@ -7,6 +7,7 @@
 //! * N2: one that has joined since the last census is none.
 
 use crate::mm::Mm;
+use crate::seam::Clock;
 use crate::server::Pager;
 use ebb_sys::proc::{self, Statm};
 use ebb_sys::process;
@@ -35,23 +36,18 @@ struct Stranger {
 }
 
 impl Stranger {
-    fn open(pid: u32) -> Option<Self> {
-        Some(Self {
-            statm: Statm::open(pid).ok()?,
-            sightings: 0,
-            elsewhere: 0,
-            due: Instant::now(),
-        })
+    fn open(pid: u32, now: Instant) -> Option<Self> {
+        Some(Self { statm: Statm::open(pid).ok()?, sightings: 0, elsewhere: 0, due: now })
     }
 
-    fn look(&mut self, pid: u32, has_parent: bool) {
-        let began = Instant::now();
+    fn look(&mut self, clock: &Clock, pid: u32, has_parent: bool) {
+        let began = clock.now();
         let own =
             if has_parent { proc::private_dirty_pages } else { proc::proportional_anonymous_pages };
         // Where that may not be seen, all of it.
         let own = own(pid).unwrap_or(u64::MAX);
         self.elsewhere = self.statm.anonymous_pages().unwrap_or(0).saturating_sub(own);
-        self.due = Instant::now() + began.elapsed() * 3;
+        self.due = clock.now() + clock.since(began) * 3;
     }
 
     fn pages(&self) -> u64 {
@@ -62,6 +58,7 @@ impl Stranger {
 impl Strangers {
     /// Takes note of the processes of the tree that are not `mms`.
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
+        let now = pager.clock.now();
         let known = |pid: &u32| {
             mms.iter().any(|mm| !mm.closing.load(Relaxed) && mm.pid.load(Relaxed) == *pid)
         };
@@ -72,8 +69,8 @@ impl Strangers {
             let has_parent = there.contains(&parent) || known(&parent);
             if let Some(stranger) = self.0.get_mut(&pid) {
                 stranger.sightings += 1;
-                if stranger.elsewhere > FEW && Instant::now() >= stranger.due {
-                    stranger.look(pid, has_parent);
+                if stranger.elsewhere > FEW && now >= stranger.due {
+                    stranger.look(&pager.clock, pid, has_parent);
                 }
                 if stranger.sightings == SIGHTINGS {
                     pager.complain(&format!(
@@ -83,8 +80,8 @@ impl Strangers {
                 }
             } else if mms.iter().any(|mm| process::shares_memory(mm.pid.load(Relaxed), pid)) {
                 // Between vfork and exec: it is counted where it borrows.
-            } else if let Some(mut stranger) = Stranger::open(pid) {
-                stranger.look(pid, has_parent);
+            } else if let Some(mut stranger) = Stranger::open(pid, now) {
+                stranger.look(&pager.clock, pid, has_parent);
                 self.0.insert(pid, stranger);
             }
         }

@@ -80,7 +80,7 @@ pub fn serve_the_kernel() -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(2);
     let mut events = Vec::new();
     while events.is_empty() && !toucher.is_finished() && Instant::now() < deadline {
-        uffd.read(&mut events)?;
+        uffd.read(|event| events.push(event))?;
         std::thread::sleep(Duration::from_micros(50));
     }
     let served = events.iter().any(|event| matches!(event, Event::Fault { .. }));

@@ -287,8 +287,9 @@ impl Uffd {
         self.ioctl(ior(TYPE, 0x02, size_of::<Range>()), &mut Range { start, len })
     }
 
-    /// Reads what is there, up to [`MESSAGES_MAX`] messages, without waiting; none if nothing is.
-    pub fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
+    /// Reads what is there, up to [`MESSAGES_MAX`] messages, without waiting; none if nothing is. Calls `each`
+    /// with every one.
+    pub fn read(&self, mut each: impl FnMut(Event)) -> io::Result<usize> {
         let mut buffer = [0u64; MESSAGES_MAX * MESSAGE_BYTES / 8];
         // SAFETY: the buffer is as long as said and any bit pattern is a valid u64.
         let got = unsafe {
@@ -304,7 +305,7 @@ impl Uffd {
         let count = got as usize / MESSAGE_BYTES;
         for message in buffer.chunks_exact(MESSAGE_BYTES / 8).take(count) {
             let [head, a, b, c] = [message[0], message[1], message[2], message[3]];
-            events.push(match (head & 0xFF) as u8 {
+            each(match (head & 0xFF) as u8 {
                 0x12 => Event::Fault {
                     address: b,
                     write: a & 1 != 0,

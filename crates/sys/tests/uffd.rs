@@ -35,7 +35,7 @@ fn uffd(features: u64) -> Uffd {
 fn events_of(uffd: &Uffd) -> Vec<Event> {
     let (mut events, since) = (Vec::new(), Instant::now());
     while events.is_empty() && since.elapsed() < Duration::from_secs(10) {
-        uffd.read(&mut events).expect("messages can be read");
+        uffd.read(|event| events.push(event)).expect("messages can be read");
     }
     events
 }

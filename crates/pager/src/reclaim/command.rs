@@ -8,12 +8,12 @@ use crate::lru_gen::{DONE, REFUSED};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::observe::lru_gen::{Action, Command, CommandError, run_all};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long bringing areas under management may take that were left alone so far.
 const ADOPTION: Duration = Duration::from_secs(2);
 
-impl Reclaim<'_> {
+impl Reclaim {
     /// Carries out what was asked for since the last time.
     pub fn serve_requests(&mut self) {
         for (text, line) in self.pager.requests.take() {
@@ -60,9 +60,9 @@ impl Reclaim<'_> {
             return;
         }
         self.pager.monitor.raise();
-        let since = Instant::now();
-        while self.pager.resident().evictable() == 0 && since.elapsed() < ADOPTION {
-            std::thread::sleep(Duration::from_millis(1));
+        let since = self.pager.clock.now();
+        while self.pager.resident().evictable() == 0 && self.pager.clock.since(since) < ADOPTION {
+            self.pager.host.sleep(Duration::from_millis(1));
         }
     }
 }

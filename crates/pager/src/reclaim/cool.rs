@@ -26,7 +26,7 @@ pub enum Fate {
     Retry,
 }
 
-impl Reclaim<'_> {
+impl Reclaim {
     /// Moves up to `max` of the oldest pages out of sight.
     pub fn cool(&mut self, max: usize) -> usize {
         let mut victims = Vec::with_capacity(max);

@@ -45,7 +45,7 @@ pub struct Run {
     shared: u64,
 }
 
-impl Reclaim<'_> {
+impl Reclaim {
     /// Stores up to `max` of the coolest pages.
     pub fn evict(&mut self, max: usize) -> usize {
         let groups = {

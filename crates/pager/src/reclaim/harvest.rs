@@ -17,7 +17,7 @@ use ebb_core::types::{PAGE_SIZE, Pfn, Vpn};
 use ebb_sys::pagemap::Pagemap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One harvest each time so much of what can be evicted has come up for cooling: a few in the time that a page
 /// takes from the young end to the old.
@@ -28,19 +28,22 @@ const STEP_BYTES: u64 = 16 << 20;
 /// How long a fault being answered may hold it up.
 const PATIENCE: Duration = Duration::from_millis(2);
 
-impl Reclaim<'_> {
+impl Reclaim {
     /// Looks for written pages, if that was asked for.
     pub fn harvest_now(&mut self) {
         if !self.pager.config.harvest {
             return;
         }
         self.harvested_at = self.scanned;
-        let began = Instant::now();
+        let began = self.pager.clock.now();
         for mm in self.pager.mms() {
             self.harvest(&mm);
         }
         counters::count(&self.pager.counters.harvests);
-        counters::add(&self.pager.counters.harvest_us, began.elapsed().as_micros() as u64);
+        counters::add(
+            &self.pager.counters.harvest_us,
+            self.pager.clock.since(began).as_micros() as u64,
+        );
     }
 
     /// The same if enough has happened since the last time.

@@ -52,8 +52,8 @@ enum Work {
     Unshare(Vec<Pfn>),
 }
 
-struct Reclaim<'a> {
-    pager: &'a Arc<Pager>,
+pub struct Reclaim {
+    pager: Arc<Pager>,
     kswapd: Kswapd,
     pages: Box<[Page; BATCH_MAX]>,
     stalled: Vec<Stalled>,
@@ -83,34 +83,40 @@ struct Reclaim<'a> {
 /// The thread.
 pub fn run(pager: &Arc<Pager>) {
     pager.solo.begin_kswapd();
-    let mut reclaim = Reclaim {
-        pager,
-        kswapd: Kswapd::new(pager.policy, 1),
-        pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),
-        stalled: Vec::new(),
-        unshared: HashSet::new(),
-        offered: HashSet::new(),
-        unparked: Instant::now(),
-        hopeless_since: None,
-        store_error: None,
-        crowded: false,
-        lending: false,
-        despaired: 0,
-        scanned: 0,
-        harvested_at: 0,
-        fixed: 0,
-        busy: 0,
-    };
+    let mut reclaim = Reclaim::new(pager);
     loop {
         reclaim.turn();
     }
 }
 
-impl Reclaim<'_> {
+impl Reclaim {
+    /// Ready to begin.
+    pub fn new(pager: &Arc<Pager>) -> Self {
+        Self {
+            pager: pager.clone(),
+            kswapd: Kswapd::new(pager.policy, 1),
+            pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),
+            stalled: Vec::new(),
+            unshared: HashSet::new(),
+            offered: HashSet::new(),
+            unparked: pager.clock.now(),
+            hopeless_since: None,
+            store_error: None,
+            crowded: false,
+            lending: false,
+            despaired: 0,
+            scanned: 0,
+            harvested_at: 0,
+            fixed: 0,
+            busy: 0,
+        }
+    }
+
     /// What the protocol says is next (`core::reclaim::kswapd`).
-    fn turn(&mut self) {
-        let desk = &self.pager.desk;
-        match self.kswapd.step(desk, &Budget(self.pager), &self.pager.kswapd_stat) {
+    pub fn turn(&mut self) {
+        let pager = self.pager.clone();
+        let desk = &pager.desk;
+        match self.kswapd.step(desk, &Budget(&pager), &self.pager.kswapd_stat) {
             Step::Pass(pass) => {
                 let passed = self.work(&pass);
                 self.kswapd.passed(desk, &passed);
@@ -118,7 +124,7 @@ impl Reclaim<'_> {
             // Here a page is written before it counts as freed: no end of a write is waited for.
             Step::Again | Step::AwaitWrites | Step::Throttle => self.tidy(),
             Step::Nap | Step::Sleep => {
-                self.pager.kswapd.wait(Duration::from_millis(NAP_MS));
+                self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
                 self.tidy();
             }
         }
@@ -142,7 +148,7 @@ impl Reclaim<'_> {
         while passed.reclaimed < pass.target && !self.pager.resident().zone.is_balanced() {
             if self.pager.ending.load(Relaxed) {
                 // All of it is given back in a moment.
-                self.pager.kswapd.wait(Duration::from_millis(NAP_MS));
+                self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
                 break;
             }
             let before = self.scanned;
@@ -185,32 +191,34 @@ impl Reclaim<'_> {
         self.finish_stalled();
         if self.pager.starving.load(Relaxed) + self.pager.held.load(Relaxed) == 0 {
             self.hopeless_since = None;
-            self.pager.kswapd.wait(Duration::from_millis(NAP_MS));
+            self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return;
         }
-        let since = *self.hopeless_since.get_or_insert_with(Instant::now);
+        let since = *self.hopeless_since.get_or_insert_with(|| self.pager.clock.now());
         // A forked child that has yet to greet will have pages to give back.
-        let growing_up = || self.pager.mms().iter().any(|mm| mm.is_infant());
+        let growing_up = self.pager.mms().iter().any(|mm| mm.is_infant());
         // An agent that was not heard of lately may only have been kept from running.
         let unheard = self.is_unheard();
         let patience = if unheard { SILENCE } else { HOPELESS };
         self.despaired = if unheard { self.despaired + 1 } else { 0 };
-        let long = since.elapsed() > LEND_AFTER || self.despaired > LEND_AFTER_TIMES;
+        let long = self.pager.clock.since(since) > LEND_AFTER || self.despaired > LEND_AFTER_TIMES;
         if unheard && long {
             self.lend();
         }
-        if since.elapsed() > patience && !growing_up() {
+        if self.pager.clock.since(since) > patience && !growing_up {
             return self.give_up();
         }
         self.unpark();
         // What nobody told of may be found.
         self.harvest_now();
-        std::thread::sleep(Duration::from_millis(1));
+        self.pager.host.sleep(Duration::from_millis(1));
     }
 
     /// The ages of generations are counted from the start of the run.
     fn tell_time(&self) {
-        self.pager.resident().set_now_ms(self.pager.started.elapsed().as_millis() as u64);
+        self.pager
+            .resident()
+            .set_now_ms(self.pager.clock.since(self.pager.started).as_millis() as u64);
     }
 
     /// Whether some agent does not answer, or was stopped in the middle of a batch.
@@ -255,7 +263,7 @@ impl Reclaim<'_> {
             let parked = resident.count(Place::Parked);
             (resident.count(Place::Cool), resident.evictable(), parked)
         };
-        if parked > 0 && self.unparked.elapsed() > UNPARK {
+        if parked > 0 && self.pager.clock.since(self.unparked) > UNPARK {
             self.unpark();
         }
         self.harvest_if_due(evictable);
@@ -277,7 +285,7 @@ impl Reclaim<'_> {
     }
 
     fn unpark(&mut self) {
-        self.unparked = Instant::now();
+        self.unparked = self.pager.clock.now();
         (self.fixed, self.busy) = (0, 0);
         let mut resident = self.pager.resident();
         let parked = resident.count(Place::Parked) as usize;

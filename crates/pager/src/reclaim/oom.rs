@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// How many processes are listed when memory runs out.
 const LISTED_MAX: usize = 16;
 
-impl Reclaim<'_> {
+impl Reclaim {
     /// Nothing can be reclaimed and threads wait: the run ends as by the OOM killer.
     pub fn give_up(&mut self) {
         let (limit, used) = {

@@ -1,0 +1,57 @@
+//! What concerns no single process: waiting, telling the user, ending the run.
+
+use crate::monitor;
+use crate::server::Pager;
+use crate::signal::Signal;
+use ebb_sys::process::Pidfd;
+use std::fmt::Debug;
+use std::time::Duration;
+
+/// The machine around the pager.
+pub trait Host: Debug + Send + Sync {
+    /// Does nothing for so long.
+    fn sleep(&self, time: Duration);
+    /// Waits for a signal, so long at most; whether it came.
+    fn wait(&self, signal: &Signal, limit: Duration) -> bool;
+    /// A line for the user.
+    fn say(&self, text: &str);
+    /// Every process of the tree that can be found.
+    fn tree(&self, pager: &Pager) -> Vec<u32>;
+    /// Kills them all.
+    fn kill_tree(&self, pager: &Pager);
+}
+
+/// The machine itself.
+#[derive(Debug)]
+pub struct Machine;
+
+impl Host for Machine {
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn wait(&self, signal: &Signal, limit: Duration) -> bool {
+        signal.wait(limit)
+    }
+
+    fn say(&self, text: &str) {
+        use std::io::Write;
+        // A closed standard error must not end the pager, and with it the program.
+        let _ = writeln!(std::io::stderr(), "ebb: {text}");
+    }
+
+    fn tree(&self, pager: &Pager) -> Vec<u32> {
+        monitor::tree(pager)
+    }
+
+    fn kill_tree(&self, pager: &Pager) {
+        for _ in 0..3 {
+            for pid in self.tree(pager) {
+                if let Ok(process) = Pidfd::open(pid) {
+                    // It may have ended in between.
+                    let _ = process.send(9);
+                }
+            }
+        }
+    }
+}

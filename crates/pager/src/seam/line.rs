@@ -1,0 +1,62 @@
+//! The line to an agent: memory that both see, a message to wake it, a word to wait on.
+
+use ebb_agent::protocol::Shared;
+use ebb_sys::futex;
+use ebb_sys::shared::SharedMap;
+use ebb_sys::socket::Socket;
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+/// The line. The protocol spoken over it is [`crate::link`]'s.
+pub trait Line: Debug + Send + Sync {
+    /// The memory in common.
+    fn shared(&self) -> &Shared;
+    /// Sends a message if there is room for it; None if earlier ones still wait.
+    fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>>;
+    /// Waits until somebody wakes `word`, while it is `seen`, for `limit` at most.
+    fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration);
+    /// Wakes who waits on `word`.
+    fn wake(&self, word: &AtomicU32);
+    /// Hangs up when the process ends or becomes another program; a simulated one has none.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A connection, and memory shared with the process.
+#[derive(Debug)]
+pub struct Wire {
+    socket: Socket,
+    shared: SharedMap<Shared>,
+}
+
+impl Wire {
+    /// Over a connection and the memory that came with its greeting.
+    #[must_use]
+    pub fn new(socket: Socket, shared: SharedMap<Shared>) -> Self {
+        Self { socket, shared }
+    }
+}
+
+impl Line for Wire {
+    fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>> {
+        self.socket.send_now(bytes)
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration) {
+        futex::wait(word, seen, limit);
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        futex::wake(word);
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+}

@@ -1,0 +1,71 @@
+//! The store, as far as the pager uses it.
+
+use ebb_core::types::SlotId;
+use ebb_store::{Page, Store, StoreError, StoreStats};
+use std::os::fd::BorrowedFd;
+
+/// The calls. See [`Store`] for what each does.
+pub trait Storage: Send + Sync {
+    /// Stores pages, each under a slot of its own.
+    fn put_batch(&self, writes: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>);
+    /// Fills `page` if that takes no waiting: true. Otherwise starts a read that completes with `token`.
+    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError>;
+    /// Starts several reads; each token completes exactly once.
+    fn start_batch(&self, reads: &[(SlotId, u64)]);
+    /// Calls `each` with every read that has completed.
+    fn poll_completions(&self, each: &mut dyn FnMut(u64, Result<&Page, StoreError>));
+    /// Whether what a slot holds may stand for a page with this hash.
+    fn keep(&self, slot: SlotId, hash: u64) -> bool;
+    /// Whether the copy under a slot is worth keeping beside the page itself.
+    fn is_worth_keeping(&self, slot: SlotId) -> bool;
+    /// Forgets the page under a slot.
+    fn remove(&self, slot: SlotId);
+    /// Bytes of memory that the store takes.
+    fn ram_bytes(&self) -> u64;
+    /// Figures of the tiers.
+    fn stats(&self) -> StoreStats;
+    /// Readable while completions wait; a simulated one has none.
+    fn completion_fd(&self) -> Option<BorrowedFd<'_>>;
+}
+
+impl Storage for Store {
+    fn put_batch(&self, writes: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>) {
+        Self::put_batch(self, writes, results);
+    }
+
+    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError> {
+        Self::get_or_start(self, slot, page, token)
+    }
+
+    fn start_batch(&self, reads: &[(SlotId, u64)]) {
+        Self::start_batch(self, reads);
+    }
+
+    fn poll_completions(&self, each: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
+        Self::poll_completions(self, each);
+    }
+
+    fn keep(&self, slot: SlotId, hash: u64) -> bool {
+        Self::keep(self, slot, hash)
+    }
+
+    fn is_worth_keeping(&self, slot: SlotId) -> bool {
+        Self::is_worth_keeping(self, slot)
+    }
+
+    fn remove(&self, slot: SlotId) {
+        Self::remove(self, slot);
+    }
+
+    fn ram_bytes(&self) -> u64 {
+        Self::ram_bytes(self)
+    }
+
+    fn stats(&self) -> StoreStats {
+        Self::stats(self)
+    }
+
+    fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(Self::completion_fd(self))
+    }
+}
