@@ -14,8 +14,9 @@
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
 
 use crate::mm::Mm;
+use crate::seam::Process;
 use crate::server::Pager;
-use ebb_sys::{proc, trace};
+use ebb_sys::trace;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -83,17 +84,18 @@ impl Brake {
     /// Holds the running threads of a process until the next look that finds the tree within its limit.
     pub fn hold(&mut self, mm: &Mm) {
         if let Some(link) = mm.link.get() {
-            self.hold_beside(mm.pid.load(Relaxed), link.thread());
+            let threads = mm.process().map(Process::threads).unwrap_or_default();
+            self.hold_beside(threads, link.thread());
         }
     }
 
-    /// Holds the running threads of process `pid` except its agent's. None if that does not run yet: it
+    /// Holds the running ones of a process's threads except its agent's. None if that does not run yet: it
     /// is one of them that will start it.
-    fn hold_beside(&mut self, pid: u32, agent: u32) {
+    fn hold_beside(&mut self, threads: Vec<(u32, char)>, agent: u32) {
         if agent == 0 {
             return;
         }
-        for (thread, state) in proc::threads(pid) {
+        for (thread, state) in threads {
             let ours = thread == agent || self.held.contains(&thread);
             // Another may trace it: then it is that one's.
             if state == 'R' && !ours && trace::hold(thread).is_ok() {
@@ -106,7 +108,7 @@ impl Brake {
 #[cfg(test)]
 mod tests {
     use super::{Act, Brake, LONGEST, REST};
-    use ebb_sys::trace;
+    use ebb_sys::{proc, trace};
     use std::process::Command;
     use std::time::{Duration, Instant};
 
@@ -134,10 +136,10 @@ mod tests {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut brake = Brake::default();
-        brake.hold_beside(child.id(), 0);
+        brake.hold_beside(proc::threads(child.id()), 0);
         assert!(!brake.is_on());
         while !brake.is_on() && Instant::now() < deadline {
-            brake.hold_beside(child.id(), u32::MAX);
+            brake.hold_beside(proc::threads(child.id()), u32::MAX);
         }
         assert!(brake.is_on(), "it runs all the time");
         while !brake.held.iter().all(|&thread| trace::let_go(thread)) && Instant::now() < deadline {

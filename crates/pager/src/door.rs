@@ -5,7 +5,7 @@ use crate::counters;
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
-use crate::seam::Wire;
+use crate::seam::{Process, Wire};
 use crate::server::Pager;
 use crate::{lru_gen, stat};
 use ebb_agent::protocol::{
@@ -152,7 +152,7 @@ fn greet_new(
     let pool = Pool::new(greeting.pool_start, greeting.pool_len, BELLS);
     let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
     let mm = Arc::new(Mm::new(Box::new(uffd), state, pager.clock.clone()));
-    mm.set_process(pid);
+    mm.set_process(process(pager, pid)?);
     counters::count(&pager.counters.processes);
     pager.add_mm(&mm)?;
     socket.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &[])?;
@@ -165,6 +165,7 @@ fn greet_forked(
     socket: Socket,
     shared: SharedMap<ebb_agent::protocol::Shared>,
 ) -> std::io::Result<()> {
+    let process = process(pager, pid)?;
     let deadline = pager.clock.now() + FORK_PATIENCE;
     let mut strangers: Vec<Arc<Mm>> = Vec::new();
     let mm = loop {
@@ -172,7 +173,7 @@ fn greet_forked(
         let Some(candidate) = candidate else {
             return refuse(&socket);
         };
-        if is_process(pager, &candidate, pid) {
+        if is_process(pager, &candidate, &*process) {
             break candidate;
         }
         strangers.push(candidate);
@@ -182,7 +183,7 @@ fn greet_forked(
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .retain(|waiting| !Arc::ptr_eq(waiting, &mm));
-    mm.set_process(pid);
+    mm.set_process(process);
     let answer = Answer { magic: MAGIC, refused: 0 };
     let uffd: Vec<_> = mm.uffd.descriptor().into_iter().collect();
     socket.send(&answer.to_bytes(), &uffd)?;
@@ -205,13 +206,17 @@ fn next_candidate(pager: &Pager, strangers: &[Arc<Mm>], deadline: Instant) -> Op
     find(&forked)
 }
 
-fn is_process(pager: &Pager, mm: &Mm, pid: u32) -> bool {
+fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
+    pager.host.open(pid).ok_or_else(|| std::io::Error::other("its process has ended"))
+}
+
+fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
     for _ in 0..TOKEN_TRIES {
         let Some(mut state) = mm.lock_quiet(Duration::from_millis(10)) else { continue };
         if state.ended {
             return false;
         }
-        let proof = mm.is_process(&mut state, pid, pager.nonce());
+        let proof = mm.is_process(&mut state, process, pager.nonce());
         drop(state);
         pager.resident().zone.charge(1);
         match proof {

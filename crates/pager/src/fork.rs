@@ -4,37 +4,42 @@
 
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
-use crate::seam::AddressSpace;
+use crate::seam::{AddressSpace, Process};
 use crate::server::Pager;
 use crate::{counters, guard};
 use ebb_core::resident::{Dropped, Entry, Space};
 use ebb_core::types::Vpn;
+use ebb_sys::process;
 use ebb_sys::uffd::Mode;
-use ebb_sys::{proc, process};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 
 /// A forked child that has not greeted may be known by a thread of its own. That of a debugger
 /// that looks at its memory is not: it must prove to be the same address space.
 pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32) {
-    if mm.pid.load(Relaxed) != 0 {
+    if mm.process().is_some() {
         return;
     }
-    let Some(pid) = process::group_of(thread) else { return };
-    let proof = mm.is_process(state, pid, pager.nonce());
+    if let Some(pid) = process::group_of(thread) {
+        prove(pager, mm, state, pid);
+    }
+}
+
+/// Whether process `pid` is the one; then it is known from now on.
+fn prove(pager: &Pager, mm: &Arc<Mm>, state: &mut State, pid: u32) -> bool {
+    let Some(process) = pager.host.open(pid) else { return false };
+    let proof = mm.is_process(state, &*process, pager.nonce());
     pager.resident().zone.charge(1);
     if proof == Some(true) {
-        mm.set_process(pid);
+        mm.set_process(process);
     }
+    proof == Some(true)
 }
 
 /// A child of a raw `clone` never greets: it is looked for among the processes of the tree.
 fn find_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State) {
     for pid in pager.host.tree(pager) {
-        let proof = mm.is_process(state, pid, pager.nonce());
-        pager.resident().zone.charge(1);
-        if proof == Some(true) {
-            mm.set_process(pid);
+        if prove(pager, mm, state, pid) {
             return;
         }
     }
@@ -47,13 +52,13 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn 
     let mut space = pager.resident().fork(&state.space, id);
     let mut areas = state.areas.clone();
     let mut pool = state.pool.clone();
-    if parent.pid.load(Relaxed) == 0 {
+    if parent.process().is_none() {
         find_process(pager, parent, state);
     }
-    let parent_pid = parent.pid.load(Relaxed);
-    let parent_task = parent.task();
+    let parent_pid = parent.pid();
     // Nothing of these ranges reached the child; the program may have asked for that at any time.
-    match proc::areas_not_inherited(parent_task) {
+    let unknown = || std::io::Error::other("it is not known which process it is");
+    match parent.process().ok_or_else(unknown).and_then(Process::areas_not_inherited) {
         Ok(ranges) => {
             let mut dropped = Dropped::default();
             for (start, end) in ranges {

@@ -77,10 +77,10 @@ pub fn raise_all(mm: &Mm) {
 /// How many pages from a guarded one on are the process's own: the guard is lifted from them. None:
 /// that page is shared, and the write will copy it.
 pub fn own_run(mm: &Mm, state: &State, vpn: Vpn) -> Option<u64> {
-    let pagemap = mm.pagemap()?;
+    let process = mm.process()?;
     let end = state.areas.end_of(vpn.address()).unwrap_or(vpn.address() + PAGE_SIZE as u64);
     let most = Vpn::of_address(end).0 - vpn.0;
-    let run = pagemap.exclusive_run(vpn.0, EXCLUSIVE_RUN_MAX.min(most as usize)).ok()?;
+    let run = process.exclusive_run(vpn.0, EXCLUSIVE_RUN_MAX.min(most as usize)).ok()?;
     // Beyond a page that we know nothing of there may be the kernel's zero page, which is guarded too.
     let known = (0..run as u64)
         .take_while(|&ahead| matches!(state.space.get(Vpn(vpn.0 + ahead)), Entry::Resident(_)))

@@ -145,7 +145,7 @@ impl Server {
         if !mm.told_lost.swap(true, Relaxed) {
             self.pager.complain(&format!(
                 "a stored page of process {} is lost ({why}); touching it is a bus error (SIGBUS)",
-                mm.pid.load(Relaxed)
+                mm.pid()
             ));
         }
         Answer::Given

@@ -2,15 +2,11 @@
 
 use crate::link::Link;
 use crate::pool::Pool;
-use crate::seam::{AddressSpace, Clock};
+use crate::seam::{AddressSpace, Clock, Process};
 use ebb_core::folio::VPN_END;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
-use ebb_sys::memory::Memory;
-use ebb_sys::pagemap::Pagemap;
-use ebb_sys::proc::{self, Statm};
-use ebb_sys::process;
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -39,15 +35,16 @@ pub struct Mm {
     /// Number of the first of all that forks have made of one program.
     pub family: MmId,
     pub uffd: Box<dyn AddressSpace>,
-    /// Process number; 0 until the child of a fork has made itself known.
-    pub pid: AtomicU32,
+    /// Absent until the child of a fork has made itself known.
+    process: OnceLock<Box<dyn Process>>,
+    /// The process has been told of the agent's thread.
+    reached: AtomicBool,
     /// An address that is always registered, to see whether the address space still exists.
     probe: u64,
     state: Mutex<State>,
     quiet: Condvar,
     /// Absent for children of forks that never greet (nothing of theirs can be moved out).
     pub link: OnceLock<Link>,
-    pub statm: OnceLock<Statm>,
     /// Pages the page table says are in memory, pool included.
     pub known: AtomicI64,
     /// Resident pages beyond the known ones when the areas were last read.
@@ -59,8 +56,6 @@ pub struct Mm {
     pub related: AtomicBool,
     /// Writes to what it shares with relatives are guarded.
     pub guarded: AtomicBool,
-    pagemap: OnceLock<Pagemap>,
-    memory: OnceLock<Memory>,
     /// Its agent has hung up: dropped as soon as the address space is gone.
     pub closing: AtomicBool,
     /// Its agent did not answer, in milliseconds since `born`; 0: it did.
@@ -111,19 +106,17 @@ impl Mm {
             id,
             family: id,
             uffd,
-            pid: AtomicU32::new(0),
+            process: OnceLock::new(),
+            reached: AtomicBool::new(false),
             probe: state.pool.start(),
             state: Mutex::new(state),
             quiet: Condvar::new(),
             link: OnceLock::new(),
-            statm: OnceLock::new(),
             known: AtomicI64::new(0),
             unknown: AtomicU64::new(0),
             discount: AtomicU64::new(0),
             related: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
-            pagemap: OnceLock::new(),
-            memory: OnceLock::new(),
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
             fed: AtomicU32::new(0),
@@ -158,8 +151,8 @@ impl Mm {
 
     /// Anonymous pages, as the kernel counts; of a forked child that has not greeted yet, as we do.
     pub fn resident_pages(&self) -> u64 {
-        match self.statm.get() {
-            Some(statm) => statm.anonymous_pages().unwrap_or(0),
+        match self.process() {
+            Some(process) => process.anonymous_pages().unwrap_or(0),
             None => u64::try_from(self.known.load(Ordering::Relaxed)).unwrap_or(0),
         }
     }
@@ -186,7 +179,7 @@ impl Mm {
 
     /// Whether it was stopped by a signal or a debugger.
     pub fn is_stopped(&self) -> bool {
-        matches!(proc::state(self.task()), Some('T' | 't'))
+        self.process().is_some_and(Process::is_stopped)
     }
 
     /// Pages given to it beyond the budget while it is an infant.
@@ -212,26 +205,28 @@ impl Mm {
         self.uffd.is_alive(self.probe)
     }
 
-    /// It is process `pid`.
-    pub fn set_process(&self, pid: u32) {
-        if let Ok(statm) = Statm::open(pid) {
-            // Lost only to another who learnt the same.
-            let _ = self.statm.set(statm);
-        }
-        self.pid.store(pid, Ordering::Relaxed);
+    /// It is this process.
+    pub fn set_process(&self, process: Box<dyn Process>) {
+        // Lost only to another who learnt the same.
+        let _ = self.process.set(process);
     }
 
-    /// Its page map; None if it is not known which process it is, or that one has ended.
-    pub fn pagemap(&self) -> Option<&Pagemap> {
-        if let Some(pagemap) = self.pagemap.get() {
-            return Some(pagemap);
+    /// The process, if it is known which that is.
+    pub fn process(&self) -> Option<&dyn Process> {
+        let process = self.process.get()?;
+        if !self.reached.load(Ordering::Relaxed)
+            && let Some(thread) = self.link.get().map(Link::thread)
+            && thread != 0
+        {
+            process.has_thread(thread);
+            self.reached.store(true, Ordering::Relaxed);
         }
-        let task = self.task();
-        if task == 0 {
-            return None;
-        }
-        let opened = Pagemap::open(task).ok()?;
-        Some(self.pagemap.get_or_init(|| opened))
+        Some(&**process)
+    }
+
+    /// Its number; 0 if it is not known which process it is.
+    pub fn pid(&self) -> u32 {
+        self.process.get().map_or(0, |process| process.pid())
     }
 
     /// Reads pages of it from outside: how many, from the front.
@@ -240,33 +235,20 @@ impl Mm {
         addresses: &[u64],
         pages: &mut [[u8; PAGE_SIZE]],
     ) -> io::Result<usize> {
-        if let Some(memory) = self.memory.get() {
-            return memory.read_pages(addresses, pages);
-        }
-        // Where it is not known which process it is, there is no number 0.
-        let task = self.task();
-        match Memory::open(task) {
-            Ok(memory) => self.memory.get_or_init(|| memory).read_pages(addresses, pages),
-            // The files of a process that made itself not dumpable are root's. It is read all the same; what
-            // it shares is copied.
-            Err(_) => process::read_pages(task, addresses, pages),
-        }
+        let unknown = || io::Error::other("it is not known yet which process it is");
+        self.process().ok_or_else(unknown)?.read_pages(addresses, pages)
     }
 
-    /// A thread through which its memory and its files in /proc can be reached: the agent's, which
-    /// lives to the end; 0 if it is not known which process it is.
-    pub fn task(&self) -> u32 {
-        match self.link.get().map(crate::link::Link::thread) {
-            Some(thread) if thread != 0 => thread,
-            _ => self.pid.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Whether it is the address space of process `pid`: a page put into the one must be seen in the
+    /// Whether it is the address space of `process`: a page put into the one must be seen in the
     /// other. Two forks of one process cannot be told apart otherwise, and to take one child for
     /// another would be to read the wrong memory. None if that cannot be found out now. The page
     /// stays charged until its place is dropped.
-    pub fn is_process(&self, state: &mut State, pid: u32, nonce: u128) -> Option<bool> {
+    pub fn is_process(
+        &self,
+        state: &mut State,
+        process: &dyn Process,
+        nonce: u128,
+    ) -> Option<bool> {
         let mut token = [0; 4096];
         token[..4].copy_from_slice(&self.id.0.to_ne_bytes());
         token[4..20].copy_from_slice(&nonce.to_ne_bytes());
@@ -274,7 +256,7 @@ impl Mm {
         let address = state.pool.address(place);
         let placed = self.uffd.copy(address, &token);
         let mut seen = [[0; 4096]];
-        let read = matches!(process::read_pages(pid, &[address], &mut seen), Ok(1));
+        let read = matches!(process.read_pages(&[address], &mut seen), Ok(1));
         state.pool.retire(place);
         self.known.fetch_add(1, Ordering::Relaxed);
         match placed {

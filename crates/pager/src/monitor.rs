@@ -8,12 +8,12 @@ use crate::guard;
 use crate::link::Link;
 use crate::mm::Mm;
 use crate::pressure::COUNT_EVERY;
+use crate::seam::Process;
 use crate::server::Pager;
 use crate::solo::Watch;
 use crate::strangers::Strangers;
 use ebb_core::resident::Arrival;
 use ebb_core::types::{PAGE_SIZE, Vpn};
-use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc;
 use ebb_sys::sched;
 use std::collections::HashSet;
@@ -88,7 +88,7 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
         }
     }
     for mm in pager.mms() {
-        let pid = mm.pid.load(Relaxed);
+        let pid = mm.pid();
         if pid != 0 && seen.insert(pid) {
             found.push(pid);
             next.extend(proc::children(pid));
@@ -198,7 +198,7 @@ impl Monitor {
         self.census = self.pager.clock.now();
         for mm in mms {
             if let Some(link) = mm.link.get()
-                && let Some(code) = proc::deserted(mm.pid.load(Relaxed))
+                && let Some(code) = mm.process().and_then(Process::deserted)
             {
                 link.leave(code);
             }
@@ -242,12 +242,9 @@ impl Monitor {
                 }
                 continue;
             }
-            let task = mm.task();
-            if task == 0 {
-                continue;
-            }
+            let Some(process) = mm.process() else { continue };
             let whole = mm.resident_pages();
-            if let Ok(share) = proc::proportional_anonymous_pages(task) {
+            if let Ok(share) = process.proportional_anonymous_pages() {
                 mm.discount.store(whole.saturating_sub(share), Relaxed);
             }
         }
@@ -274,10 +271,7 @@ impl Monitor {
             mm.unknown.fetch_min(unknown, Relaxed);
             return;
         }
-        let task = mm.task();
-        if task == 0 || mm.closing.load(Relaxed) {
-            return;
-        }
+        let Some(process) = mm.process().filter(|_| !mm.closing.load(Relaxed)) else { return };
         // A thread of the program that moves areas ends before long.
         if !link.try_map() {
             return;
@@ -286,7 +280,7 @@ impl Monitor {
             // It would go on at the kernel's speed while it is being registered.
             self.brake.hold(mm);
         }
-        let registered = self.register_areas(mm, task);
+        let registered = self.register_areas(mm, process);
         link.mapped();
         if !registered {
             return;
@@ -296,10 +290,8 @@ impl Monitor {
     }
 
     /// False if it could not be done now.
-    fn register_areas(&self, mm: &Arc<Mm>, task: u32) -> bool {
-        let (Ok(areas), Ok(pagemap)) = (proc::areas(task), Pagemap::open(task)) else {
-            return false;
-        };
+    fn register_areas(&self, mm: &Arc<Mm>, process: &dyn Process) -> bool {
+        let Ok(areas) = process.areas() else { return false };
         // P4: one hold for registering and adopting.
         let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return false };
         if state.ended {
@@ -313,7 +305,7 @@ impl Monitor {
             // Also what an mremap has added to a registered area: to register it again does nothing, and
             // an area that took the place of one whose end is yet to be heard of is found here.
             for (start, end) in state.areas.missing(area.start, area.end) {
-                self.adopt(mm, &mut state, &pagemap, start, end);
+                self.adopt(mm, &mut state, process, start, end);
             }
         }
         true
@@ -323,7 +315,7 @@ impl Monitor {
         &self,
         mm: &Arc<Mm>,
         state: &mut crate::mm::State,
-        pagemap: &Pagemap,
+        process: &dyn Process,
         start: u64,
         end: u64,
     ) {
@@ -339,18 +331,18 @@ impl Monitor {
         // Pages only read so far are the kernel's zero page and cost nothing; a write would make pages
         // of them behind our back, so it is made to ask.
         let uffd = &mm.uffd;
-        let protect = |from: u64, to: u64| {
+        let mut protect = |from: u64, to: u64| {
             // An area that is going away needs no protection.
             let _ = uffd.protect(from, to - from);
         };
-        if pagemap.scan_zero(start, end, protect).is_err() {
+        if process.scan_zero(start, end, &mut protect).is_err() {
             return;
         }
         let mut adopted = 0;
         let mut resident = self.pager.resident();
         let space = &mut state.space;
         // A process that is ending has nothing to scan; what was missed stays where it is.
-        let _ = pagemap.scan_present(start, end, |from, to| {
+        let _ = process.scan_present(start, end, &mut |from, to| {
             for vpn in Vpn::of_address(from).0..Vpn::of_address(to).0 {
                 if space.get(Vpn(vpn)) == ebb_core::resident::Entry::None {
                     resident.map(space, Vpn(vpn), Arrival::Adopted, None);

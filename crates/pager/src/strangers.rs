@@ -59,9 +59,7 @@ impl Strangers {
     /// Takes note of the processes of the tree that are not `mms`.
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
         let now = pager.clock.now();
-        let known = |pid: &u32| {
-            mms.iter().any(|mm| !mm.closing.load(Relaxed) && mm.pid.load(Relaxed) == *pid)
-        };
+        let known = |pid: &u32| mms.iter().any(|mm| !mm.closing.load(Relaxed) && mm.pid() == *pid);
         let there: Vec<u32> = tree.iter().copied().filter(|pid| !known(pid)).collect();
         self.0.retain(|pid, _| there.contains(pid));
         for &pid in &there {
@@ -78,7 +76,7 @@ impl Strangers {
                         proc::name(pid)
                     ));
                 }
-            } else if mms.iter().any(|mm| process::shares_memory(mm.pid.load(Relaxed), pid)) {
+            } else if mms.iter().any(|mm| process::shares_memory(mm.pid(), pid)) {
                 // Between vfork and exec: it is counted where it borrows.
             } else if let Some(mut stranger) = Stranger::open(pid, now) {
                 stranger.look(&pager.clock, pid, has_parent);
@@ -91,7 +89,7 @@ impl Strangers {
     pub fn pages(&self, mms: &[Arc<Mm>]) -> u64 {
         // A child that has not greeted is a stranger too, and its pages are counted already.
         let infants = mms.iter().any(|mm| mm.is_infant());
-        let joined = |pid: &u32| mms.iter().any(|mm| mm.pid.load(Relaxed) == *pid);
+        let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
         (self.0.iter())
             .filter(|(pid, of)| (!infants || of.sightings >= SIGHTINGS) && !joined(pid))
             .map(|(_, stranger)| stranger.pages())

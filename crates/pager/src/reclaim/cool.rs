@@ -264,13 +264,13 @@ impl Reclaim {
 /// While the batch is under way nothing is put where it was. Where nobody can tell, the page counts as
 /// moved: what is in the place is then kept, and a page that stayed is not missed.
 fn has_left(mm: &Mm, vpn: Vpn) -> bool {
-    mm.pagemap().is_none_or(|pagemap| !pagemap.is_present(vpn.0).unwrap_or(false))
+    mm.process().is_none_or(|process| !process.is_present(vpn.0).unwrap_or(false))
 }
 
 /// Whether no relative maps the page any more. The kernel moves it only after the next write to it, which
 /// copies nothing.
 fn is_alone(mm: &Mm, vpn: Vpn) -> bool {
-    mm.pagemap().is_some_and(|pagemap| pagemap.exclusive_run(vpn.0, 1).is_ok_and(|run| run == 1))
+    mm.process().is_some_and(|process| process.exclusive_run(vpn.0, 1).is_ok_and(|run| run == 1))
 }
 
 /// The page of a frame that kswapd isolated, unless it is no longer that.

@@ -10,11 +10,11 @@ use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::counters;
 use crate::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
+use crate::seam::Process;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::resident::{Dropped, Entry, Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
 use ebb_store::{Page, page_hash};
-use ebb_sys::pagemap::Pagemap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -87,7 +87,7 @@ impl Reclaim {
         }
         let of_others = victims.iter().filter(|victim| shared_pages(&mm, victim.address, 1) > 0);
         self.offered.extend(of_others.map(|victim| victim.pfn.0));
-        let pid = mm.pid.load(Relaxed);
+        let pid = mm.pid();
         victims.sort_unstable_by_key(|victim| victim.vpn);
         let addresses: Vec<u64> = victims.iter().map(|victim| victim.address).collect();
         // A cool page cannot change and is not dropped while its place is in use: no lock is needed.
@@ -304,9 +304,10 @@ fn shared_pages(mm: &Mm, address: u64, count: u32) -> u64 {
     if !mm.related.load(Relaxed) {
         return 0;
     }
-    let shared = |map: &Pagemap| map.shared(Vpn::of_address(address).0, u64::from(count));
+    let shared =
+        |process: &dyn Process| process.shared(Vpn::of_address(address).0, u64::from(count)).ok();
     // A process on its way out: its memory goes as a whole.
-    mm.pagemap().and_then(|map| shared(map).ok()).unwrap_or(0)
+    mm.process().and_then(shared).unwrap_or(0)
 }
 
 /// Which of the coolest frames go, `max` at most: those with a stored copy, which need not be written if it

@@ -12,9 +12,9 @@
 use super::Reclaim;
 use crate::counters;
 use crate::mm::{Mm, State};
+use crate::seam::Process;
 use ebb_core::resident::{Arrival, Entry};
 use ebb_core::types::{PAGE_SIZE, Pfn, Vpn};
-use ebb_sys::pagemap::Pagemap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -54,14 +54,14 @@ impl Reclaim {
     }
 
     fn harvest(&self, mm: &Arc<Mm>) {
-        let Some(pagemap) = mm.pagemap() else { return };
+        let Some(process) = mm.process() else { return };
         let areas: Vec<(u64, u64)> = mm.lock().areas.iter().collect();
         for (start, end) in areas {
             let mut at = start;
             while at < end {
                 let stop = end.min(at + STEP_BYTES);
                 let Some(mut state) = mm.lock_quiet(PATIENCE) else { return };
-                if state.ended || !self.harvest_step(mm, &mut state, pagemap, at, stop) {
+                if state.ended || !self.harvest_step(mm, &mut state, process, at, stop) {
                     return;
                 }
                 at = stop;
@@ -74,14 +74,14 @@ impl Reclaim {
         &self,
         mm: &Mm,
         state: &mut State,
-        pagemap: &Pagemap,
+        process: &dyn Process,
         start: u64,
         end: u64,
     ) -> bool {
         let mut written: Vec<Pfn> = Vec::new();
         let mut pages: Vec<Vpn> = Vec::new();
         let mut unknown: Vec<Vpn> = Vec::new();
-        let scanned = pagemap.harvest_written(start, end, |from, to| {
+        let scanned = process.harvest_written(start, end, &mut |from, to| {
             for vpn in (Vpn::of_address(from).0..Vpn::of_address(to).0).map(Vpn) {
                 match state.space.get(vpn) {
                     Entry::Resident(pfn) => {

@@ -1,7 +1,7 @@
 //! Out of memory: nothing can be reclaimed, and the run ends with a message that says why.
 
 use super::Reclaim;
-use ebb_sys::proc;
+use crate::seam::Process;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How many processes are listed when memory runs out.
@@ -56,8 +56,8 @@ impl Reclaim {
         let mib = |pages: u64| pages as f64 / 256.0;
         let mut lines: Vec<(u64, String)> = (self.pager.mms().iter())
             .map(|mm| {
-                let pid = mm.pid.load(Relaxed);
-                let resident = mm.statm.get().and_then(|statm| statm.anonymous_pages().ok());
+                let pid = mm.pid();
+                let resident = mm.process().and_then(|process| process.anonymous_pages().ok());
                 let resident = resident.unwrap_or(0);
                 let managed = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
                 let agent = match mm.link.get() {
@@ -71,7 +71,7 @@ impl Reclaim {
                 let text = format!(
                     "process {pid} ({}): {:.1} MiB resident, {:.1} MiB of it managed, {:.1} MiB \
                      shared with relatives; its agent {agent}",
-                    proc::name(pid),
+                    mm.process().map_or_else(|| "?".to_owned(), Process::name),
                     mib(resident),
                     mib(managed),
                     mib(mm.discount.load(Relaxed)),

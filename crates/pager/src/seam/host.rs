@@ -1,6 +1,7 @@
 //! What concerns no single process: waiting, telling the user, ending the run.
 
 use crate::monitor;
+use crate::seam::{Numbered, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_sys::process::Pidfd;
@@ -15,6 +16,8 @@ pub trait Host: Debug + Send + Sync {
     fn wait(&self, signal: &Signal, limit: Duration) -> bool;
     /// A line for the user.
     fn say(&self, text: &str);
+    /// The process of this number, if there is one.
+    fn open(&self, pid: u32) -> Option<Box<dyn Process>>;
     /// Every process of the tree that can be found.
     fn tree(&self, pager: &Pager) -> Vec<u32>;
     /// Kills them all.
@@ -38,6 +41,10 @@ impl Host for Machine {
         use std::io::Write;
         // A closed standard error must not end the pager, and with it the program.
         let _ = writeln!(std::io::stderr(), "ebb: {text}");
+    }
+
+    fn open(&self, pid: u32) -> Option<Box<dyn Process>> {
+        Some(Box::new(Numbered::open(pid)?))
     }
 
     fn tree(&self, pager: &Pager) -> Vec<u32> {

@@ -3,6 +3,7 @@
 //!
 //! * [`space`]: an address space as its userfaultfd shows it: messages, pages put in place.
 //! * [`line`]: the line to an agent: memory in common, a byte to wake it, a word to wait on.
+//! * [`process`]: a process as it is seen from outside: its pages, its areas, its threads.
 //! * [`storage`]: the store.
 //! * [`clock`]: the time.
 //! * [`host`]: what concerns no single process: waiting, telling the user, ending the run.
@@ -10,11 +11,13 @@
 pub mod clock;
 pub mod host;
 pub mod line;
+pub mod process;
 pub mod space;
 pub mod storage;
 
 pub use clock::Clock;
 pub use host::{Host, Machine};
 pub use line::{Line, Wire};
+pub use process::{Numbered, Process};
 pub use space::{AddressSpace, Event};
 pub use storage::Storage;
