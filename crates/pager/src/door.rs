@@ -5,7 +5,7 @@ use crate::counters;
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
-use crate::seam::{Process, Wire};
+use crate::seam::{AddressSpace, Process, Wire};
 use crate::server::Pager;
 use crate::{lru_gen, stat};
 use ebb_agent::protocol::{
@@ -147,16 +147,28 @@ fn greet_new(
         refuse(&socket)?;
         return Err(std::io::Error::other("its pool is too small"));
     }
-    uffd.register(greeting.pool_start, greeting.pool_len, Mode::Quiet)?;
-    let id = pager.new_mm_id();
-    let pool = Pool::new(greeting.pool_start, greeting.pool_len, BELLS);
-    let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
-    let mm = Arc::new(Mm::new(Box::new(uffd), state, pager.clock.clone()));
-    mm.set_process(process(pager, pid)?);
-    counters::count(&pager.counters.processes);
-    pager.add_mm(&mm)?;
+    let pool = (greeting.pool_start, greeting.pool_len);
+    let mm = take_on(pager, Box::new(uffd), process(pager, pid)?, pool)?;
     socket.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &[])?;
     pager.attach(&mm, Link::new(Box::new(Wire::new(socket, shared)), pager.clock.clone()))
+}
+
+/// Takes a new program on, whose pool is `(start, length)`.
+pub fn take_on(
+    pager: &Arc<Pager>,
+    uffd: Box<dyn AddressSpace>,
+    process: Box<dyn Process>,
+    (start, len): (u64, u64),
+) -> std::io::Result<Arc<Mm>> {
+    uffd.register(start, len, Mode::Quiet)?;
+    let id = pager.new_mm_id();
+    let pool = Pool::new(start, len, BELLS);
+    let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
+    let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()));
+    mm.set_process(process);
+    counters::count(&pager.counters.processes);
+    pager.add_mm(&mm)?;
+    Ok(mm)
 }
 
 fn greet_forked(
@@ -178,16 +190,21 @@ fn greet_forked(
         }
         strangers.push(candidate);
     };
-    pager
-        .forked
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .retain(|waiting| !Arc::ptr_eq(waiting, &mm));
-    mm.set_process(process);
+    adopt(pager, &mm, process);
     let answer = Answer { magic: MAGIC, refused: 0 };
     let uffd: Vec<_> = mm.uffd.descriptor().into_iter().collect();
     socket.send(&answer.to_bytes(), &uffd)?;
     pager.attach(&mm, Link::new(Box::new(Wire::new(socket, shared)), pager.clock.clone()))
+}
+
+/// A forked child that has greeted is this process.
+pub fn adopt(pager: &Pager, mm: &Arc<Mm>, process: Box<dyn Process>) {
+    pager
+        .forked
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .retain(|waiting| !Arc::ptr_eq(waiting, mm));
+    mm.set_process(process);
 }
 
 /// A forked child that has not greeted and is none of `strangers`, as soon as there is one. Whose
@@ -210,7 +227,8 @@ fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
     pager.host.open(pid).ok_or_else(|| std::io::Error::other("its process has ended"))
 }
 
-fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
+/// Whether an address space is that of `process`.
+pub fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
     for _ in 0..TOKEN_TRIES {
         let Some(mut state) = mm.lock_quiet(Duration::from_millis(10)) else { continue };
         if state.ended {

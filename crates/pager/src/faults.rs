@@ -6,6 +6,7 @@
 use crate::counters;
 use crate::fork;
 use crate::guard;
+use crate::limits::BATCH_PATIENCE;
 use crate::link::Link;
 use crate::loads::Load;
 use crate::look_around::{BESIDE_MAX, Beside};
@@ -25,8 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
-/// How long to wait for a batch of moves before turning to other processes.
-const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 /// How soon to look again at touches set aside for a reason that raises no event.
 const RETRY: Duration = Duration::from_millis(1);
 /// Pauses are not worth the while below, and cruel above.

@@ -9,10 +9,14 @@ use crate::server::Pager;
 use crate::{counters, guard};
 use ebb_core::resident::{Dropped, Entry, Space};
 use ebb_core::types::Vpn;
-use ebb_sys::process;
 use ebb_sys::uffd::Mode;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+/// How often a forking process that is not known yet is looked for, and how long that may take in between.
+const FIND_TRIES: u32 = 20;
+const FIND_PAUSE: Duration = Duration::from_micros(100);
 
 /// A forked child that has not greeted may be known by a thread of its own. That of a debugger
 /// that looks at its memory is not: it must prove to be the same address space.
@@ -20,7 +24,7 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
     if mm.process().is_some() {
         return;
     }
-    if let Some(pid) = process::group_of(thread) {
+    if let Some(pid) = pager.host.process_of(thread) {
         prove(pager, mm, state, pid);
     }
 }
@@ -38,10 +42,14 @@ fn prove(pager: &Pager, mm: &Arc<Mm>, state: &mut State, pid: u32) -> bool {
 
 /// A child of a raw `clone` never greets: it is looked for among the processes of the tree.
 fn find_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State) {
-    for pid in pager.host.tree(pager) {
-        if prove(pager, mm, state, pid) {
-            return;
+    for _ in 0..FIND_TRIES {
+        for pid in pager.host.tree(pager) {
+            if prove(pager, mm, state, pid) {
+                return;
+            }
         }
+        // No token can be put into it until its thread goes on, which the reading of its message lets it.
+        pager.host.sleep(FIND_PAUSE);
     }
 }
 

@@ -19,7 +19,9 @@
 //! * P5: a place in the pool is reused only after the agent has dropped its page.
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod brake;
+mod broken;
 mod budget;
 mod config;
 mod counters;
@@ -27,6 +29,7 @@ mod door;
 mod faults;
 mod fork;
 mod guard;
+mod limits;
 mod link;
 mod loads;
 mod look_around;
@@ -41,6 +44,8 @@ mod report;
 mod seam;
 mod server;
 mod signal;
+#[cfg(test)]
+mod sim;
 mod solo;
 mod stat;
 mod strangers;

@@ -4,6 +4,7 @@
 //! of its slot, and its page is charged. However it ends, whoever waits for the page is woken: by the
 //! page being placed, by a bus error, or to touch it again.
 
+use crate::broken::{Rule, is_broken};
 use crate::counters;
 use crate::faults::{Answer, Server, Touch};
 use crate::mm::{Mm, State};
@@ -220,7 +221,7 @@ impl Server {
         let mut state = mm.lock();
         // Whoever waits is woken below, or begins anew.
         load.stalls.clear();
-        if !self.end_load(&mut state, &load) {
+        if !self.end_load(&mut state, &load) && !is_broken(Rule::P3) {
             self.touch_again(&mm, &load.touch);
             self.uncharge();
             return;

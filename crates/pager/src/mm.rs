@@ -1,5 +1,6 @@
 //! One address space under management: its userfaultfd, its page table, its agent.
 
+use crate::broken::{Rule, is_broken};
 use crate::link::Link;
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
@@ -273,11 +274,19 @@ impl Mm {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nobody holds the state.
+    #[cfg(test)]
+    pub fn is_free(&self) -> bool {
+        self.state.try_lock().is_ok()
+    }
+
     /// The state with no batch under way; None if one does not end within `patience`.
     pub fn lock_quiet(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {
         let (state, timeout) = self
             .quiet
-            .wait_timeout_while(self.lock(), self.clock.patience(patience), |state| state.busy)
+            .wait_timeout_while(self.lock(), self.clock.patience(patience), |state| {
+                state.busy && !is_broken(Rule::P1)
+            })
             .unwrap_or_else(PoisonError::into_inner);
         (!timeout.timed_out() || !state.busy).then_some(state)
     }

@@ -3,17 +3,16 @@
 //! New areas announce themselves to nobody, so it looks: often when the limit is near, seldom when it
 //! is far. While it is far nothing is registered at all and memory costs what it costs without Ebb.
 
+use crate::adopt;
 use crate::brake::Brake;
 use crate::guard;
-use crate::link::Link;
 use crate::mm::Mm;
 use crate::pressure::COUNT_EVERY;
 use crate::seam::Process;
 use crate::server::Pager;
 use crate::solo::Watch;
 use crate::strangers::Strangers;
-use ebb_core::resident::Arrival;
-use ebb_core::types::{PAGE_SIZE, Vpn};
+use ebb_core::types::PAGE_SIZE;
 use ebb_sys::proc;
 use ebb_sys::sched;
 use std::collections::HashSet;
@@ -33,8 +32,6 @@ const CENSUS: Duration = Duration::from_millis(100);
 const UNKNOWN_PAGES_MAX: u64 = 64;
 /// Pages beyond the known ones that make it worth holding the program while its areas are read.
 const HELD_PAGES_MIN: u64 = 512;
-/// How long a batch of moves may hold up the registration of an area.
-const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 
 pub struct Monitor {
     pager: Arc<Pager>,
@@ -280,76 +277,12 @@ impl Monitor {
             // It would go on at the kernel's speed while it is being registered.
             self.brake.hold(mm);
         }
-        let registered = self.register_areas(mm, process);
+        let registered = adopt::areas(&self.pager, mm, process);
         link.mapped();
         if !registered {
             return;
         }
         let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
         mm.unknown.store(mm.resident_pages().saturating_sub(known), Relaxed);
-    }
-
-    /// False if it could not be done now.
-    fn register_areas(&self, mm: &Arc<Mm>, process: &dyn Process) -> bool {
-        let Ok(areas) = process.areas() else { return false };
-        // P4: one hold for registering and adopting.
-        let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return false };
-        if state.ended {
-            return false;
-        }
-        let pool = (state.pool.start(), state.pool.end());
-        for area in areas.iter().filter(|area| area.is_pageable()) {
-            if area.start < pool.1 && area.end > pool.0 {
-                continue;
-            }
-            // Also what an mremap has added to a registered area: to register it again does nothing, and
-            // an area that took the place of one whose end is yet to be heard of is found here.
-            for (start, end) in state.areas.missing(area.start, area.end) {
-                self.adopt(mm, &mut state, process, start, end);
-            }
-        }
-        true
-    }
-
-    fn adopt(
-        &self,
-        mm: &Arc<Mm>,
-        state: &mut crate::mm::State,
-        process: &dyn Process,
-        start: u64,
-        end: u64,
-    ) {
-        // It may have been unmapped, or belong to another userfaultfd: then it is not ours to manage.
-        if !mm.manage(start, end) {
-            return;
-        }
-        state.areas.add(start, end);
-        if mm.guarded.load(Relaxed) {
-            let pins = mm.link.get().map(Link::pins).unwrap_or_default();
-            guard::raise_range(&*mm.uffd, start, end, &pins);
-        }
-        // Pages only read so far are the kernel's zero page and cost nothing; a write would make pages
-        // of them behind our back, so it is made to ask.
-        let uffd = &mm.uffd;
-        let mut protect = |from: u64, to: u64| {
-            // An area that is going away needs no protection.
-            let _ = uffd.protect(from, to - from);
-        };
-        if process.scan_zero(start, end, &mut protect).is_err() {
-            return;
-        }
-        let mut adopted = 0;
-        let mut resident = self.pager.resident();
-        let space = &mut state.space;
-        // A process that is ending has nothing to scan; what was missed stays where it is.
-        let _ = process.scan_present(start, end, &mut |from, to| {
-            for vpn in Vpn::of_address(from).0..Vpn::of_address(to).0 {
-                if space.get(Vpn(vpn)) == ebb_core::resident::Entry::None {
-                    resident.map(space, Vpn(vpn), Arrival::Adopted, None);
-                    adopted += 1;
-                }
-            }
-        });
-        mm.known.fetch_add(adopted, Relaxed);
     }
 }

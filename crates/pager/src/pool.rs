@@ -5,6 +5,8 @@
 //! Places are handed out in rising order, so that pages cooled together lie together and are dropped
 //! by one call.
 
+use crate::broken::{Rule, is_broken};
+
 /// One pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -78,8 +80,21 @@ impl Pool {
     /// The page there is of no more use.
     pub fn retire(&mut self, place: u32) {
         debug_assert_eq!(self.places[place as usize], Place::Used);
-        self.places[place as usize] = Place::Pending;
+        self.places[place as usize] =
+            if is_broken(Rule::P5) { Place::Free } else { Place::Pending };
         self.pending.push(place);
+    }
+
+    /// Whether a cool page lies there, or is on its way.
+    #[cfg(test)]
+    pub fn is_used(&self, place: u32) -> bool {
+        self.places[place as usize] == Place::Used
+    }
+
+    /// How many places are used so.
+    #[cfg(test)]
+    pub fn used(&self) -> usize {
+        self.places.iter().filter(|&&place| place == Place::Used).count()
     }
 
     /// How many pages are of no more use.
@@ -109,7 +124,7 @@ impl Pool {
     /// The pages of a run were dropped.
     pub fn dropped(&mut self, (first, count): (u32, u32)) {
         for place in &mut self.places[first as usize..(first + count) as usize] {
-            debug_assert_eq!(*place, Place::Pending);
+            assert_eq!(*place, Place::Pending, "P5");
             *place = Place::Free;
         }
     }

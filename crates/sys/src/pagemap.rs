@@ -90,6 +90,24 @@ impl Pagemap {
         self.scan(start, end, wanted, found)
     }
 
+    /// Where a stretch from `start` on ends that has `most` pages in memory (the shared zero page counts): at
+    /// `end`, if there are not so many.
+    pub fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
+        let wanted = Wanted { flags: 0, mask: PRESENT, inverted: 0, told: PRESENT };
+        let mut regions = [Region::default(); REGIONS_MAX];
+        let (mut from, mut left) = (start, most);
+        while from < end && left > 0 {
+            let (got, stop) = self.scan_some(from, end, wanted, left, &mut regions)?;
+            left -=
+                regions[..got].iter().map(|region| (region.end - region.start) / 4096).sum::<u64>();
+            if stop <= from {
+                return Ok(end);
+            }
+            from = stop;
+        }
+        Ok(from.min(end))
+    }
+
     /// Calls `found(start, end)` for each run of pages that are the kernel's shared zero page.
     pub fn scan_zero(&self, start: u64, end: u64, found: impl FnMut(u64, u64)) -> io::Result<()> {
         let mask = PRESENT | ZERO_PAGE;
@@ -150,35 +168,71 @@ impl Pagemap {
         let mut regions = [Region::default(); REGIONS_MAX];
         let mut from = start;
         while from < end {
-            let mut arg = ScanArg {
-                size: size_of::<ScanArg>() as u64,
-                flags: wanted.flags,
-                start: from,
-                end,
-                walk_end: 0,
-                vec: regions.as_mut_ptr() as u64,
-                vec_len: REGIONS_MAX as u64,
-                max_pages: 0,
-                category_inverted: wanted.inverted,
-                category_mask: wanted.mask,
-                category_anyof_mask: 0,
-                return_mask: wanted.told,
-            };
-            // SAFETY: the argument names a vector of REGIONS_MAX regions that lives through the call.
-            let got = unsafe {
-                libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, std::ptr::from_mut(&mut arg))
-            };
-            if got < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            for region in &regions[..got as usize] {
+            let (got, stop) = self.scan_some(from, end, wanted, 0, &mut regions)?;
+            for region in &regions[..got] {
                 found(region.start, region.end);
             }
-            if arg.walk_end <= from {
+            if stop <= from {
                 break;
             }
-            from = arg.walk_end;
+            from = stop;
         }
         Ok(())
+    }
+
+    /// One call: how many regions it found, and where it stopped. `pages_max` 0: any number of pages.
+    fn scan_some(
+        &self,
+        start: u64,
+        end: u64,
+        wanted: Wanted,
+        pages_max: u64,
+        regions: &mut [Region; REGIONS_MAX],
+    ) -> io::Result<(usize, u64)> {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            flags: wanted.flags,
+            start,
+            end,
+            walk_end: 0,
+            vec: regions.as_mut_ptr() as u64,
+            vec_len: REGIONS_MAX as u64,
+            max_pages: pages_max,
+            category_inverted: wanted.inverted,
+            category_mask: wanted.mask,
+            category_anyof_mask: 0,
+            return_mask: wanted.told,
+        };
+        // SAFETY: the argument names a vector of REGIONS_MAX regions that lives through the call.
+        let got = unsafe {
+            libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, std::ptr::from_mut(&mut arg))
+        };
+        if got < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((got as usize, arg.walk_end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stretch_reaches_as_far_as_so_many_pages_do() {
+        let pages = 64;
+        let mut memory = crate::anon::AnonBuffer::new(pages * 4096).unwrap();
+        for page in (0..pages).step_by(2) {
+            memory[page * 4096] = 1;
+        }
+        let start = memory.as_ptr() as u64;
+        let map = Pagemap::open(std::process::id()).unwrap();
+        let end = start + pages as u64 * 4096;
+        let reach = |most| (map.reach(start, end, most).unwrap() - start) / 4096;
+        // Up to the next page that there is, or the end.
+        assert_eq!(reach(1), 2);
+        assert_eq!(reach(10), 20);
+        assert_eq!(reach(31), 62);
+        assert_eq!(reach(33), 64);
     }
 }

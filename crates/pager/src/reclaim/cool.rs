@@ -4,6 +4,7 @@
 //! is parked, or is copied first because a relative shares it.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
+use crate::broken::{Rule, is_broken};
 use crate::counters;
 use crate::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
@@ -86,7 +87,7 @@ impl Reclaim {
                 return 0;
             }
             // P2: from here to the commit no message of this address space is read.
-            state.busy = true;
+            state.busy = !is_broken(Rule::P2);
         }
         match link.execute(&operations) {
             Outcome::Done => self.commit_cool(&mm, &moving),

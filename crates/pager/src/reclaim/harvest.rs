@@ -11,22 +11,18 @@
 
 use super::Reclaim;
 use crate::counters;
+use crate::limits::{BATCH_PATIENCE, SLICE_BYTES};
 use crate::mm::{Mm, State};
 use crate::seam::Process;
 use ebb_core::resident::{Arrival, Entry};
-use ebb_core::types::{PAGE_SIZE, Pfn, Vpn};
+use ebb_core::types::{Pfn, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 /// One harvest each time so much of what can be evicted has come up for cooling: a few in the time that a page
 /// takes from the young end to the old.
 const SHARE: u64 = 8;
 const PAGES_MIN: u64 = 1024;
-/// What is scanned in one hold of the lock: 4096 entries, some 40 us.
-const STEP_BYTES: u64 = 16 << 20;
-/// How long a fault being answered may hold it up.
-const PATIENCE: Duration = Duration::from_millis(2);
 
 impl Reclaim {
     /// Looks for written pages, if that was asked for.
@@ -59,8 +55,8 @@ impl Reclaim {
         for (start, end) in areas {
             let mut at = start;
             while at < end {
-                let stop = end.min(at + STEP_BYTES);
-                let Some(mut state) = mm.lock_quiet(PATIENCE) else { return };
+                let stop = end.min(at + SLICE_BYTES);
+                let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
                 if state.ended || !self.harvest_step(mm, &mut state, process, at, stop) {
                     return;
                 }
@@ -112,6 +108,3 @@ impl Reclaim {
         true
     }
 }
-
-/// A step is whole pages.
-const _: () = assert!(STEP_BYTES.is_multiple_of(PAGE_SIZE as u64));

@@ -4,7 +4,7 @@ use crate::monitor;
 use crate::seam::{Numbered, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
-use ebb_sys::process::Pidfd;
+use ebb_sys::process::{self, Pidfd};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ pub trait Host: Debug + Send + Sync {
     fn say(&self, text: &str);
     /// The process of this number, if there is one.
     fn open(&self, pid: u32) -> Option<Box<dyn Process>>;
+    /// The process that a thread belongs to.
+    fn process_of(&self, thread: u32) -> Option<u32>;
     /// Every process of the tree that can be found.
     fn tree(&self, pager: &Pager) -> Vec<u32>;
     /// Kills them all.
@@ -45,6 +47,10 @@ impl Host for Machine {
 
     fn open(&self, pid: u32) -> Option<Box<dyn Process>> {
         Some(Box::new(Numbered::open(pid)?))
+    }
+
+    fn process_of(&self, thread: u32) -> Option<u32> {
+        process::group_of(thread)
     }
 
     fn tree(&self, pager: &Pager) -> Vec<u32> {

@@ -37,6 +37,8 @@ pub trait Process: Debug + Send + Sync {
         end: u64,
         found: &mut dyn FnMut(u64, u64),
     ) -> io::Result<()>;
+    /// Where a stretch from `start` on ends that has `most` pages in memory: at `end` if there are not so many.
+    fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64>;
     /// Resident pages of anonymous memory; 0 once the address space is gone.
     fn anonymous_pages(&self) -> io::Result<u64>;
     /// The same, each counted by its share among those who map it.
@@ -147,6 +149,10 @@ impl Process for Numbered {
         found: &mut dyn FnMut(u64, u64),
     ) -> io::Result<()> {
         self.pagemap()?.harvest_written(start, end, found)
+    }
+
+    fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
+        self.pagemap()?.reach(start, end, most)
     }
 
     fn anonymous_pages(&self) -> io::Result<u64> {

@@ -1,0 +1,15 @@
+//! How long anything may hold what others wait for, and how much of it is done in one hold.
+//!
+//! The fault thread waits for the lock of an address space; whoever takes that lock does so for a slice of its
+//! work, and lets go in between. The longest hold is in the JSON report (`longest_hold_us`).
+
+use std::time::Duration;
+
+/// How long a batch of moves may keep others from an address space before they turn elsewhere.
+pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
+
+/// Pages that are taken on, copied or let go in one hold of the lock.
+pub const SLICE_PAGES: u64 = 4096;
+
+/// Address space that is harvested in one hold of the lock: as many entries, some 40 us.
+pub const SLICE_BYTES: u64 = SLICE_PAGES * 4096;

@@ -1,0 +1,139 @@
+//! What must hold whenever nobody is in the middle of something.
+//!
+//! * C1: the engine's own invariants: frames, lists, shares of slots.
+//! * C2: a place of a pool is used as long as a cool page lies there, and no longer.
+//! * C3: where an address space is not changing: a page that is known to be in memory is there, one that is
+//!   known to be elsewhere is not, and one that nobody knows of never held anything.
+//! * C4: what lies in the pool, or in the store, is what the program wrote last.
+
+use super::driver::Driver;
+use super::world::{Doing, Space, World};
+use crate::mm::{Mm, State};
+use ebb_core::resident::{Entry, Resident};
+use ebb_core::types::{SlotId, Vpn};
+use std::sync::Arc;
+
+/// Looks at everything; what does not hold.
+pub fn check(driver: &Driver) -> Result<(), String> {
+    let mms = driver.pager.mms();
+    let states: Vec<_> = mms.iter().map(|mm| mm.lock()).collect();
+    let resident = driver.pager.resident();
+    let server = driver.server.borrow();
+    let loads: Vec<SlotId> = server.loads.values().map(|load| load.slot).collect();
+    let spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
+    resident.check_invariants(&spaces, &loads);
+    let mut world = driver.world.lock();
+    let deep = world.rng.once_in(64);
+    for (mm, state) in mms.iter().zip(&states) {
+        // A batch is under way, or was left in the middle: pages are on their way.
+        if state.busy || state.ended {
+            continue;
+        }
+        pool(mm, state, &resident)?;
+        let Some(id) = world.spaces.iter().position(|space| space.mm == Some(mm.id.0)) else {
+            continue;
+        };
+        if is_still(&world.spaces[id]) {
+            let of = Of { driver, resident: &resident, world: &world, id, deep };
+            of.pages(state)?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing of it changes, and nothing that changed is still to be heard of.
+fn is_still(space: &Space) -> bool {
+    let still = |doing: &Doing| !matches!(doing, Doing::Call { .. } | Doing::Zap { .. });
+    space.alive
+        && space.changing == 0
+        && space.threads.iter().all(|thread| still(&thread.doing))
+        && still(&space.agent_doing)
+}
+
+/// C2.
+fn pool(mm: &Arc<Mm>, state: &State, resident: &Resident) -> Result<(), String> {
+    let mut cool = 0;
+    let mut wrong = None;
+    state.space.for_each(|vpn, entry| {
+        if let Entry::Cool(pfn) = entry {
+            cool += 1;
+            if !state.pool.is_used(resident.frame(pfn).pool) {
+                wrong = Some(vpn);
+            }
+        }
+    });
+    if let Some(vpn) = wrong {
+        return Err(format!("page {:x} of {:?} is cool in a place that is free", vpn.0, mm.id));
+    }
+    let used = state.pool.used();
+    if used != cool {
+        return Err(format!("{used} places of {:?} are used by {cool} cool pages", mm.id));
+    }
+    Ok(())
+}
+
+/// One address space, seen from both sides.
+struct Of<'a> {
+    driver: &'a Driver,
+    resident: &'a Resident,
+    world: &'a World,
+    id: usize,
+    deep: bool,
+}
+
+impl Of<'_> {
+    /// C3 and C4.
+    fn pages(&self, state: &State) -> Result<(), String> {
+        let space = &self.world.spaces[self.id];
+        let mut wrong = None;
+        state.space.for_each(|vpn, entry| {
+            if wrong.is_none() {
+                wrong = self.page(space, state, vpn, entry).err();
+            }
+        });
+        if let Some(wrong) = wrong {
+            return Err(format!("page of {}: {wrong}", self.id));
+        }
+        for (&page, &stamp) in &space.truth {
+            let managed = space.area_of(page).is_some_and(|(_, area)| area.registered);
+            let unknown = state.space.get(Vpn(page)) == Entry::None;
+            let nowhere = managed && unknown && !space.pages.contains_key(&page);
+            if nowhere && stamp != 0 && !space.loose.contains(&page) {
+                return Err(format!("page {page:x} of {} is nowhere: it held {stamp}", self.id));
+            }
+        }
+        Ok(())
+    }
+
+    fn page(&self, space: &Space, state: &State, vpn: Vpn, entry: Entry) -> Result<(), String> {
+        let there = space.pages.get(&vpn.0);
+        let due = space.truth.get(&vpn.0).copied().unwrap_or(0);
+        match entry {
+            Entry::None => Ok(()),
+            Entry::Resident(_) if there.is_none() && !space.allows(vpn.0, 0) => {
+                Err(format!("{:x} is known to be there and is not; it held {due}", vpn.0))
+            }
+            Entry::Resident(_) => Ok(()),
+            Entry::Cool(_) | Entry::Stored { .. } if there.is_some() => {
+                Err(format!("{:x} is there, and {entry:?}", vpn.0))
+            }
+            Entry::Cool(pfn) => {
+                let place = state.pool.address(self.resident.frame(pfn).pool) >> 12;
+                let found = space.pages.get(&place).map(|page| page.stamp);
+                match found {
+                    Some(stamp) if space.allows(vpn.0, stamp) => Ok(()),
+                    _ => Err(format!("{:x} is cool as {found:?}, not {due}", vpn.0)),
+                }
+            }
+            Entry::Stored { slot, .. } if self.deep => {
+                let mut page = [0; 4096];
+                let stamp = self.driver.storage.read(slot, &mut page);
+                match stamp {
+                    Some(stamp) if space.allows(vpn.0, stamp) => Ok(()),
+                    _ => Err(format!("{:x} is stored as {stamp:?}, not {due}", vpn.0)),
+                }
+            }
+            Entry::Stored { .. } => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! Who runs next.
+//!
+//! D1: whoever calls into the world may be interrupted there by programs and agents; by threads of the pager
+//! only while no lock of the pager is held, and only by those that are not in the middle of something.
+//! D2: who waits has others run until the clock, which goes on with each of their steps, says that it is over.
+
+use super::fakes::{FakeHost, FakeLine, FakeSpace, FakeStorage, SharedMemory, Shelf};
+use super::program::Mix;
+use super::world::{Agent, Id, POOL, World};
+use crate::config::{Config, ReportFormat};
+use crate::door;
+use crate::faults::Server;
+use crate::link::Link;
+use crate::monitor::Monitor;
+use crate::reclaim::Reclaim;
+use crate::seam::Clock;
+use crate::server::{self, Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
+use ebb_core::types::MmId;
+use ebb_store::{Options, Store, parse_tiers};
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Driver>>> = const { RefCell::new(None) };
+}
+
+/// Deepest nesting of those who wait for one another.
+const DEPTH_MAX: u32 = 3;
+/// Steps after which a run that should have come to rest counts as hanging.
+const PATIENCE: u64 = 400_000;
+
+/// Everybody.
+pub struct Driver {
+    pub pager: Arc<Pager>,
+    pub world: Shelf,
+    pub storage: Arc<FakeStorage>,
+    pub server: RefCell<Server>,
+    reclaim: RefCell<Reclaim>,
+    monitor: RefCell<Monitor>,
+    depth: Cell<u32>,
+    /// Programs begin new operations.
+    active: Cell<bool>,
+    mix: Mix,
+    /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, and time passes.
+    weights: [u64; 7],
+    pub steps: Cell<u64>,
+}
+
+/// Others may run here.
+pub fn point() {
+    let driver = CURRENT.with(|current| current.borrow().clone());
+    if let Some(driver) = driver {
+        driver.give_up_if_over();
+        driver.others();
+    }
+}
+
+/// Others run until `done`, or for `limit`.
+pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) {
+    let Some(driver) = CURRENT.with(|current| current.borrow().clone()) else { return };
+    let clock = driver.pager.clock.clone();
+    let over = clock.now() + limit;
+    while !done() && clock.now() < over {
+        driver.give_up_if_over();
+        driver.nested(|driver| driver.act());
+        clock.advance((limit / 64).max(Duration::from_nanos(500)));
+    }
+}
+
+fn config(limit: u64) -> Config {
+    Config {
+        memory_max_bytes: limit * 4096,
+        memory_high_bytes: None,
+        swap: "ram".into(),
+        socket: PathBuf::new(),
+        pool_bytes: limit * 4096,
+        report: ReportFormat::Text,
+        report_file: None,
+        record: None,
+        inject: None,
+        io_uring: false,
+        cool_permille: 500,
+        solo: false,
+        readahead_pages: 64,
+        look_around: true,
+        harvest: false,
+        switches: Vec::new(),
+        eager: false,
+        command: Vec::new(),
+    }
+}
+
+impl Driver {
+    /// A run from a seed. The seed also draws what kind of run it is.
+    pub fn new(seed: u64, log: bool) -> Rc<Self> {
+        let mut world = World::new(seed);
+        world.log = log.then(Vec::new);
+        let rng = &mut world.rng;
+        let limit = rng.between(150, 400);
+        let rare = |rng: &mut super::rng::Rng, most: u64| {
+            if rng.once_in(3) { 0 } else { rng.below(most) }
+        };
+        let footprint = limit * rng.between(60, 260) / 100;
+        // Some programs do little else than map and unmap.
+        let mapper = rng.once_in(4);
+        let mix = Mix {
+            touch: if mapper { 300 } else { 1000 + rng.below(3000) },
+            pass: if mapper { 300 } else { rng.below(3000) },
+            discard: rare(rng, 200),
+            map: 5 + rare(rng, 150),
+            unmap: rare(rng, 150),
+            replace: rare(rng, if mapper { 150 } else { 40 }),
+            remap: rare(rng, 60),
+            fork: rare(rng, 12),
+            exit: rare(rng, 12),
+            thread: rng.below(10),
+            pin: rare(rng, 20),
+            stop: rare(rng, 4),
+            free: 0,
+            raw: rare(rng, 60),
+            footprint,
+            footprint_max: footprint * 2,
+        };
+        let weights = [
+            10 + rng.below(80),
+            5 + rng.below(40),
+            5 + rng.below(40),
+            1 + rng.below(10),
+            1 + rng.below(6),
+            1 + rng.below(6),
+            1 + rng.below(4),
+        ];
+        let (slow, keeps, fails) = (rng.below(100), rng.once_in(2), rare(rng, 60));
+        let trouble = rare(rng, 20);
+        let cool = rng.between(1, 900) as u32;
+        world.trouble = trouble;
+        world.begin(limit, &mix);
+        let world = Shelf::new(world);
+        let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());
+        let storage = FakeStorage::new(world.clone(), store.expect("a store"), slow, keeps, fails);
+        let storage = Arc::new(storage);
+        let parts = server::World {
+            clock: Clock::simulated(),
+            host: Box::new(FakeHost { world: world.clone() }),
+            store: Box::new(storage.clone()),
+        };
+        let config = Config { cool_permille: cool, ..config(limit) };
+        let pager = Arc::new(Pager::new(config, parts, 0).expect("a pager"));
+        Rc::new(Self {
+            server: RefCell::new(Server::new(&pager)),
+            reclaim: RefCell::new(Reclaim::new(&pager)),
+            monitor: RefCell::new(Monitor::new(&pager)),
+            pager,
+            world,
+            storage,
+            depth: Cell::new(0),
+            active: Cell::new(true),
+            mix,
+            weights,
+            steps: Cell::new(0),
+        })
+    }
+
+    /// Runs it: so many steps, and then until everybody has what they wait for. What went wrong.
+    pub fn run(self: &Rc<Self>, steps: u64) -> Option<String> {
+        CURRENT.with(|current| *current.borrow_mut() = Some(self.clone()));
+        let _forget = Forget;
+        while self.steps.get() < steps && !self.is_over() {
+            self.act();
+            self.check();
+        }
+        self.active.set(false);
+        self.world.lock().spaces.iter_mut().for_each(|space| space.stopped = false);
+        let last = self.steps.get() + PATIENCE;
+        while !self.is_over() && !self.is_at_rest() {
+            self.act();
+            self.check();
+            if self.steps.get() > last {
+                let stuck = self.stuck();
+                self.world.lock().fail(format!("hangs: {stuck}"));
+            }
+        }
+        self.end()
+    }
+
+    /// What went wrong, now that the run is over.
+    pub fn end(&self) -> Option<String> {
+        let mut world = self.world.lock();
+        if world.killed
+            && world.failure.is_none()
+            && !world.is_stuck_full(self.pager.config.memory_max_bytes / 4096)
+        {
+            let said = world.said.join("; ");
+            world.fail(format!("the run was ended: {said}"));
+        }
+        world.failure.clone()
+    }
+
+    /// Out of whatever is under way, once something has gone wrong.
+    fn give_up_if_over(&self) {
+        if self.is_over() && !std::thread::panicking() {
+            std::panic::panic_any(Over);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let world = self.world.lock();
+        world.failure.is_some() || world.killed
+    }
+
+    fn is_at_rest(&self) -> bool {
+        use super::world::Doing;
+        let rest = |doing: &Doing| *doing == Doing::Nothing;
+        let world = self.world.lock();
+        world.spaces.iter().filter(|space| space.alive).all(|space| {
+            space.threads.iter().all(|thread| rest(&thread.doing)) && rest(&space.agent_doing)
+        })
+    }
+
+    fn stuck(&self) -> String {
+        let world = self.world.lock();
+        let mut text = String::new();
+        for (id, space) in world.spaces.iter().enumerate().filter(|(_, space)| space.alive) {
+            let doing: Vec<_> = space.threads.iter().map(|thread| thread.doing).collect();
+            text += &format!(
+                "{id}: {doing:?}, agent {:?} {:?}, {} touches, {:?} unread; ",
+                space.agent,
+                space.agent_doing,
+                space.touches.len(),
+                space.changes
+            );
+        }
+        text
+    }
+
+    /// With nobody in the middle of anything the books are looked at.
+    fn check(&self) {
+        if self.is_over() {
+            return;
+        }
+        let held = super::check::check(self);
+        if let Err(broken) = held {
+            self.world.lock().fail(broken);
+        }
+    }
+
+    fn nested(&self, run: impl FnOnce(&Self)) {
+        if self.depth.get() < DEPTH_MAX {
+            self.depth.set(self.depth.get() + 1);
+            run(self);
+            self.depth.set(self.depth.get() - 1);
+        }
+    }
+
+    /// A few steps of others.
+    fn others(&self) {
+        while !self.is_over() && self.world.lock().rng.once_in(3) {
+            self.nested(Self::act);
+            if self.depth.get() >= DEPTH_MAX {
+                return;
+            }
+        }
+    }
+
+    /// Whether threads of the pager may run: nobody holds what they would wait for.
+    fn is_free(&self) -> bool {
+        self.pager.resident.try_lock().is_ok()
+            && self.pager.mms.try_write().is_ok()
+            && self.pager.forked.try_lock().is_ok()
+            && self.pager.mms().iter().all(|mm| mm.is_free())
+    }
+
+    /// One step of somebody.
+    pub fn act(&self) {
+        self.steps.set(self.steps.get() + 1);
+        self.pager.clock.advance(Duration::from_nanos(300));
+        let free = self.is_free();
+        let who = self.world.lock().rng.weighted(&self.weights);
+        match who {
+            0 => self.step_program(),
+            1 => self.step_agent(),
+            2 if free => self.step_server(),
+            3 if free => {
+                if let Ok(mut reclaim) = self.reclaim.try_borrow_mut() {
+                    reclaim.turn();
+                }
+            }
+            4 if free => {
+                if let Ok(mut monitor) = self.monitor.try_borrow_mut() {
+                    monitor.tick();
+                }
+            }
+            5 if free => self.step_door(),
+            6 => {
+                let us = self.world.lock().rng.below(3000);
+                self.pager.clock.advance(Duration::from_micros(us));
+            }
+            _ => {}
+        }
+    }
+
+    fn step_program(&self) {
+        let mut world = self.world.lock();
+        let runnable = world.runnable();
+        if let Some(thread) = world.rng.pick(&runnable) {
+            world.step_thread(thread, &self.mix, self.active.get());
+        }
+    }
+
+    fn step_agent(&self) {
+        let mut world = self.world.lock();
+        let agents = world.agents();
+        if let Some(agent) = world.rng.pick(&agents) {
+            for _ in 0..=world.rng.below(8) {
+                if world.agents().contains(&agent) {
+                    world.step_agent(agent);
+                }
+            }
+        }
+    }
+
+    fn step_server(&self) {
+        let Ok(mut server) = self.server.try_borrow_mut() else { return };
+        let mut ready = vec![TOKEN_WAKE];
+        if self.storage.under_way() > 0 {
+            ready.push(TOKEN_STORE);
+        }
+        {
+            let mut world = self.world.lock();
+            for space in &mut world.spaces {
+                let Some(mm) = space.mm.map(MmId) else { continue };
+                if !space.touches.is_empty() || !space.changes.is_empty() {
+                    ready.push(token_uffd(mm));
+                }
+                if !space.alive && !space.hung_up && space.shared.is_some() {
+                    space.hung_up = true;
+                    ready.push(token_link(mm));
+                }
+            }
+            let at = world.rng.below(ready.len() as u64) as usize;
+            ready.rotate_left(at);
+        }
+        server.turn(&ready);
+        drop(server);
+        self.learn_numbers();
+    }
+
+    /// Which address space of the pager is which of the world.
+    fn learn_numbers(&self) {
+        let mut world = self.world.lock();
+        for mm in self.pager.mms() {
+            let name = format!("{:?}", mm.uffd);
+            let id: Id = name.trim_start_matches("space ").parse().expect("a fake space");
+            world.spaces[id].mm = Some(mm.id.0);
+        }
+    }
+
+    /// Takes on who has come to greet.
+    fn step_door(&self) {
+        let next = {
+            let mut world = self.world.lock();
+            let waiting = |id: &Id| {
+                let space = &world.spaces[*id];
+                space.to_greet && space.born && space.alive && !space.stopped
+            };
+            let waiting: Vec<Id> = (0..world.spaces.len()).filter(waiting).collect();
+            world.rng.pick(&waiting)
+        };
+        let Some(id) = next else { return };
+        let pid = {
+            let space = &mut self.world.lock().spaces[id];
+            space.to_greet = false;
+            space.pid
+        };
+        let shared = Arc::new(SharedMemory::new());
+        let line = FakeLine { world: self.world.clone(), id, shared: shared.clone() };
+        let link = Link::new(Box::new(line), self.pager.clock.clone());
+        let Some(process) = self.pager.host.open(pid) else { return };
+        let mm = if id == 0 {
+            let uffd = Box::new(FakeSpace { world: self.world.clone(), id });
+            let pool = (POOL << 12, self.pager.config.pool_bytes);
+            door::take_on(&self.pager, uffd, process, pool).expect("it can be taken on")
+        } else {
+            let candidates = self.pager.forked.lock().expect("free").clone();
+            let own =
+                candidates.into_iter().find(|mm| door::is_process(&self.pager, mm, &*process));
+            let Some(mm) = own else {
+                self.world.lock().spaces[id].to_greet = true;
+                return;
+            };
+            door::adopt(&self.pager, &mm, process);
+            mm
+        };
+        self.pager.attach(&mm, link).expect("a fake line");
+        let mut world = self.world.lock();
+        let space = &mut world.spaces[id];
+        (space.shared, space.agent) = (Some(shared), Agent::Starting);
+        space.mm = Some(mm.id.0);
+    }
+}
+
+/// What a run that has failed unwinds with.
+pub struct Over;
+
+/// The end of a run, however it comes.
+struct Forget;
+
+impl Drop for Forget {
+    fn drop(&mut self) {
+        CURRENT.with(|current| *current.borrow_mut() = None);
+    }
+}

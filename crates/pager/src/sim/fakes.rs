@@ -1,0 +1,578 @@
+//! What stands in for the machine behind each seam.
+//!
+//! Every call is a point at which others may run: those that need no lock of the pager's always, the pager's
+//! own threads where the caller holds none ([`super::driver::point`]).
+
+use super::driver::point;
+use super::world::{Change, Doing, Id, POOL, Told, World};
+use crate::seam::{AddressSpace, Event, Host, Line, Process, Storage};
+use crate::server::Pager;
+use crate::signal::Signal;
+use ebb_agent::protocol::{Shared, TELL_BATCH};
+use ebb_core::types::SlotId;
+use ebb_store::{Page, Store, StoreError, StoreStats};
+use ebb_sys::proc::Area;
+use ebb_sys::shared::SharedMap;
+use ebb_sys::uffd::{Mode, PlaceError};
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The world, shared by all that stands in for it. Held for moments only, never over a [`point`].
+#[derive(Clone, Debug)]
+pub struct Shelf(Arc<Mutex<World>>);
+
+impl Shelf {
+    pub fn new(world: World) -> Self {
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The bytes of a page: its stamp at its beginning and at its end.
+pub fn bytes_of(stamp: u64, page: &mut Page) {
+    page.fill(0);
+    page[..8].copy_from_slice(&stamp.to_ne_bytes());
+    page[4088..].copy_from_slice(&stamp.to_ne_bytes());
+}
+
+/// The stamp of a page; None if its two ends disagree.
+pub fn stamp_of(page: &[u8]) -> Option<u64> {
+    let word = |at: usize| u64::from_ne_bytes(page[at..at + 8].try_into().expect("eight bytes"));
+    (word(0) == word(4088)).then(|| word(0))
+}
+
+/// The userfaultfd of an address space.
+pub struct FakeSpace {
+    pub world: Shelf,
+    pub id: Id,
+}
+
+impl fmt::Debug for FakeSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "space {}", self.id)
+    }
+}
+
+fn pages(start: u64, len: u64) -> (u64, u64) {
+    (start >> 12, (start + len) >> 12)
+}
+
+impl AddressSpace for FakeSpace {
+    fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
+        point();
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let count = 1 + world.rng.below(4) as usize;
+        let before = events.len();
+        while events.len() - before < count {
+            let space = &mut world.spaces[self.id];
+            if !space.touches.is_empty() {
+                let at = world.rng.below(space.touches.len() as u64) as usize;
+                let touch = space.touches.swap_remove(at);
+                events.push(Event::Fault {
+                    address: touch.page << 12,
+                    write: touch.write,
+                    protected: touch.protected,
+                    thread: touch.thread,
+                });
+                continue;
+            }
+            let Some(change) = space.changes.pop_front() else { break };
+            for thread in space.threads.iter_mut().map(|thread| &mut thread.doing) {
+                note_read(thread, change);
+            }
+            note_read(&mut space.agent_doing, change);
+            events.push(match change {
+                Change::Remove { start, end } => {
+                    Event::Remove { start: start << 12, end: end << 12 }
+                }
+                Change::Unmap { start, end } => Event::Unmap { start: start << 12, end: end << 12 },
+                Change::Remap { from, to, pages } => {
+                    Event::Remap { from: from << 12, to: to << 12, len: pages << 12 }
+                }
+                Change::Fork { child } => {
+                    Event::Fork(Box::new(FakeSpace { world: self.world.clone(), id: child }))
+                }
+            });
+        }
+        let read = events.len() - before;
+        if read > 0 {
+            world.note(|| format!("read {}: {:?}", self.id, &events[before..]));
+        }
+        Ok(read)
+    }
+
+    fn register(&self, start: u64, len: u64, _: Mode) -> io::Result<()> {
+        point();
+        let registered = self.world.lock().register(self.id, pages(start, len));
+        if registered { Ok(()) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    }
+
+    fn copy(&self, address: u64, pages: &[u8]) -> Result<(), (u64, PlaceError)> {
+        point();
+        let mut world = self.world.lock();
+        let in_pool = address >> 12 >= POOL;
+        let stamps: Option<Vec<u64>> = (pages.as_chunks().0.iter())
+            .map(|page| stamp_of(page).or_else(|| in_pool.then(|| world.keep_token(page))))
+            .collect();
+        let Some(stamps) = stamps else {
+            world.fail(format!("a torn page is placed at {address:x}"));
+            return Ok(());
+        };
+        world.copy(self.id, address >> 12, &stamps)
+    }
+
+    fn protect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
+        point();
+        self.world.lock().set_protection(self.id, pages(start, len), true)
+    }
+
+    fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
+        point();
+        self.world.lock().set_protection(self.id, pages(start, len), false)
+    }
+
+    fn poison(&self, address: u64, _: u64) -> Result<(), PlaceError> {
+        point();
+        self.world.lock().poison(self.id, address >> 12)
+    }
+
+    fn wake(&self, start: u64, len: u64) -> io::Result<()> {
+        let (start, end) = pages(start, len);
+        self.world.lock().spaces[self.id].wake(start, end);
+        point();
+        Ok(())
+    }
+
+    fn is_alive(&self, _: u64) -> bool {
+        self.world.lock().spaces[self.id].alive
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// The pager has read of a change: its thread may go on, some time.
+fn note_read(doing: &mut Doing, read: Change) {
+    if let Doing::Call { change, told } = doing
+        && *change == read
+        && *told == Told::No
+    {
+        *told = Told::Read;
+    }
+}
+
+/// A process, seen from outside.
+pub struct FakeProcess {
+    pub world: Shelf,
+    pub id: Id,
+    pub pid: u32,
+}
+
+impl fmt::Debug for FakeProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}", self.id)
+    }
+}
+
+impl FakeProcess {
+    fn gone() -> io::Error {
+        io::Error::from_raw_os_error(3)
+    }
+
+    /// Calls `found` for each run of pages in `[start, end)` that `wanted` wants.
+    fn runs(
+        &self,
+        (start, end): (u64, u64),
+        found: &mut dyn FnMut(u64, u64),
+        wanted: impl Fn(&super::world::Page) -> bool,
+    ) -> io::Result<()> {
+        point();
+        let there: Vec<u64> = {
+            let world = self.world.lock();
+            let space = &world.spaces[self.id];
+            if !space.alive {
+                return Err(Self::gone());
+            }
+            let range = space.pages.range(start >> 12..end >> 12);
+            range.filter(|(_, page)| wanted(page)).map(|(&at, _)| at).collect()
+        };
+        for run in there.chunk_by(|one, next| one + 1 == *next) {
+            found(run[0] << 12, (run[run.len() - 1] + 1) << 12);
+        }
+        Ok(())
+    }
+
+    fn count(&self, page: u64, most: u64, good: impl Fn(&super::world::Page) -> bool) -> u64 {
+        let world = self.world.lock();
+        let space = &world.spaces[self.id];
+        (page..page + most).take_while(|at| space.pages.get(at).is_some_and(&good)).count() as u64
+    }
+}
+
+impl Process for FakeProcess {
+    fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    fn has_thread(&self, _: u32) {}
+
+    fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
+        point();
+        let mut world = self.world.lock();
+        if !world.spaces[self.id].alive {
+            return Ok(0);
+        }
+        if world.trouble > 0 && world.rng.once_in(200) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        let space = &world.spaces[self.id];
+        for (at, (address, page)) in addresses.iter().zip(pages.iter_mut()).enumerate() {
+            match space.pages.get(&(address >> 12)) {
+                Some(there) => match world.tokens.get(&there.stamp) {
+                    Some(token) => page.copy_from_slice(&token[..]),
+                    None => bytes_of(there.stamp, page),
+                },
+                None if at == 0 => return Err(io::Error::from_raw_os_error(5)),
+                None => return Ok(at),
+            }
+        }
+        Ok(addresses.len())
+    }
+
+    fn is_present(&self, page: u64) -> io::Result<bool> {
+        Ok(self.count(page, 1, |_| true) == 1)
+    }
+
+    fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
+        Ok(self.count(page, most as u64, |page| page.is_alone() && !page.zero) as usize)
+    }
+
+    fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
+        let world = self.world.lock();
+        let range = world.spaces[self.id].pages.range(page..page + count);
+        Ok(range.filter(|(_, page)| !page.is_alone()).count() as u64)
+    }
+
+    fn scan_present(
+        &self,
+        start: u64,
+        end: u64,
+        found: &mut dyn FnMut(u64, u64),
+    ) -> io::Result<()> {
+        self.runs((start, end), found, |page| !page.zero)
+    }
+
+    fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
+        self.runs((start, end), found, |page| page.zero)
+    }
+
+    fn harvest_written(&self, _: u64, _: u64, _: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
+        let world = self.world.lock();
+        let range = world.spaces[self.id].pages.range(start >> 12..end >> 12);
+        let last = range.map(|(&page, _)| page).nth(most as usize - 1);
+        Ok(last.map_or(end, |page| (page + 1) << 12))
+    }
+
+    fn anonymous_pages(&self) -> io::Result<u64> {
+        Ok(self.world.lock().spaces[self.id].resident())
+    }
+
+    fn proportional_anonymous_pages(&self) -> io::Result<u64> {
+        let world = self.world.lock();
+        let space = &world.spaces[self.id];
+        let share = |page: &super::world::Page| 1.0 / Arc::strong_count(&page.frame) as f64;
+        let pages = space.pages.values().filter(|page| !page.zero);
+        Ok(pages.map(share).sum::<f64>() as u64)
+    }
+
+    fn areas(&self) -> io::Result<Vec<Area>> {
+        point();
+        let world = self.world.lock();
+        let space = &world.spaces[self.id];
+        if !space.alive {
+            return Err(Self::gone());
+        }
+        let area = |(&start, area): (&u64, &super::world::Area)| Area {
+            start: start << 12,
+            end: area.end << 12,
+            readable: true,
+            writable: true,
+            shared: false,
+            inode: 0,
+            name: String::new(),
+        };
+        Ok(space.areas.iter().map(area).collect())
+    }
+
+    fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>> {
+        let world = self.world.lock();
+        let space = &world.spaces[self.id];
+        if !space.alive {
+            return Err(Self::gone());
+        }
+        let left =
+            space.areas.iter().filter(|(_, area)| area.on_fork != super::world::OnFork::Copy);
+        Ok(left.map(|(&start, area)| (start << 12, area.end << 12)).collect())
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.world.lock().spaces[self.id].stopped
+    }
+
+    fn threads(&self) -> Vec<(u32, char)> {
+        Vec::new()
+    }
+
+    fn deserted(&self) -> Option<u8> {
+        None
+    }
+
+    fn name(&self) -> String {
+        format!("simulated {}", self.id)
+    }
+}
+
+/// Memory that an agent and the pager share.
+#[derive(Debug)]
+pub struct SharedMemory(SharedMap<Shared>);
+
+impl SharedMemory {
+    pub fn new() -> Self {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+        let memory = memfd_create("sim", MemfdFlags::CLOEXEC).expect("a memory file");
+        ftruncate(&memory, size_of::<Shared>() as u64).expect("room");
+        Self(SharedMap::new(memory.as_fd()).expect("a mapping"))
+    }
+
+    pub fn get(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// The line to the agent of an address space.
+pub struct FakeLine {
+    pub world: Shelf,
+    pub id: Id,
+    pub shared: Arc<SharedMemory>,
+}
+
+impl fmt::Debug for FakeLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.id)
+    }
+}
+
+impl Line for FakeLine {
+    fn shared(&self) -> &Shared {
+        self.shared.get()
+    }
+
+    fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>> {
+        let mut world = self.world.lock();
+        let space = &mut world.spaces[self.id];
+        if !space.alive {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        space.told |= bytes == [TELL_BATCH];
+        Ok(Some(()))
+    }
+
+    fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration) {
+        super::driver::wait_until(limit, || {
+            word.load(std::sync::atomic::Ordering::Relaxed) != seen
+        });
+    }
+
+    fn wake(&self, _: &AtomicU32) {
+        point();
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// A store in memory, some of whose reads take their time, and some of which fail.
+pub struct FakeStorage {
+    pub world: Shelf,
+    store: Store,
+    /// Reads under way, each with the hash that its page had.
+    reads: Mutex<VecDeque<(SlotId, u64, Option<u64>)>>,
+    /// In a hundred: reads that take their time.
+    slow: u64,
+    keeps: bool,
+    /// In a thousand: writes that fail.
+    fails: u64,
+}
+
+impl FakeStorage {
+    pub fn new(world: Shelf, store: Store, slow: u64, keeps: bool, fails: u64) -> Self {
+        Self { world, store, reads: Mutex::default(), slow, keeps, fails }
+    }
+
+    fn reads(&self) -> MutexGuard<'_, VecDeque<(SlotId, u64, Option<u64>)>> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stamp of a stored page.
+    pub fn read(&self, slot: SlotId, page: &mut Page) -> Option<u64> {
+        self.store.get(slot, page).ok()?;
+        stamp_of(page)
+    }
+
+    /// Reads that have not completed.
+    pub fn under_way(&self) -> usize {
+        self.reads().len()
+    }
+}
+
+impl Storage for Arc<FakeStorage> {
+    fn put_batch(&self, writes: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>) {
+        point();
+        let fails = self.fails;
+        let failing: Vec<bool> = {
+            let mut world = self.world.lock();
+            writes.iter().map(|_| world.rng.below(1000) < fails).collect()
+        };
+        let good: Vec<(SlotId, &Page)> =
+            writes.iter().zip(&failing).filter(|(_, fails)| !**fails).map(|(w, _)| *w).collect();
+        let mut done = Vec::new();
+        self.store.put_batch(&good, &mut done);
+        let mut done = done.into_iter();
+        results.clear();
+        for fails in failing {
+            let result = if fails { None } else { done.next() };
+            results.push(result.unwrap_or(Err(StoreError::Full)));
+        }
+        point();
+    }
+
+    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError> {
+        let slow = self.slow;
+        if self.world.lock().rng.below(100) < slow {
+            let hash = self.store.hash_of(slot);
+            self.reads().push_back((slot, token, hash));
+            return Ok(false);
+        }
+        self.store.get(slot, page).map(|()| true)
+    }
+
+    fn start_batch(&self, reads: &[(SlotId, u64)]) {
+        let reads = reads.iter().map(|&(slot, token)| (slot, token, self.store.hash_of(slot)));
+        self.reads().extend(reads);
+    }
+
+    fn poll_completions(&self, each: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
+        let count = {
+            let some = self.under_way() as u64;
+            1 + self.world.lock().rng.below(some)
+        };
+        for _ in 0..count {
+            let under_way = self.under_way() as u64;
+            if under_way == 0 {
+                return;
+            }
+            let at = self.world.lock().rng.below(under_way) as usize;
+            let Some((slot, token, hash)) = self.reads().swap_remove_back(at) else { return };
+            let mut page = [0; 4096];
+            if self.store.hash_of(slot) != hash {
+                each(token, Err(StoreError::NotStored { slot }));
+                continue;
+            }
+            match self.store.get(slot, &mut page) {
+                Ok(()) => each(token, Ok(&page)),
+                Err(error) => each(token, Err(error)),
+            }
+        }
+    }
+
+    fn keep(&self, slot: SlotId, hash: u64) -> bool {
+        self.store.hash_of(slot) == Some(hash)
+    }
+
+    fn is_worth_keeping(&self, _: SlotId) -> bool {
+        self.keeps
+    }
+
+    fn remove(&self, slot: SlotId) {
+        self.store.remove(slot);
+    }
+
+    fn ram_bytes(&self) -> u64 {
+        self.store.ram_bytes()
+    }
+
+    fn stats(&self) -> StoreStats {
+        self.store.stats()
+    }
+
+    fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// The machine.
+#[derive(Debug)]
+pub struct FakeHost {
+    pub world: Shelf,
+}
+
+impl Host for FakeHost {
+    fn sleep(&self, time: Duration) {
+        super::driver::wait_until(time, || false);
+    }
+
+    fn wait(&self, signal: &Signal, limit: Duration) -> bool {
+        let mut raised = false;
+        super::driver::wait_until(limit, || {
+            raised |= signal.wait(Duration::ZERO);
+            raised
+        });
+        raised
+    }
+
+    fn say(&self, text: &str) {
+        let mut world = self.world.lock();
+        world.note(|| format!("said: {text}"));
+        world.said.push(text.to_owned());
+    }
+
+    fn open(&self, pid: u32) -> Option<Box<dyn Process>> {
+        let world = self.world.lock();
+        let id = world.spaces.iter().position(|space| space.pid == pid && space.alive)?;
+        Some(Box::new(FakeProcess { world: self.world.clone(), id, pid }))
+    }
+
+    fn process_of(&self, thread: u32) -> Option<u32> {
+        let world = self.world.lock();
+        let has = |space: &&super::world::Space| {
+            space.alive && space.threads.iter().any(|one| one.id == thread)
+        };
+        world.spaces.iter().find(has).map(|space| space.pid)
+    }
+
+    fn tree(&self, _: &Pager) -> Vec<u32> {
+        let world = self.world.lock();
+        world.spaces.iter().filter(|space| space.alive).map(|space| space.pid).collect()
+    }
+
+    fn kill_tree(&self, _: &Pager) {
+        let mut world = self.world.lock();
+        world.killed = true;
+        world.note(|| "killed".to_owned());
+    }
+}

@@ -1,0 +1,686 @@
+//! The programs of the simulation: what their threads and agents do next.
+//!
+//! A thread touches, maps, unmaps, moves, discards and forks at random and checks every page that it reads.
+//! An agent carries out its batch, operation by operation.
+
+use super::world::{
+    Agent, Area, Change, Doing, Id, OnFork, POOL, Page, Space, Thread, Told, Touch, World,
+};
+use ebb_agent::protocol::{
+    BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING,
+};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Most processes alive at once.
+const PROCESSES_MAX: usize = 5;
+/// Most areas of one process.
+const AREAS_MAX: usize = 12;
+const THREADS_MAX: usize = 3;
+const EBUSY: i32 = 16;
+
+/// How often which operation is begun: weights.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    pub touch: u64,
+    pub pass: u64,
+    pub discard: u64,
+    pub map: u64,
+    pub unmap: u64,
+    pub replace: u64,
+    pub remap: u64,
+    pub fork: u64,
+    pub exit: u64,
+    pub thread: u64,
+    pub pin: u64,
+    pub stop: u64,
+    pub free: u64,
+    /// In a hundred: forks whose child never greets.
+    pub raw: u64,
+    /// Pages that the first process maps.
+    pub footprint: u64,
+    /// Most pages that all together may map.
+    pub footprint_max: u64,
+}
+
+impl World {
+    /// The first process, with its memory mapped and not touched yet.
+    pub fn begin(&mut self, pool_pages: u64, mix: &Mix) {
+        let thread = self.new_thread();
+        let mut space = Space {
+            pid: 0x7000_0000,
+            alive: true,
+            stopped: false,
+            hung_up: false,
+            pages: Default::default(),
+            areas: Default::default(),
+            freed: Vec::new(),
+            guards: Default::default(),
+            pinned: Default::default(),
+            poisoned: Default::default(),
+            truth: Default::default(),
+            loose: Default::default(),
+            touches: Vec::new(),
+            changes: Default::default(),
+            changing: 0,
+            threads: vec![thread],
+            agent: Agent::Starting,
+            agent_doing: Doing::Nothing,
+            told: false,
+            shared: None,
+            pool_pages,
+            to_greet: true,
+            born: true,
+            mm: None,
+        };
+        let area = Area { end: POOL + pool_pages, registered: true, on_fork: OnFork::Copy };
+        space.areas.insert(POOL, area);
+        let (mut at, mut left) = (0x1000, mix.footprint);
+        while left > 0 {
+            let pages = left.min(self.rng.between(8, 200));
+            let area = Area { end: at + pages, registered: false, on_fork: OnFork::Copy };
+            space.areas.insert(at, area);
+            at += pages + 16;
+            left -= pages;
+        }
+        // Most of what there is room for is in use from the start.
+        let mapped: Vec<u64> =
+            space.areas.range(..POOL).flat_map(|(&start, area)| start..area.end).collect();
+        for &page in mapped.iter().take(pool_pages as usize * 95 / 100) {
+            let stamp = self.new_stamp();
+            space.pages.insert(page, Page::new(stamp));
+            space.truth.insert(page, stamp);
+        }
+        self.spaces.push(space);
+    }
+
+    /// The threads that can go on.
+    pub fn runnable(&self) -> Vec<(Id, usize)> {
+        let mut found = Vec::new();
+        for (id, space) in self.spaces.iter().enumerate() {
+            if !space.alive || space.stopped || !space.born {
+                continue;
+            }
+            let goes_on = |thread: &Thread| {
+                !matches!(thread.doing, Doing::Wait { .. } | Doing::Call { told: Told::No, .. })
+            };
+            let threads = space.threads.iter().enumerate();
+            found.extend(threads.filter(|(_, thread)| goes_on(thread)).map(|(at, _)| (id, at)));
+        }
+        found
+    }
+
+    /// A thread that can goes on. `active`: threads with nothing to do begin something new.
+    pub fn step_thread(&mut self, (id, at): (Id, usize), mix: &Mix, active: bool) {
+        match self.spaces[id].threads[at].doing {
+            Doing::Nothing if active => {
+                self.begin_operation(id, at, mix);
+                let thread = self.spaces[id].threads.get(at);
+                if thread.is_some_and(|thread| matches!(thread.doing, Doing::Touch { .. })) {
+                    self.step_thread((id, at), mix, active);
+                }
+            }
+            Doing::Nothing | Doing::Wait { .. } | Doing::Call { told: Told::No, .. } => {}
+            Doing::Touch { page, write } => {
+                let thread = self.spaces[id].threads[at].id;
+                let doing = self.touch(id, thread, page, write);
+                self.spaces[id].threads[at].doing = doing;
+            }
+            Doing::Call { change, told: Told::Read } => {
+                let doing = self.go_on(id, change);
+                self.spaces[id].threads[at].doing = doing;
+            }
+            Doing::Zap { start, end } => {
+                self.zap(id, start, end);
+                let space = &mut self.spaces[id];
+                let bells = POOL + space.pool_pages - BELLS as u64;
+                let doing = match start.checked_sub(bells) {
+                    Some(bell) if start >= bells && start < bells + BELLS as u64 => {
+                        Doing::Announced { bell: bell as usize }
+                    }
+                    _ => Doing::Nothing,
+                };
+                space.threads[at].doing = doing;
+            }
+            Doing::Announced { bell } => {
+                let space = &mut self.spaces[id];
+                let Some(shared) = &space.shared else { return };
+                let state = &shared.get().calls[bell].state;
+                if state.load(Relaxed) == CALL_ANSWERED {
+                    state.store(CALL_FREE, Relaxed);
+                    space.threads[at].doing = Doing::Nothing;
+                }
+            }
+        }
+    }
+
+    /// A thread whose change was read goes on.
+    fn go_on(&mut self, id: Id, change: Change) -> Doing {
+        self.spaces[id].changing -= 1;
+        match change {
+            Change::Remove { start, end } => Doing::Zap { start, end },
+            Change::Fork { child } => {
+                self.spaces[child].born = true;
+                Doing::Nothing
+            }
+            Change::Unmap { .. } | Change::Remap { .. } => Doing::Nothing,
+        }
+    }
+
+    fn zap(&mut self, id: Id, start: u64, end: u64) {
+        self.note(|| format!("zap {id}: {start:x}..{end:x}"));
+        let space = &mut self.spaces[id];
+        space.drop_pages(start, end);
+        if start < POOL {
+            space.clear(start, end);
+        }
+    }
+
+    /// Touches a page, as the processor and the kernel do.
+    fn touch(&mut self, id: Id, thread: u32, page: u64, write: bool) -> Doing {
+        let stamp = if write { self.new_stamp() } else { 0 };
+        let space = &mut self.spaces[id];
+        let Some((_, area)) = space.area_of(page) else { return Doing::Nothing };
+        if space.guards.contains(&page) {
+            return Doing::Nothing;
+        }
+        if space.poisoned.contains(&page) {
+            self.fail(format!("page {page:x} of {id} is lost"));
+            return Doing::Nothing;
+        }
+        let Some(there) = space.pages.get_mut(&page) else {
+            if area.registered {
+                space.touches.push(Touch { page, write, protected: false, thread });
+                return Doing::Wait { page, write };
+            }
+            let mut fresh = Page::new(stamp);
+            fresh.zero = !write;
+            space.pages.insert(page, fresh);
+            return self.touched(id, page, 0, write.then_some(stamp));
+        };
+        if write && there.protected && area.registered {
+            space.touches.push(Touch { page, write, protected: true, thread });
+            return Doing::Wait { page, write };
+        }
+        let found = there.stamp;
+        if write {
+            // The kernel copies what is shared, and the page that it shares with everybody.
+            *there = if there.is_alone() && !there.zero {
+                Page { stamp, ..there.clone_alone() }
+            } else {
+                Page::new(stamp)
+            };
+        }
+        self.touched(id, page, found, write.then_some(stamp))
+    }
+
+    /// A thread has seen `found` in a page, and written `stamp`.
+    fn touched(&mut self, id: Id, page: u64, found: u64, stamp: Option<u64>) -> Doing {
+        let space = &mut self.spaces[id];
+        let due = space.truth.get(&page).copied().unwrap_or(0);
+        if !space.allows(page, found) {
+            self.fail(format!("wrong bytes: page {page:x} of {id} holds {found}, not {due}"));
+        } else if let Some(stamp) = stamp {
+            space.truth.insert(page, stamp);
+            if space.drops(page, page + 1) {
+                space.loose.insert(page);
+            } else {
+                space.loose.remove(&page);
+            }
+            self.note(|| format!("write {id}: {page:x} = {stamp}"));
+        }
+        Doing::Nothing
+    }
+
+    fn begin_operation(&mut self, id: Id, at: usize, mix: &Mix) {
+        let weights = [
+            mix.touch,
+            mix.pass,
+            mix.discard,
+            mix.map,
+            mix.unmap,
+            mix.remap,
+            mix.fork,
+            mix.exit,
+            mix.thread,
+            mix.pin,
+            mix.stop,
+            mix.free,
+            mix.replace,
+        ];
+        match self.rng.weighted(&weights) {
+            0 => self.begin_touch(id, at, false),
+            1 => self.begin_touch(id, at, true),
+            2 => self.begin_discard(id, at),
+            3 => self.begin_map(id, at, mix),
+            4 => self.begin_unmap(id, at, false),
+            5 => self.begin_remap(id, at),
+            6 => self.begin_fork(id, at, mix),
+            7 => self.exit(id),
+            8 if self.spaces[id].threads.len() < THREADS_MAX => {
+                let thread = self.new_thread();
+                self.spaces[id].threads.push(thread);
+            }
+            9 => self.pin(id),
+            10 => self.stop_or_go_on(),
+            11 => self.guard_some(id),
+            12 => self.begin_unmap(id, at, true),
+            _ => {}
+        }
+    }
+
+    /// A range within one of the program's areas.
+    fn range(&mut self, id: Id, most: u64) -> Option<(u64, u64)> {
+        let areas: Vec<(u64, u64)> =
+            self.spaces[id].areas.range(..POOL).map(|(&start, area)| (start, area.end)).collect();
+        let (start, end) = self.rng.pick(&areas)?;
+        let from = self.rng.between(start, end);
+        let pages = 1 + self.rng.below(most.min(end - from));
+        Some((from, from + pages))
+    }
+
+    fn begin_touch(&mut self, id: Id, at: usize, pass: bool) {
+        let mut cursor = self.spaces[id].threads[at].cursor;
+        let known = self.spaces[id].area_of(cursor).is_some_and(|(start, _)| start < POOL);
+        if !pass || !known {
+            let Some((page, _)) = self.range(id, 1) else { return };
+            cursor = page;
+        }
+        let write = self.rng.below(10) < 4;
+        let thread = &mut self.spaces[id].threads[at];
+        thread.doing = Doing::Touch { page: cursor, write };
+        thread.cursor = if pass { cursor + 1 } else { thread.cursor };
+    }
+
+    /// Begins a call that tells the pager of a change.
+    fn tell(&mut self, id: Id, at: Option<usize>, change: Change) {
+        self.note(|| format!("tell {id}: {change:?}"));
+        let space = &mut self.spaces[id];
+        space.changing += 1;
+        space.changes.push_back(change);
+        let doing = Doing::Call { change, told: Told::No };
+        match at {
+            Some(at) => space.threads[at].doing = doing,
+            None => space.agent_doing = doing,
+        }
+    }
+
+    fn begin_discard(&mut self, id: Id, at: usize) {
+        let Some((start, end)) = self.range(id, 40) else { return };
+        let space = &mut self.spaces[id];
+        if space.area_of(start).is_some_and(|(_, area)| area.registered) {
+            space.loose.extend(start..end);
+            self.tell(id, Some(at), Change::Remove { start, end });
+        } else {
+            self.zap(id, start, end);
+        }
+    }
+
+    /// Where an area may begin: behind all others, or where one was.
+    fn place(&mut self, id: Id, pages: u64) -> u64 {
+        let space = &self.spaces[id];
+        let free = |at: u64| space.areas_in(at, at + pages).is_empty();
+        let freed: Vec<u64> =
+            space.freed.iter().map(|&(start, _)| start).filter(|&at| free(at)).collect();
+        let last = space.areas.range(..POOL).map(|(_, area)| area.end).max().unwrap_or(0x1000);
+        match self.rng.pick(&freed) {
+            Some(at) if !self.rng.once_in(3) => at,
+            _ => last + 16,
+        }
+    }
+
+    fn begin_map(&mut self, id: Id, at: usize, mix: &Mix) {
+        let mapped: u64 = self.spaces.iter().filter(|s| s.alive).map(Space::mapped).sum();
+        if self.spaces[id].areas.len() > AREAS_MAX || mapped > mix.footprint_max {
+            return;
+        }
+        let pages = self.rng.between(1, 100);
+        let start = self.place(id, pages);
+        let on_fork = match self.rng.below(10) {
+            0 => OnFork::Wipe,
+            1 => OnFork::Leave,
+            _ => OnFork::Copy,
+        };
+        let area = Area { end: start + pages, registered: false, on_fork };
+        self.note(|| format!("map {id}: {start:x}+{pages} {on_fork:?}"));
+        // The C library's own areas are not announced.
+        let announced = self.rng.once_in(2);
+        let space = &mut self.spaces[id];
+        space.areas.insert(start, area);
+        let Some(shared) = &space.shared else { return };
+        if shared.get().managing.load(Relaxed) == 0 || on_fork != OnFork::Copy || !announced {
+            return;
+        }
+        // As the agent does.
+        let calls = &shared.get().calls;
+        let Some(bell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE) else {
+            return;
+        };
+        calls[bell].start.store(start << 12, Relaxed);
+        calls[bell].len.store(pages << 12, Relaxed);
+        calls[bell].state.store(CALL_MADE, Relaxed);
+        let page = POOL + space.pool_pages - (BELLS - bell) as u64;
+        self.tell(id, Some(at), Change::Remove { start: page, end: page + 1 });
+    }
+
+    /// `replace`: a new area comes at once where the old one was (`MAP_FIXED`).
+    fn begin_unmap(&mut self, id: Id, at: usize, replace: bool) {
+        if self.spaces[id].areas.range(..POOL).count() < 2 {
+            return;
+        }
+        let Some((start, end)) = self.range(id, 60) else { return };
+        let space = &mut self.spaces[id];
+        if space.drops(start, end) {
+            return;
+        }
+        let registered = space.area_of(start).is_some_and(|(_, area)| area.registered);
+        self.note(|| format!("unmap {id}: {start:x}..{end:x}"));
+        let space = &mut self.spaces[id];
+        space.unmap(start, end);
+        if replace {
+            let area = Area { end, registered: false, on_fork: OnFork::Copy };
+            space.areas.insert(start, area);
+        }
+        if registered {
+            self.tell(id, Some(at), Change::Unmap { start, end });
+        }
+    }
+
+    fn begin_remap(&mut self, id: Id, at: usize) {
+        let Some((from, end)) = self.range(id, 60) else { return };
+        let pages = end - from;
+        let to = self.place(id, pages);
+        let space = &mut self.spaces[id];
+        let busy = space
+            .threads
+            .iter()
+            .any(|thread| matches!(thread.doing, Doing::Call { .. } | Doing::Zap { .. }));
+        // A discard under way of what moves: its thread would drop what is there later.
+        if busy || !space.areas_in(to, to + pages).is_empty() {
+            return;
+        }
+        space.split(from);
+        space.split(end);
+        let area = space.areas.remove(&from).expect("split there");
+        space.areas.insert(to, Area { end: to + pages, ..area });
+        for page in from..end {
+            let new = page - from + to;
+            if let Some(there) = space.pages.remove(&page) {
+                space.pages.insert(new, there);
+            }
+            if let Some(stamp) = space.truth.remove(&page) {
+                space.truth.insert(new, stamp);
+            }
+            for set in [&mut space.loose, &mut space.pinned, &mut space.guards, &mut space.poisoned]
+            {
+                if set.remove(&page) {
+                    set.insert(new);
+                }
+            }
+        }
+        if area.registered {
+            self.tell(id, Some(at), Change::Remap { from, to, pages });
+        }
+    }
+
+    fn begin_fork(&mut self, id: Id, at: usize, mix: &Mix) {
+        if self.spaces.iter().filter(|space| space.alive).count() >= PROCESSES_MAX {
+            return;
+        }
+        let raw = self.rng.below(100) < mix.raw;
+        let child = self.spaces.len();
+        let thread = self.new_thread();
+        let space = &self.spaces[id];
+        let mut copy = Space {
+            pid: 0x7000_0000 + child as u32,
+            threads: vec![thread],
+            pages: space.pages.clone(),
+            areas: space.areas.clone(),
+            freed: Vec::new(),
+            guards: space.guards.clone(),
+            truth: space.truth.clone(),
+            loose: space.loose.clone(),
+            poisoned: space.poisoned.clone(),
+            pinned: Default::default(),
+            touches: Vec::new(),
+            changes: Default::default(),
+            changing: 0,
+            agent: Agent::Absent,
+            agent_doing: Doing::Nothing,
+            told: false,
+            shared: None,
+            alive: true,
+            stopped: false,
+            hung_up: false,
+            pool_pages: space.pool_pages,
+            to_greet: !raw,
+            born: false,
+            mm: None,
+        };
+        for (start, area) in space.areas.clone() {
+            match area.on_fork {
+                OnFork::Copy => {}
+                OnFork::Wipe => {
+                    copy.drop_pages(start, area.end);
+                    copy.clear(start, area.end);
+                }
+                OnFork::Leave => {
+                    copy.unmap(start, area.end);
+                }
+            }
+        }
+        self.spaces.push(copy);
+        // Told whatever is registered: the pool always is.
+        self.tell(id, Some(at), Change::Fork { child });
+    }
+
+    fn exit(&mut self, id: Id) {
+        let others = self.spaces.iter().filter(|space| space.alive).count() > 1;
+        let forks = |thread: &Thread| {
+            matches!(thread.doing, Doing::Call { change: Change::Fork { .. }, .. })
+        };
+        if !others || self.spaces[id].threads.iter().any(forks) || self.spaces[id].to_greet {
+            return;
+        }
+        self.note(|| format!("exit {id}"));
+        let space = &mut self.spaces[id];
+        space.alive = false;
+        space.pages.clear();
+        space.touches.clear();
+        space.changes.clear();
+        space.threads.clear();
+        space.agent = Agent::Absent;
+    }
+
+    fn pin(&mut self, id: Id) {
+        let space = &mut self.spaces[id];
+        if !space.pinned.is_empty() {
+            space.pinned.clear();
+            return;
+        }
+        let Some((start, end)) = self.range(id, 8) else { return };
+        let space = &mut self.spaces[id];
+        let there: Vec<u64> = space.pages.range(start..end).map(|(&page, _)| page).collect();
+        space.pinned.extend(there);
+    }
+
+    fn stop_or_go_on(&mut self) {
+        let alive: Vec<Id> = (0..self.spaces.len()).filter(|&id| self.spaces[id].alive).collect();
+        if alive.len() < 2 {
+            return;
+        }
+        if let Some(id) = self.rng.pick(&alive[1..]) {
+            self.spaces[id].stopped ^= true;
+        }
+    }
+
+    /// Installs guards over a few pages (K7), or lifts those there are.
+    fn guard_some(&mut self, id: Id) {
+        let space = &mut self.spaces[id];
+        let changing = space.changing > 0;
+        if let Some(&first) = space.guards.first() {
+            space.guards.remove(&first);
+            return;
+        }
+        let Some((start, end)) = self.range(id, 4) else { return };
+        let space = &mut self.spaces[id];
+        // Only where nothing was ever put: the kernel tells nobody of what a guard drops.
+        let empty = (start..end)
+            .all(|page| !space.pages.contains_key(&page) && !space.truth.contains_key(&page));
+        if empty && !changing {
+            space.guards.extend(start..end);
+        }
+    }
+
+    /// The agents that can go on.
+    pub fn agents(&self) -> Vec<Id> {
+        let goes_on = |space: &Space| {
+            let stands = matches!(
+                space.agent_doing,
+                Doing::Wait { .. } | Doing::Call { told: Told::No, .. }
+            );
+            let posted = || {
+                let shared = space.shared.as_ref();
+                space.told
+                    && shared.is_some_and(|shared| shared.get().state.load(Relaxed) == POSTED)
+            };
+            let something = match space.agent {
+                Agent::Absent => false,
+                Agent::Starting => space.shared.is_some(),
+                Agent::Idle => posted(),
+                Agent::At(_) => true,
+            };
+            space.alive && !space.stopped && !stands && something
+        };
+        (0..self.spaces.len()).filter(|&id| goes_on(&self.spaces[id])).collect()
+    }
+
+    /// An agent goes on.
+    pub fn step_agent(&mut self, id: Id) {
+        let Some(shared) = self.spaces[id].shared.clone() else { return };
+        let shared = shared.get();
+        match self.spaces[id].agent_doing {
+            Doing::Touch { page, write } => {
+                self.spaces[id].agent_doing = self.touch_for_agent(id, page, write);
+                return;
+            }
+            Doing::Call { change, told: Told::Read } => {
+                self.spaces[id].agent_doing = self.go_on(id, change);
+                return;
+            }
+            Doing::Zap { start, end } => {
+                self.spaces[id].drop_pages(start, end);
+                self.spaces[id].agent_doing = Doing::Nothing;
+                self.finish_entry(id, 0);
+                return;
+            }
+            _ => {}
+        }
+        match self.spaces[id].agent {
+            Agent::Absent => {}
+            Agent::Starting => {
+                shared.thread.store(1, Relaxed);
+                shared.ready.store(1, Relaxed);
+                self.spaces[id].agent = Agent::Idle;
+            }
+            Agent::Idle => {
+                shared.state.store(RUNNING, Relaxed);
+                self.spaces[id].told = false;
+                self.spaces[id].agent = Agent::At(0);
+            }
+            Agent::At(at) => self.step_entry(id, at),
+        }
+    }
+
+    fn step_entry(&mut self, id: Id, at: usize) {
+        let shared = self.spaces[id].shared.clone().expect("it has an agent");
+        let shared = shared.get();
+        if at == shared.count.load(Relaxed) as usize {
+            shared.state.store(DONE, Relaxed);
+            self.spaces[id].agent = Agent::Idle;
+            return;
+        }
+        let entry = &shared.entries[at];
+        let (a, b) = (entry.a.load(Relaxed) >> 12, entry.b.load(Relaxed) >> 12);
+        let pages = entry.len.load(Relaxed) >> 12;
+        match entry.op.load(Relaxed) {
+            OP_MOVE => {
+                let mut result = 0;
+                for page in 0..pages {
+                    result = self.move_page(id, a + page, b + page);
+                }
+                self.finish_entry(id, result);
+            }
+            OP_DROP => {
+                let space = &mut self.spaces[id];
+                let shared = space.pages.range(a..a + pages).any(|(_, page)| !page.is_alone());
+                if shared || self.rng.once_in(8) {
+                    self.tell(id, None, Change::Remove { start: a, end: a + pages });
+                } else {
+                    self.spaces[id].drop_pages(a, a + pages);
+                    self.finish_entry(id, 0);
+                }
+            }
+            OP_UNSHARE => {
+                self.spaces[id].agent_doing = Doing::Touch { page: a, write: true };
+            }
+            _ => self.finish_entry(id, EBUSY),
+        }
+    }
+
+    fn finish_entry(&mut self, id: Id, errno: i32) {
+        let Agent::At(at) = self.spaces[id].agent else { return };
+        let shared = self.spaces[id].shared.clone().expect("it has an agent");
+        shared.get().entries[at].result.store(-errno, Relaxed);
+        self.spaces[id].agent = Agent::At(at + 1);
+    }
+
+    /// As a write does, but without writing (`MADV_POPULATE_WRITE`).
+    fn touch_for_agent(&mut self, id: Id, page: u64, write: bool) -> Doing {
+        let space = &mut self.spaces[id];
+        let Some((_, area)) = space.area_of(page) else {
+            self.finish_entry(id, 12);
+            return Doing::Nothing;
+        };
+        let thread = 1;
+        match space.pages.get_mut(&page) {
+            None if area.registered => {
+                space.touches.push(Touch { page, write, protected: false, thread });
+                return Doing::Wait { page, write };
+            }
+            Some(there) if there.protected && area.registered => {
+                space.touches.push(Touch { page, write, protected: true, thread });
+                return Doing::Wait { page, write };
+            }
+            Some(there) if !there.is_alone() => *there = Page::new(there.stamp),
+            Some(_) => {}
+            None => {
+                space.pages.insert(page, Page::new(0));
+            }
+        }
+        self.finish_entry(id, 0);
+        Doing::Nothing
+    }
+}
+
+impl Page {
+    fn clone_alone(&self) -> Self {
+        Self { protected: self.protected, ..Self::new(self.stamp) }
+    }
+}
+
+impl Space {
+    /// Whether a discard that touches `[start, end)` is under way: what it drops at its end is the program's
+    /// own race with whatever else it does there.
+    fn drops(&self, start: u64, end: u64) -> bool {
+        self.threads.iter().any(|thread| match thread.doing {
+            Doing::Call { change: Change::Remove { start: from, end: to }, .. }
+            | Doing::Zap { start: from, end: to } => from < end && start < to,
+            _ => false,
+        })
+    }
+
+    /// Pages of address space, the pool aside.
+    fn mapped(&self) -> u64 {
+        self.areas.range(..POOL).map(|(&start, area)| area.end - start).sum()
+    }
+}

@@ -1,0 +1,165 @@
+//! The runs.
+
+use super::driver::{Driver, Over};
+use crate::broken::{Rule, set_broken};
+use crate::counters::Counters;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+static QUIET: std::sync::Once = std::sync::Once::new();
+
+const RULES: [Rule; 5] = [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5];
+
+/// A run from a seed.
+struct Run {
+    /// What went wrong.
+    failure: Option<String>,
+    steps: u64,
+    /// What led to it.
+    log: Vec<String>,
+}
+
+/// What came up: a simulation in which nothing happens finds nothing.
+#[derive(Debug, Default)]
+struct Seen {
+    fresh: u64,
+    rescued: u64,
+    loaded: u64,
+    ahead: u64,
+    copied: u64,
+    stale: u64,
+    cooled: u64,
+    evicted: u64,
+    clean: u64,
+    unmovable: u64,
+    forks: u64,
+}
+
+impl Seen {
+    fn add(&mut self, counters: &Counters) {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        self.fresh += get(&counters.faults_fresh);
+        self.rescued += get(&counters.faults_rescued);
+        self.loaded += get(&counters.faults_loaded);
+        self.ahead += get(&counters.pages_ahead) + get(&counters.rescued_ahead);
+        self.copied += get(&counters.faults_copied);
+        self.stale += get(&counters.faults_stale);
+        self.cooled += get(&counters.cooled);
+        self.evicted += get(&counters.evicted);
+        self.clean += get(&counters.clean);
+        self.unmovable += get(&counters.unmovable);
+        self.forks += get(&counters.forks);
+    }
+}
+
+fn run(seed: u64, steps: u64, log: bool, seen: &mut Seen) -> Run {
+    let driver = Driver::new(seed, log);
+    QUIET.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            // How a run that has failed ends is no news.
+            if !info.payload().is::<Over>() {
+                loud(info);
+            }
+        }));
+    });
+    let result = catch_unwind(AssertUnwindSafe(|| driver.run(steps)));
+    let failure = result.unwrap_or_else(|panic| {
+        if panic.is::<Over>() {
+            return driver.end();
+        }
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Some(format!("panic: {}", text.unwrap_or_default()))
+    });
+    let log = driver.world.lock().log.take().unwrap_or_default();
+    seen.add(&driver.pager.counters);
+    Run { failure, steps: driver.steps.get(), log }
+}
+
+fn expect_clean(seeds: std::ops::Range<u64>, steps: u64) -> (u64, Seen) {
+    let (mut total, mut seen) = (0, Seen::default());
+    for seed in seeds {
+        let run = run(seed, steps, false, &mut seen);
+        total += run.steps;
+        if let Some(failure) = run.failure {
+            panic!(
+                "seed {seed}: {failure}\nreplay: EBB_SIM_SEED={seed} EBB_SIM_STEPS={steps} cargo test \
+                 --release -p ebb-pager --lib sim::tests::replay -- --ignored --nocapture"
+            );
+        }
+    }
+    (total, seen)
+}
+
+/// Has a rule broken on purpose, from a seed on: what is noticed, within a thousand seeds.
+fn expect_noticed(rule: Rule, first: u64) {
+    set_broken(Some(rule));
+    let noticed = (first..first + 1000)
+        .find_map(|seed| Some((seed, run(seed, 3000, false, &mut Seen::default()).failure?)));
+    set_broken(None);
+    println!("{rule:?} broken: {noticed:?}");
+    assert!(noticed.is_some(), "{rule:?} broken is not noticed within 1000 seeds");
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn every_page_is_what_was_written_in_a_hundred_thousand_steps() {
+    let (steps, seen) = expect_clean(0..40, 2500);
+    println!("{steps} steps: {seen:?}");
+    assert!(steps >= 100_000, "{steps} steps");
+}
+
+#[test]
+fn messages_read_while_a_batch_runs_are_noticed() {
+    expect_noticed(Rule::P1, 0);
+}
+
+#[test]
+fn moves_without_a_batch_are_noticed() {
+    expect_noticed(Rule::P2, 0);
+}
+
+// The first seed of the next two is near one that finds it, to save time; any thousand will do.
+#[test]
+fn pages_placed_without_another_look_are_noticed() {
+    expect_noticed(Rule::P3, 260);
+}
+
+#[test]
+fn pages_taken_on_after_the_hold_that_registered_them_are_noticed() {
+    expect_noticed(Rule::P4, 830);
+}
+
+#[test]
+fn places_used_again_too_soon_are_noticed() {
+    expect_noticed(Rule::P5, 0);
+}
+
+/// One seed, told step by step.
+#[test]
+#[ignore = "for a seed that failed"]
+fn replay() {
+    let seed = number("EBB_SIM_SEED", 0);
+    let broken = std::env::var("EBB_SIM_BREAK").unwrap_or_default();
+    set_broken(RULES.into_iter().find(|rule| format!("{rule:?}") == broken));
+    let run = run(seed, number("EBB_SIM_STEPS", 2500), true, &mut Seen::default());
+    for line in run.log.iter().rev().take(number("EBB_SIM_LINES", 200) as usize).rev() {
+        println!("{line}");
+    }
+    println!("seed {seed}: {:?}", run.failure);
+}
+
+/// A night's run: ten million steps over a thousand seeds, unless told otherwise.
+#[test]
+#[ignore = "takes its time"]
+fn night() {
+    let first = number("EBB_SIM_SEED", 1_000_000);
+    let seeds = number("EBB_SIM_SEEDS", 1000);
+    let (steps, seen) = expect_clean(first..first + seeds, number("EBB_SIM_STEPS", 10_000));
+    println!("{steps} steps over {seeds} seeds: {seen:?}");
+}

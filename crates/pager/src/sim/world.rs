@@ -1,0 +1,434 @@
+//! The kernel's half of the simulation: address spaces, their pages, their messages.
+//!
+//! Modelled after fs/userfaultfd.c and mm/userfaultfd.c of Linux 6.18, as far as a program and a pager can
+//! tell. Every rule that the pager relies on is here, with the freedom that the kernel has:
+//! * K1: `read` gives waiting touches first, in any order, then changes in the order in which they were made.
+//! * K2: from the moment a change begins until its thread goes on after the change was read, pages cannot
+//!   be placed, moved, protected or poisoned: EAGAIN. A thread goes on some time after the reading.
+//! * K3: a discard drops pages after it was read; an unmapping and a remapping are done before they are told.
+//! * K4: a fork copies the tables, then tells; the child runs after that was read.
+//! * K5: a touch waits until somebody wakes it, and then touches again.
+//! * K6: a page can be moved only while nobody shares or pins it, and only into a hole.
+//! * K7: a page placed over a guard marker replaces it.
+
+use super::rng::Rng;
+use ebb_sys::uffd::PlaceError;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Index of an address space in the world.
+pub type Id = usize;
+
+/// Page number of the pool of every address space, and how many pages it has.
+pub const POOL: u64 = 1 << 20;
+
+/// A page in memory. Who shares it after a fork holds the same `frame`.
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub stamp: u64,
+    pub frame: Arc<()>,
+    pub protected: bool,
+    /// The kernel's zero page.
+    pub zero: bool,
+}
+
+impl Page {
+    pub fn new(stamp: u64) -> Self {
+        Self { stamp, frame: Arc::new(()), protected: false, zero: false }
+    }
+
+    pub fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.frame) == 1
+    }
+}
+
+/// What a fork makes of an area.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnFork {
+    Copy,
+    Wipe,
+    Leave,
+}
+
+/// An area of memory, by page numbers; its start is its key.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    pub end: u64,
+    pub registered: bool,
+    pub on_fork: OnFork,
+}
+
+/// A change of an address space, on its way to the pager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    Remove { start: u64, end: u64 },
+    Unmap { start: u64, end: u64 },
+    Remap { from: u64, to: u64, pages: u64 },
+    Fork { child: Id },
+}
+
+/// How far a thread's call has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    No,
+    Read,
+}
+
+/// What a thread does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doing {
+    /// Between two operations.
+    Nothing,
+    /// About to touch a page (again).
+    Touch { page: u64, write: bool },
+    /// Asleep until a page is there.
+    Wait { page: u64, write: bool },
+    /// In a call that made this change.
+    Call { change: Change, told: Told },
+    /// Dropping pages, after that was told.
+    Zap { start: u64, end: u64 },
+    /// Waiting for its call to be answered.
+    Announced { bell: usize },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Touch {
+    pub page: u64,
+    pub write: bool,
+    pub protected: bool,
+    pub thread: u32,
+}
+
+#[derive(Debug)]
+pub struct Thread {
+    pub id: u32,
+    pub doing: Doing,
+    /// Where a pass over memory goes on.
+    pub cursor: u64,
+}
+
+/// The agent of an address space: where it is in its batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Agent {
+    /// None: it has not joined, or never will.
+    Absent,
+    /// Its thread has yet to start.
+    Starting,
+    Idle,
+    At(usize),
+}
+
+#[derive(Debug)]
+pub struct Space {
+    pub pid: u32,
+    pub alive: bool,
+    pub stopped: bool,
+    /// The pager has been told of its end.
+    pub hung_up: bool,
+    pub pages: BTreeMap<u64, Page>,
+    pub areas: BTreeMap<u64, Area>,
+    /// Ranges unmapped lately: where the next areas may lie.
+    pub freed: Vec<(u64, u64)>,
+    pub guards: BTreeSet<u64>,
+    pub pinned: BTreeSet<u64>,
+    pub poisoned: BTreeSet<u64>,
+    /// What the program wrote last; absent: zeros.
+    pub truth: BTreeMap<u64, u64>,
+    /// Pages that are being dropped, or were when this was forked: zeros are as good.
+    pub loose: BTreeSet<u64>,
+    pub touches: Vec<Touch>,
+    pub changes: VecDeque<Change>,
+    /// Changes under way (K2).
+    pub changing: u32,
+    pub threads: Vec<Thread>,
+    pub agent: Agent,
+    pub agent_doing: Doing,
+    pub told: bool,
+    pub shared: Option<Arc<super::fakes::SharedMemory>>,
+    pub pool_pages: u64,
+    /// It has yet to greet.
+    pub to_greet: bool,
+    /// Runs: the parent's fork has been read.
+    pub born: bool,
+    /// Number of the address space in the pager, once it has one.
+    pub mm: Option<u32>,
+}
+
+/// Everything the simulated kernel knows.
+#[derive(Debug)]
+pub struct World {
+    pub rng: Rng,
+    pub spaces: Vec<Space>,
+    pub stamps: u64,
+    pub threads: u32,
+    /// Pages of other content, by their stamps.
+    pub tokens: BTreeMap<u64, Box<[u8; 4096]>>,
+    /// The first thing that went wrong.
+    pub failure: Option<String>,
+    pub said: Vec<String>,
+    pub killed: bool,
+    /// In a thousand: how often a call fails for a reason of its own.
+    pub trouble: u64,
+    /// What happened, for a failing seed.
+    pub log: Option<Vec<String>>,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            rng: Rng::new(seed),
+            spaces: Vec::new(),
+            stamps: 0,
+            threads: 100,
+            tokens: BTreeMap::new(),
+            failure: None,
+            said: Vec::new(),
+            killed: false,
+            trouble: 0,
+            log: None,
+        }
+    }
+
+    pub fn fail(&mut self, text: String) {
+        self.note(|| format!("FAILED: {text}"));
+        self.failure.get_or_insert(text);
+    }
+
+    pub fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(log) = &mut self.log {
+            log.push(text());
+        }
+    }
+
+    pub fn new_stamp(&mut self) -> u64 {
+        self.stamps += 1;
+        self.stamps
+    }
+
+    /// A page that no program wrote.
+    pub fn keep_token(&mut self, page: &[u8; 4096]) -> u64 {
+        let stamp = self.new_stamp();
+        self.tokens.insert(stamp, Box::new(*page));
+        stamp
+    }
+
+    pub fn new_thread(&mut self) -> Thread {
+        self.threads += 1;
+        Thread { id: self.threads, doing: Doing::Nothing, cursor: 0 }
+    }
+
+    /// Whether memory that nobody can give back leaves too little for the others: then a run may end as out of
+    /// memory.
+    pub fn is_stuck_full(&self, limit: u64) -> bool {
+        let fixed = |space: &Space| match space.agent {
+            _ if space.stopped => space.resident(),
+            Agent::Absent => space.resident(),
+            _ => space.pinned.len() as u64,
+        };
+        let fixed: u64 = self.spaces.iter().filter(|space| space.alive).map(fixed).sum();
+        fixed > limit / 2
+    }
+
+    fn is_in_trouble(&mut self) -> bool {
+        let trouble = self.trouble;
+        self.rng.below(1000) < trouble
+    }
+
+    /// An address space may be asked to place pages.
+    fn may_place(&mut self, id: Id) -> Result<(), PlaceError> {
+        if !self.spaces[id].alive {
+            return Err(PlaceError::Dead);
+        }
+        if self.spaces[id].changing > 0 {
+            return Err(PlaceError::Changing);
+        }
+        Ok(())
+    }
+
+    pub fn copy(&mut self, id: Id, page: u64, stamps: &[u64]) -> Result<(), (u64, PlaceError)> {
+        self.may_place(id).map_err(|error| (0, error))?;
+        if self.is_in_trouble() {
+            return Err((0, PlaceError::NoMemory));
+        }
+        let space = &mut self.spaces[id];
+        let end = space.area_of(page).filter(|area| area.1.registered).map_or(0, |area| area.1.end);
+        if page + stamps.len() as u64 > end {
+            return Err((0, PlaceError::Gone));
+        }
+        let mut placed = 0;
+        for (at, &stamp) in (page..).zip(stamps) {
+            if space.pages.contains_key(&at) {
+                break;
+            }
+            space.guards.remove(&at);
+            space.pages.insert(at, Page::new(stamp));
+            placed += 1;
+        }
+        space.wake(page, page + placed);
+        self.note(|| format!("copy {id}: {page:x}+{placed} {stamps:?}"));
+        match placed {
+            0 => Err((0, PlaceError::Exists)),
+            some if some < stamps.len() as u64 => Err((some * 4096, PlaceError::Changing)),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn set_protection(
+        &mut self,
+        id: Id,
+        (start, end): (u64, u64),
+        protect: bool,
+    ) -> Result<(), PlaceError> {
+        self.may_place(id)?;
+        let space = &mut self.spaces[id];
+        let touched = space.areas_in(start, end);
+        if touched.iter().all(|&(_, area)| !area.registered) {
+            return Err(PlaceError::Gone);
+        }
+        for (_, page) in space.pages.range_mut(start..end) {
+            page.protected = protect;
+        }
+        if !protect {
+            space.wake(start, end);
+        }
+        self.note(|| format!("protect {id}: {start:x}..{end:x} {protect}"));
+        Ok(())
+    }
+
+    pub fn poison(&mut self, id: Id, page: u64) -> Result<(), PlaceError> {
+        self.may_place(id)?;
+        let space = &mut self.spaces[id];
+        if space.area_of(page).is_none_or(|area| !area.1.registered) {
+            return Err(PlaceError::Gone);
+        }
+        if space.pages.contains_key(&page) {
+            return Err(PlaceError::Exists);
+        }
+        space.poisoned.insert(page);
+        space.wake(page, page + 1);
+        Ok(())
+    }
+
+    pub fn register(&mut self, id: Id, (start, end): (u64, u64)) -> bool {
+        let space = &mut self.spaces[id];
+        if !space.alive || space.areas_in(start, end).is_empty() {
+            return false;
+        }
+        space.split(start);
+        space.split(end);
+        for (_, area) in space.areas.range_mut(start..end) {
+            area.registered = true;
+        }
+        self.note(|| format!("register {id}: {start:x}..{end:x}"));
+        true
+    }
+
+    /// Moves a page; 0 or an errno.
+    pub fn move_page(&mut self, id: Id, to: u64, from: u64) -> i32 {
+        const EAGAIN: i32 = 11;
+        const ENOENT: i32 = 2;
+        const EBUSY: i32 = 16;
+        const EEXIST: i32 = 17;
+        const EINVAL: i32 = 22;
+        if self.spaces[id].changing > 0 || self.is_in_trouble() {
+            return EAGAIN;
+        }
+        let space = &mut self.spaces[id];
+        if space.area_of(from).is_none() {
+            return EINVAL;
+        }
+        let Some(page) = space.pages.get(&from) else { return ENOENT };
+        if space.pages.contains_key(&to) {
+            return EEXIST;
+        }
+        if !page.is_alone() || space.pinned.contains(&from) {
+            return EBUSY;
+        }
+        let mut page = space.pages.remove(&from).expect("it is there");
+        page.protected = false;
+        let stamp = page.stamp;
+        space.pages.insert(to, page);
+        self.note(|| format!("move {id}: {from:x} -> {to:x} ({stamp})"));
+        0
+    }
+}
+
+impl Space {
+    /// The area that a page is in.
+    pub fn area_of(&self, page: u64) -> Option<(u64, Area)> {
+        let (&start, &area) = self.areas.range(..=page).next_back()?;
+        (page < area.end).then_some((start, area))
+    }
+
+    /// The areas that `[start, end)` touches.
+    pub fn areas_in(&self, start: u64, end: u64) -> Vec<(u64, Area)> {
+        let all = self.areas.range(..end).map(|(&from, &area)| (from, area));
+        all.filter(|&(_, area)| area.end > start).collect()
+    }
+
+    /// Makes `page` a border between areas.
+    pub fn split(&mut self, page: u64) {
+        if let Some((start, area)) = self.area_of(page)
+            && start < page
+        {
+            self.areas.insert(start, Area { end: page, ..area });
+            self.areas.insert(page, area);
+        }
+    }
+
+    /// Wakes who waits in `[start, end)`.
+    pub fn wake(&mut self, start: u64, end: u64) {
+        let doing = self.threads.iter_mut().map(|thread| &mut thread.doing);
+        for doing in doing.chain([&mut self.agent_doing]) {
+            if let Doing::Wait { page, write } = *doing
+                && (start..end).contains(&page)
+            {
+                *doing = Doing::Touch { page, write };
+            }
+        }
+        // A message of a thread that was woken before it was read is gone.
+        self.touches.retain(|touch| !(start..end).contains(&touch.page));
+    }
+
+    /// Drops the pages of `[start, end)`.
+    pub fn drop_pages(&mut self, start: u64, end: u64) {
+        let gone: Vec<u64> = self.pages.range(start..end).map(|(&page, _)| page).collect();
+        gone.iter().for_each(|page| {
+            self.pages.remove(page);
+        });
+        for set in [&mut self.pinned, &mut self.poisoned] {
+            set.retain(|page| !(start..end).contains(page));
+        }
+    }
+
+    /// The program has zeros in `[start, end)` from now on.
+    pub fn clear(&mut self, start: u64, end: u64) {
+        self.truth.retain(|page, _| !(start..end).contains(page));
+        self.loose.retain(|page| !(start..end).contains(page));
+    }
+
+    /// What the program may read in a page.
+    pub fn allows(&self, page: u64, stamp: u64) -> bool {
+        let due = self.truth.get(&page).copied().unwrap_or(0);
+        stamp == due || stamp == 0 && self.loose.contains(&page)
+    }
+
+    /// Unmaps `[start, end)`.
+    pub fn unmap(&mut self, start: u64, end: u64) {
+        self.split(start);
+        self.split(end);
+        self.drop_pages(start, end);
+        self.clear(start, end);
+        self.guards.retain(|page| !(start..end).contains(page));
+        self.areas.retain(|from, _| !(start..end).contains(from));
+        self.freed.push((start, end));
+        if self.freed.len() > 4 {
+            self.freed.remove(0);
+        }
+    }
+
+    /// Resident pages, the kernel's zero page aside.
+    pub fn resident(&self) -> u64 {
+        self.pages.values().filter(|page| !page.zero).count() as u64
+    }
+}
