@@ -4,6 +4,7 @@
 
 pub mod anon;
 pub mod futex;
+pub mod handle;
 pub mod memory;
 pub mod pagemap;
 pub mod percpu;

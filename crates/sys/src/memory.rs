@@ -16,6 +16,12 @@ pub struct Memory {
     file: File,
 }
 
+impl From<File> for Memory {
+    fn from(file: File) -> Self {
+        Self { file }
+    }
+}
+
 impl Memory {
     /// That of the process (or thread) `task`.
     pub fn open(task: u32) -> io::Result<Self> {

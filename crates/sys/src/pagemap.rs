@@ -59,6 +59,12 @@ pub struct Pagemap {
     file: File,
 }
 
+impl From<File> for Pagemap {
+    fn from(file: File) -> Self {
+        Self { file }
+    }
+}
+
 impl Pagemap {
     /// Opens the page map of process `pid`.
     pub fn open(pid: u32) -> io::Result<Self> {

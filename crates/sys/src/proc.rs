@@ -32,8 +32,12 @@ impl Area {
 /// The areas of process `pid`.
 pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
     let text = std::fs::read(format!("/proc/{pid}/maps"))?;
-    let text = String::from_utf8_lossy(&text);
-    Ok(text.lines().filter_map(parse_area).collect())
+    Ok(parse_areas(&String::from_utf8_lossy(&text)))
+}
+
+/// The areas of a /proc/PID/maps.
+pub(crate) fn parse_areas(text: &str) -> Vec<Area> {
+    text.lines().filter_map(parse_area).collect()
 }
 
 fn parse_area(line: &str) -> Option<Area> {
@@ -57,7 +61,11 @@ fn parse_area(line: &str) -> Option<Area> {
 /// The ranges that a forked child sees empty (`MADV_WIPEONFORK`) or not at all (`MADV_DONTFORK`).
 pub fn areas_not_inherited(pid: u32) -> io::Result<Vec<(u64, u64)>> {
     let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
-    let text = String::from_utf8_lossy(&text);
+    Ok(parse_not_inherited(&String::from_utf8_lossy(&text)))
+}
+
+/// The same of a /proc/PID/smaps.
+pub(crate) fn parse_not_inherited(text: &str) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     let mut current = (0, 0);
     for line in text.lines() {
@@ -69,13 +77,19 @@ pub fn areas_not_inherited(pid: u32) -> io::Result<Vec<(u64, u64)>> {
             current = (area.start, area.end);
         }
     }
-    Ok(found)
+    found
 }
 
 /// An open /proc/PID/statm, read again and again.
 #[derive(Debug)]
 pub struct Statm {
     file: File,
+}
+
+impl From<File> for Statm {
+    fn from(file: File) -> Self {
+        Self { file }
+    }
 }
 
 impl Statm {
@@ -127,7 +141,24 @@ pub fn parent(pid: u32) -> Option<u32> {
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    parse_state(&text)
+}
+
+/// The state letter of a /proc/PID/stat.
+pub(crate) fn parse_state(text: &str) -> Option<char> {
     text.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The exit code in a /proc/PID/stat: its last field is the status as wait(2) reports it.
+pub(crate) fn parse_exit_code(text: &str) -> Option<u8> {
+    let status: u32 = text.split_ascii_whitespace().next_back()?.parse().ok()?;
+    Some((status >> 8) as u8)
+}
+
+/// The number that a process or thread has in its own process namespace, from its /proc/PID/status.
+pub(crate) fn own_number(status: &str) -> Option<u32> {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
 /// The threads of process `pid` with their states.
@@ -148,9 +179,7 @@ pub fn deserted(pid: u32) -> Option<u8> {
     }
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The last field is the status as wait(2) reports it.
-    let status: u32 = text.split_ascii_whitespace().next_back()?.parse().ok()?;
-    (tasks <= 2).then_some((status >> 8) as u8)
+    if tasks > 2 { None } else { parse_exit_code(&text) }
 }
 
 /// Pages of anonymous memory of process `pid`, each counted by its share among those who map it. Walks
@@ -166,7 +195,11 @@ pub fn private_dirty_pages(pid: u32) -> io::Result<u64> {
 
 /// A field of the sum over all areas, in pages.
 fn rolled_up_pages(pid: u32, field: &str) -> io::Result<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    rolled_up(&std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, field)
+}
+
+/// A field of a /proc/PID/smaps_rollup, in pages.
+pub(crate) fn rolled_up(text: &str, field: &str) -> io::Result<u64> {
     let kib = text.lines().find_map(|line| {
         let value = line.strip_prefix(field)?.trim().strip_suffix("kB")?;
         value.trim().parse::<u64>().ok()

@@ -1,0 +1,242 @@
+//! A handle on one process: descriptors of it, so that nothing is ever asked of a number again.
+//!
+//! A process's number can be another's by the time it is used, is another's in another process namespace, and
+//! can be made up. The folder `/proc/PID`, once open, stays that process's: what is opened through it later
+//! fails when the process is gone. A pidfd likewise.
+//!
+//! * H1: folder and pidfd are of the same process: the pidfd was made first, and the process had not ended
+//!   after the folder was opened, so the number was its own all the while.
+//! * H2: `memory` and `page_map` keep the address space that they were opened for, whatever the process
+//!   becomes (exec).
+
+use crate::memory::Memory;
+use crate::pagemap::Pagemap;
+use crate::proc::{self, Area, Statm};
+use crate::process::Pidfd;
+use rustix::fs::{Mode, OFlags, openat};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+
+/// The handle.
+#[derive(Debug)]
+pub struct Handle {
+    pid: u32,
+    pidfd: Pidfd,
+    folder: OwnedFd,
+}
+
+/// Who a process acts as: real, effective, saved and file system user; the same of its group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    pub users: [u32; 4],
+    pub groups: [u32; 4],
+    /// Capabilities it may use or take up.
+    pub permitted: u64,
+}
+
+impl Credentials {
+    /// Whether whoever is really `user`, with `capabilities` of their own, may look into it: it acts as nobody else
+    /// and can do nothing that they cannot.
+    #[must_use]
+    pub fn are_of(&self, user: u32, capabilities: u64) -> bool {
+        user == 0 || self.users == [user; 4] && self.permitted & !capabilities == 0
+    }
+}
+
+fn read(file: OwnedFd) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::from(file).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+impl Handle {
+    /// On process `pid`, as this one sees it.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        Self::of(Pidfd::open(pid)?, pid)
+    }
+
+    /// On the process of this pidfd, whose number is `pid`.
+    pub fn of(pidfd: Pidfd, pid: u32) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
+        if pidfd.has_ended() {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(Self { pid, pidfd, folder })
+    }
+
+    /// Its number: for people, and for calls that take nothing else.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its pidfd.
+    #[must_use]
+    pub fn pidfd(&self) -> &Pidfd {
+        &self.pidfd
+    }
+
+    fn file(&self, name: &str) -> io::Result<OwnedFd> {
+        Ok(openat(&self.folder, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    fn text(&self, name: &str) -> io::Result<String> {
+        read(self.file(name)?)
+    }
+
+    /// Its memory as of now (H2).
+    pub fn memory(&self) -> io::Result<Memory> {
+        Ok(Memory::from(File::from(self.file("mem")?)))
+    }
+
+    /// Its page map as of now (H2).
+    pub fn page_map(&self) -> io::Result<Pagemap> {
+        Ok(Pagemap::from(File::from(self.file("pagemap")?)))
+    }
+
+    /// Its sizes, to be read again and again; of one of its threads, if that is named.
+    pub fn statm(&self, thread: Option<u32>) -> io::Result<Statm> {
+        Ok(Statm::from(File::from(self.file(&Self::name_of(thread, "statm"))?)))
+    }
+
+    fn name_of(thread: Option<u32>, name: &str) -> String {
+        thread.map_or_else(|| name.to_owned(), |thread| format!("task/{thread}/{name}"))
+    }
+
+    /// Its areas, seen through one of its threads if that is named.
+    pub fn areas(&self, thread: Option<u32>) -> io::Result<Vec<Area>> {
+        Ok(proc::parse_areas(&self.text(&Self::name_of(thread, "maps"))?))
+    }
+
+    /// The ranges that a forked child sees empty or not at all.
+    pub fn areas_not_inherited(&self, thread: Option<u32>) -> io::Result<Vec<(u64, u64)>> {
+        Ok(proc::parse_not_inherited(&self.text(&Self::name_of(thread, "smaps"))?))
+    }
+
+    /// Pages of anonymous memory, each counted by its share among those who map it.
+    pub fn proportional_anonymous_pages(&self) -> io::Result<u64> {
+        proc::rolled_up(&self.text("smaps_rollup")?, "Pss_Anon:")
+    }
+
+    /// State letter of the process, or of one of its threads.
+    #[must_use]
+    pub fn state(&self, thread: Option<u32>) -> Option<char> {
+        let text = self.text(&Self::name_of(thread, "stat")).ok()?;
+        proc::parse_state(&text)
+    }
+
+    /// Its threads with their states.
+    #[must_use]
+    pub fn threads(&self) -> Vec<(u32, char)> {
+        self.thread_numbers()
+            .into_iter()
+            .filter_map(|thread| Some((thread, self.state(Some(thread))?)))
+            .collect()
+    }
+
+    fn thread_numbers(&self) -> Vec<u32> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(tasks) = openat(&self.folder, "task", flags, Mode::empty()) else {
+            return Vec::new();
+        };
+        let Ok(tasks) = rustix::fs::Dir::new(tasks) else { return Vec::new() };
+        tasks.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()).collect()
+    }
+
+    /// Whether it has this thread.
+    #[must_use]
+    pub fn has_thread(&self, thread: u32) -> bool {
+        self.file(&format!("task/{thread}/stat")).is_ok()
+    }
+
+    /// The thread of it that calls itself `number`, in its own process namespace.
+    #[must_use]
+    pub fn thread_called(&self, number: u32) -> Option<u32> {
+        let is_it = |thread: &u32| {
+            let status = self.text(&format!("task/{thread}/status")).unwrap_or_default();
+            proc::own_number(&status) == Some(number)
+        };
+        if is_it(&number) {
+            return Some(number);
+        }
+        self.thread_numbers().into_iter().find(is_it)
+    }
+
+    /// Who it acts as.
+    pub fn credentials(&self) -> io::Result<Credentials> {
+        parse_credentials(&self.text("status")?)
+            .ok_or_else(|| io::Error::other("/proc/PID/status says nothing of users"))
+    }
+
+    /// Its exit code, if its first thread has ended and of the others at most one is left.
+    #[must_use]
+    pub fn deserted(&self) -> Option<u8> {
+        let text = self.text("stat").ok()?;
+        (proc::parse_state(&text)? == 'Z' && self.thread_numbers().len() <= 2)
+            .then(|| proc::parse_exit_code(&text))?
+    }
+
+    /// What it is called, or `?`.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.text("comm").map_or_else(|_| "?".to_owned(), |name| name.trim_end().to_owned())
+    }
+}
+
+fn parse_credentials(status: &str) -> Option<Credentials> {
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let four = |name: &str| {
+        let mut numbers = field(name)?.split_ascii_whitespace().map(|number| number.parse().ok());
+        Some([numbers.next()??, numbers.next()??, numbers.next()??, numbers.next()??])
+    };
+    let permitted = u64::from_str_radix(field("CapPrm:")?.trim(), 16).ok()?;
+    Some(Credentials { users: four("Uid:")?, groups: four("Gid:")?, permitted })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn credentials_are_those_of_the_user_alone() {
+        let text =
+            "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\nCapPrm:\t0000000000000000\n";
+        let own = parse_credentials(text).unwrap();
+        assert!(own.are_of(1000, 0) && own.are_of(0, 0) && !own.are_of(1001, 0));
+        // A setuid program acts as root for whom has started it.
+        let setuid =
+            parse_credentials(&text.replace("1000\t1000\t1000\t", "1000\t0\t0\t")).unwrap();
+        assert!(!setuid.are_of(1000, 0));
+        let capable =
+            parse_credentials(&text.replace("CapPrm:\t0000000000000000", "CapPrm:\t80000"))
+                .unwrap();
+        assert!(!capable.are_of(1000, 0) && capable.are_of(1000, 1 << 19));
+        assert_eq!(parse_credentials("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn what_is_asked_of_an_ended_process_is_an_error_and_never_anothers() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let handle = Handle::open(child.id()).unwrap();
+        assert!(handle.areas(None).is_ok() && handle.has_thread(child.id()));
+        assert_eq!(handle.thread_called(child.id()), Some(child.id()));
+        assert!(handle.memory().is_ok() && handle.page_map().is_ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(handle.areas(None).is_err() && handle.memory().is_err());
+        assert!(handle.threads().is_empty() && handle.state(None).is_none());
+        assert!(handle.pidfd().has_ended() && Handle::open(child.id()).is_err());
+    }
+
+    #[test]
+    fn a_thread_is_found_by_the_number_it_has_for_itself() {
+        let handle = Handle::open(std::process::id()).unwrap();
+        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert_eq!(handle.thread_called(me), Some(me));
+        assert_eq!(handle.thread_called(u32::MAX), None);
+        assert!(handle.threads().iter().any(|&(thread, _)| thread == me));
+    }
+}
