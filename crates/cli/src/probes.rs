@@ -127,9 +127,14 @@ fn tried(
     }
 }
 
+/// Whether this process has CAP_SYS_PTRACE, in use or laid down.
+fn may_trace() -> bool {
+    process::capabilities("CapPrm") & (1 << process::CAP_SYS_PTRACE) != 0
+}
+
 fn capability() -> Check {
     let name = "CAP_SYS_PTRACE";
-    if process::effective_capabilities() & (1 << process::CAP_SYS_PTRACE) != 0 {
+    if may_trace() {
         return Check::found(name, true, "held");
     }
     Check::missing(
@@ -209,7 +214,7 @@ fn yama() -> Check {
         Some(scope) => format!("kernel.yama.ptrace_scope={scope}"),
         None => "no Yama".to_owned(),
     };
-    let traces = process::effective_capabilities() & (1 << process::CAP_SYS_PTRACE) != 0;
+    let traces = may_trace();
     let allowed = match scope.as_deref() {
         None | Some("0") => true,
         Some("1" | "2") => traces,

@@ -11,7 +11,7 @@ use ebb_pager::{Config, FrontMessage, ReportFormat};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
 use ebb_sys::socket::Socket;
-use ebb_sys::{proc, process};
+use ebb_sys::{proc, process, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -108,6 +108,9 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     if let Some(reason) = doctor::why_not() {
         return fail(FAILED, reason);
+    }
+    if let Err(error) = rights::lay_down() {
+        return fail(FAILED, format!("cannot put capabilities aside: {error}"));
     }
     let folder = match Folder::create() {
         Ok(folder) => folder,
@@ -468,12 +471,34 @@ fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<FrontMessage> {
     }
 }
 
+/// Whether the other end is the process that started this one, and runs this very program.
+fn is_own_front(socket: &Socket) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(front) = socket.peer() else { return false };
+    let program = |process: &str| {
+        let file = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((file.dev(), file.ino()))
+    };
+    let _tracing = rights::tracing();
+    let own = program("self");
+    front == std::os::unix::process::parent_id()
+        && own.is_some()
+        && own == program(&front.to_string())
+}
+
 /// The pager process: its standard input is the socket to the front.
 pub fn pager() -> ExitCode {
-    let Ok(socket) = std::io::stdin().as_fd().try_clone_to_owned() else {
-        return fail(FAILED, "the pager was started without a front");
+    let socket = match std::io::stdin().as_fd().try_clone_to_owned() {
+        Ok(socket) => Socket::new(socket),
+        Err(_) => return fail(FAILED, "the pager was started without a front"),
     };
-    match ebb_pager::serve(&Socket::new(socket)) {
+    if !is_own_front(&socket) {
+        return fail(FAILED, "the pager is started by `ebb run` alone; see ebb run --help");
+    }
+    if let Err(error) = rights::lay_down() {
+        return fail(FAILED, format!("the pager cannot put capabilities aside: {error}"));
+    }
+    match ebb_pager::serve(&socket) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(FAILED, format!("the pager failed: {error}")),
     }

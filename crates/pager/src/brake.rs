@@ -14,7 +14,6 @@
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
 
 use crate::mm::Mm;
-use crate::seam::Process;
 use crate::server::Pager;
 use ebb_sys::trace;
 use std::sync::Arc;
@@ -83,22 +82,24 @@ impl Brake {
 
     /// Holds the running threads of a process until the next look that finds the tree within its limit.
     pub fn hold(&mut self, mm: &Mm) {
-        if let Some(link) = mm.link.get() {
-            let threads = mm.process().map(Process::threads).unwrap_or_default();
-            self.hold_beside(threads, link.thread());
+        if let Some(process) = mm.process() {
+            self.hold_beside(process.threads(), process.agent(), |thread| process.hold(thread));
         }
     }
 
     /// Holds the running ones of a process's threads except its agent's. None if that does not run yet: it
     /// is one of them that will start it.
-    fn hold_beside(&mut self, threads: Vec<(u32, char)>, agent: u32) {
-        if agent == 0 {
-            return;
-        }
+    fn hold_beside(
+        &mut self,
+        threads: Vec<(u32, char)>,
+        agent: Option<u32>,
+        hold: impl Fn(u32) -> bool,
+    ) {
+        let Some(agent) = agent else { return };
         for (thread, state) in threads {
             let ours = thread == agent || self.held.contains(&thread);
             // Another may trace it: then it is that one's.
-            if state == 'R' && !ours && trace::hold(thread).is_ok() {
+            if state == 'R' && !ours && hold(thread) {
                 self.held.push(thread);
             }
         }
@@ -135,11 +136,12 @@ mod tests {
     fn a_child_that_has_yet_to_start_its_agent_is_not_held() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
+        let hold = |thread| trace::hold(thread).is_ok();
         let mut brake = Brake::default();
-        brake.hold_beside(proc::threads(child.id()), 0);
+        brake.hold_beside(proc::threads(child.id()), None, hold);
         assert!(!brake.is_on());
         while !brake.is_on() && Instant::now() < deadline {
-            brake.hold_beside(proc::threads(child.id()), u32::MAX);
+            brake.hold_beside(proc::threads(child.id()), Some(u32::MAX), hold);
         }
         assert!(brake.is_on(), "it runs all the time");
         while !brake.held.iter().all(|&thread| trace::let_go(thread)) && Instant::now() < deadline {

@@ -12,6 +12,7 @@ use ebb_agent::protocol::{
     Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_STAT, Greeting, MAGIC,
 };
 use ebb_core::resident::Space;
+use ebb_sys::rights;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
 use ebb_sys::uffd::{Mode, Uffd, feature};
@@ -139,7 +140,11 @@ fn greet_new(
     };
     // The handshake is made here and not in the program, whose rights may be less than Ebb's.
     let harvest = if pager.config.harvest { feature::WP_ASYNC } else { 0 };
-    if let Err(error) = uffd.handshake(FEATURES | harvest) {
+    let shaken = {
+        let _tracing = rights::tracing();
+        uffd.handshake(FEATURES | harvest)
+    };
+    if let Err(error) = shaken {
         refuse(&socket)?;
         return Err(error);
     }
@@ -165,6 +170,10 @@ pub fn take_on(
     let pool = Pool::new(start, len, BELLS);
     let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()));
+    // Who has connected need not be whose userfaultfd this is.
+    if !is_process(pager, &mm, &*process) {
+        return Err(std::io::Error::other("its userfaultfd is another process's"));
+    }
     mm.set_process(process);
     counters::count(&pager.counters.processes);
     pager.add_mm(&mm)?;
@@ -224,7 +233,7 @@ fn next_candidate(pager: &Pager, strangers: &[Arc<Mm>], deadline: Instant) -> Op
 }
 
 fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
-    pager.host.open(pid).ok_or_else(|| std::io::Error::other("its process has ended"))
+    pager.host.open(pid)
 }
 
 /// Whether an address space is that of `process`.

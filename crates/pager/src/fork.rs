@@ -31,7 +31,7 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
 
 /// Whether process `pid` is the one; then it is known from now on.
 fn prove(pager: &Pager, mm: &Arc<Mm>, state: &mut State, pid: u32) -> bool {
-    let Some(process) = pager.host.open(pid) else { return false };
+    let Ok(process) = pager.host.open(pid) else { return false };
     let proof = mm.is_process(state, &*process, pager.nonce());
     pager.resident().zone.charge(1);
     if proof == Some(true) {

@@ -212,7 +212,7 @@ impl Monitor {
         }
         self.running_counted = self.pager.clock.now();
         let agents: Vec<u32> =
-            (self.pager.mms().iter()).filter_map(|mm| Some(mm.link.get()?.thread())).collect();
+            (self.pager.mms().iter()).filter_map(|mm| mm.process()?.agent()).collect();
         let runs = |&(thread, state): &(u32, char)| state == 'R' && !agents.contains(&thread);
         let running = |&pid: &u32| proc::threads(pid).iter().filter(|thread| runs(thread)).count();
         self.pager.pressure.found_running(tree.iter().map(running).sum::<usize>() as u32);

@@ -116,8 +116,9 @@ impl Handle {
     }
 
     /// Pages of anonymous memory, each counted by its share among those who map it.
-    pub fn proportional_anonymous_pages(&self) -> io::Result<u64> {
-        proc::rolled_up(&self.text("smaps_rollup")?, "Pss_Anon:")
+    pub fn proportional_anonymous_pages(&self, thread: Option<u32>) -> io::Result<u64> {
+        let text = self.text(&Self::name_of(thread, "smaps_rollup"))?;
+        proc::rolled_up(&text, "Pss_Anon:")
     }
 
     /// State letter of the process, or of one of its threads.
@@ -143,6 +144,11 @@ impl Handle {
         };
         let Ok(tasks) = rustix::fs::Dir::new(tasks) else { return Vec::new() };
         tasks.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()).collect()
+    }
+
+    /// Sends it a signal, whoever has its number now.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        self.pidfd.send(signal)
     }
 
     /// Whether it has this thread.

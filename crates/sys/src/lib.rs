@@ -11,6 +11,7 @@ pub mod percpu;
 pub mod probe;
 pub mod proc;
 pub mod process;
+pub mod rights;
 pub mod sched;
 pub mod shared;
 pub mod signals;

@@ -6,6 +6,7 @@ use crate::anon::AnonBuffer;
 use crate::memory::Memory;
 use crate::pagemap::Pagemap;
 use crate::process::{self, CAP_SYS_PTRACE};
+use crate::rights;
 use crate::uffd::{Event, Mode, Uffd};
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -44,6 +45,7 @@ pub fn features_known() -> io::Result<u64> {
 
 /// Agrees with the kernel on `features` all together.
 pub fn features_granted(features: u64) -> io::Result<()> {
+    let _tracing = rights::tracing();
     Uffd::create(false).or_else(|_| Uffd::create(true))?.handshake(features).map(|_| ())
 }
 
@@ -112,11 +114,8 @@ pub fn scan_pages() -> io::Result<()> {
     let mut buffer = AnonBuffer::new(2 * PAGE)?;
     buffer[0] = 1;
     let (start, mut found) = (buffer.as_ptr() as u64, 0);
-    Pagemap::open(std::process::id())?.scan_present(
-        start,
-        start + 2 * PAGE as u64,
-        |from, to| found += to - from,
-    )?;
+    let map = rights::with_own_files(|| Pagemap::open(std::process::id()))?;
+    map.scan_present(start, start + 2 * PAGE as u64, |from, to| found += to - from)?;
     if found == PAGE as u64 { Ok(()) } else { Err(io::Error::other("it misses present pages")) }
 }
 
@@ -159,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_thread_without_capabilities_leaves_the_others_theirs() {
-        let before = process::effective_capabilities();
+        let before = process::capabilities("CapEff");
         std::thread::spawn(|| {
             process::drop_capabilities_of_thread().expect("giving up is always permitted");
             let text = std::fs::read_to_string("/proc/thread-self/status").expect("status");
@@ -167,7 +166,7 @@ mod tests {
         })
         .join()
         .expect("the thread ends well");
-        assert_eq!(process::effective_capabilities(), before);
+        assert_eq!(process::capabilities("CapEff"), before);
     }
 
     #[test]

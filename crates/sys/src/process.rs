@@ -163,12 +163,6 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Capability bits this process may use.
-#[must_use]
-pub fn effective_capabilities() -> u64 {
-    capabilities("CapEff")
-}
-
 /// A capability set of this process, by its name in /proc/PID/status (`CapEff`, `CapBnd`, ...).
 #[must_use]
 pub fn capabilities(set: &str) -> u64 {

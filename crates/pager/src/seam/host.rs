@@ -1,9 +1,10 @@
 //! What concerns no single process: waiting, telling the user, ending the run.
 
 use crate::monitor;
-use crate::seam::{Numbered, Process};
+use crate::seam::{Known, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
+use ebb_sys::proc;
 use ebb_sys::process::{self, Pidfd};
 use std::fmt::Debug;
 use std::time::Duration;
@@ -16,8 +17,8 @@ pub trait Host: Debug + Send + Sync {
     fn wait(&self, signal: &Signal, limit: Duration) -> bool;
     /// A line for the user.
     fn say(&self, text: &str);
-    /// The process of this number, if there is one.
-    fn open(&self, pid: u32) -> Option<Box<dyn Process>>;
+    /// The process of this number, if there is one and it may be looked into.
+    fn open(&self, pid: u32) -> std::io::Result<Box<dyn Process>>;
     /// The process that a thread belongs to.
     fn process_of(&self, thread: u32) -> Option<u32>;
     /// Every process of the tree that can be found.
@@ -45,8 +46,8 @@ impl Host for Machine {
         let _ = writeln!(std::io::stderr(), "ebb: {text}");
     }
 
-    fn open(&self, pid: u32) -> Option<Box<dyn Process>> {
-        Some(Box::new(Numbered::open(pid)?))
+    fn open(&self, pid: u32) -> std::io::Result<Box<dyn Process>> {
+        Ok(Box::new(Known::open(pid)?))
     }
 
     fn process_of(&self, thread: u32) -> Option<u32> {
@@ -59,8 +60,13 @@ impl Host for Machine {
 
     fn kill_tree(&self, pager: &Pager) {
         for _ in 0..3 {
-            for pid in self.tree(pager) {
-                if let Ok(process) = Pidfd::open(pid) {
+            pager.mms().iter().filter_map(|mm| mm.process()).for_each(Process::kill);
+            let tree = self.tree(pager);
+            for &pid in &tree {
+                let Ok(process) = Pidfd::open(pid) else { continue };
+                // Its number could be another's by now.
+                let parent = proc::parent(pid).unwrap_or(0);
+                if parent == pager.front || tree.contains(&parent) {
                     // It may have ended in between.
                     let _ = process.send(9);
                 }

@@ -1,13 +1,22 @@
 //! A process, as it is seen from outside.
+//!
+//! Ebb may hold a right that its user does not (CAP_SYS_PTRACE), and whoever asks to be paged may lie. So:
+//! * W1: a process is known by descriptors of it ([`Handle`]), never by a number, least of all one that the
+//!   program wrote somewhere.
+//! * W2: its memory and page map are opened once and only shown to be the right ones by a token that is put into the
+//!   address space and must be seen in them (`Mm::is_process`). They keep that address space, whatever the
+//!   process becomes.
+//! * W3: the right is used only for a process that acts as the user of Ebb and can do no more than that one.
 
+use ebb_sys::handle::Handle;
 use ebb_sys::memory::Memory;
 use ebb_sys::pagemap::Pagemap;
-use ebb_sys::proc::{self, Area, Statm};
-use ebb_sys::process;
+use ebb_sys::proc::{Area, Statm};
+use ebb_sys::{rights, trace};
 use std::fmt::Debug;
 use std::io;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What can be seen. Whatever cannot be just now (the process ends, or rights are missing) is an error,
 /// and never another process's.
@@ -17,6 +26,8 @@ pub trait Process: Debug + Send + Sync {
     /// It has a thread that lives as long as its address space, which its first need not; the number as it
     /// sees itself.
     fn has_thread(&self, thread: u32);
+    /// That thread, as numbered here.
+    fn agent(&self) -> Option<u32>;
     /// Reads pages that are there, and waits for none: how many, from the front.
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize>;
     /// Whether a page (by number) is in memory and mapped.
@@ -49,6 +60,10 @@ pub trait Process: Debug + Send + Sync {
     fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>>;
     /// Whether it was stopped by a signal or a debugger.
     fn is_stopped(&self) -> bool;
+    /// Kills it.
+    fn kill(&self);
+    /// Has a thread of it stop as soon as it runs in user mode. False where that cannot be.
+    fn hold(&self, thread: u32) -> bool;
     /// Its threads with their states.
     fn threads(&self) -> Vec<(u32, char)>;
     /// Its exit code, if its first thread has ended and of the others at most one is left.
@@ -57,76 +72,83 @@ pub trait Process: Debug + Send + Sync {
     fn name(&self) -> String;
 }
 
-/// A process by its number.
+/// A process of the machine.
 #[derive(Debug)]
-pub struct Numbered {
-    pid: u32,
-    thread: AtomicU32,
-    statm: Statm,
-    pagemap: OnceLock<Pagemap>,
-    memory: OnceLock<Memory>,
+pub struct Known {
+    handle: Handle,
+    memory: Memory,
+    page_map: Pagemap,
+    sizes: Statm,
+    /// The agent's thread, as numbered here, and the sizes seen through it: those of the first are nothing once
+    /// it has ended.
+    thread: OnceLock<(u32, Statm)>,
+    /// That thread was looked for and is not there.
+    strayed: AtomicBool,
 }
 
-impl Numbered {
-    /// Process `pid`, if there is one.
-    #[must_use]
-    pub fn open(pid: u32) -> Option<Self> {
-        Some(Self {
-            pid,
-            thread: AtomicU32::new(0),
-            statm: Statm::open(pid).ok()?,
-            pagemap: OnceLock::new(),
-            memory: OnceLock::new(),
-        })
+impl Known {
+    /// Process `pid`, if it may be looked into (W3).
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let handle = Handle::open(pid)?;
+        let tracing = tracing(&handle)?;
+        let (memory, page_map, sizes) = (handle.memory()?, handle.page_map()?, handle.statm(None)?);
+        drop(tracing);
+        let (thread, strayed) = (OnceLock::new(), AtomicBool::new(false));
+        Ok(Self { handle, memory, page_map, sizes, thread, strayed })
     }
 
-    fn task(&self) -> u32 {
-        match self.thread.load(Relaxed) {
-            0 => self.pid,
-            thread => thread,
-        }
-    }
-
-    fn pagemap(&self) -> io::Result<&Pagemap> {
-        if let Some(pagemap) = self.pagemap.get() {
-            return Ok(pagemap);
-        }
-        let opened = Pagemap::open(self.task())?;
-        Ok(self.pagemap.get_or_init(|| opened))
+    fn thread(&self) -> Option<u32> {
+        self.thread.get().map(|&(thread, _)| thread)
     }
 }
 
-impl Process for Numbered {
+/// The right to look into a process, if it may be.
+fn tracing(handle: &Handle) -> io::Result<rights::Tracing> {
+    if handle.credentials()?.are_of(rights::user(), rights::of_user()) {
+        Ok(rights::tracing())
+    } else {
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+impl Process for Known {
     fn pid(&self) -> u32 {
-        self.pid
+        self.handle.pid()
     }
 
     fn has_thread(&self, thread: u32) {
-        self.thread.store(thread, Relaxed);
+        if self.thread.get().is_some() || self.strayed.load(Relaxed) {
+            return;
+        }
+        let found = self
+            .handle
+            .thread_called(thread)
+            .and_then(|thread| Some((thread, self.handle.statm(Some(thread)).ok()?)));
+        match found {
+            // Lost only to another who found the same.
+            Some(found) => drop(self.thread.set(found)),
+            None => self.strayed.store(true, Relaxed),
+        }
+    }
+
+    fn agent(&self) -> Option<u32> {
+        self.thread()
     }
 
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
-        if let Some(memory) = self.memory.get() {
-            return memory.read_pages(addresses, pages);
-        }
-        match Memory::open(self.task()) {
-            Ok(memory) => self.memory.get_or_init(|| memory).read_pages(addresses, pages),
-            // The files of a process that made itself not dumpable are root's. It is read all the same; what
-            // it shares is copied.
-            Err(_) => process::read_pages(self.task(), addresses, pages),
-        }
+        self.memory.read_pages(addresses, pages)
     }
 
     fn is_present(&self, page: u64) -> io::Result<bool> {
-        self.pagemap()?.is_present(page)
+        self.page_map.is_present(page)
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
-        self.pagemap()?.exclusive_run(page, most)
+        self.page_map.exclusive_run(page, most)
     }
 
     fn shared(&self, page: u64, count: u64) -> io::Result<u64> {
-        self.pagemap()?.shared(page, count)
+        self.page_map.shared(page, count)
     }
 
     fn scan_present(
@@ -135,11 +157,11 @@ impl Process for Numbered {
         end: u64,
         found: &mut dyn FnMut(u64, u64),
     ) -> io::Result<()> {
-        self.pagemap()?.scan_present(start, end, found)
+        self.page_map.scan_present(start, end, found)
     }
 
     fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
-        self.pagemap()?.scan_zero(start, end, found)
+        self.page_map.scan_zero(start, end, found)
     }
 
     fn harvest_written(
@@ -148,42 +170,65 @@ impl Process for Numbered {
         end: u64,
         found: &mut dyn FnMut(u64, u64),
     ) -> io::Result<()> {
-        self.pagemap()?.harvest_written(start, end, found)
+        self.page_map.harvest_written(start, end, found)
     }
 
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
-        self.pagemap()?.reach(start, end, most)
+        self.page_map.reach(start, end, most)
     }
 
     fn anonymous_pages(&self) -> io::Result<u64> {
-        self.statm.anonymous_pages()
+        self.thread.get().map_or(&self.sizes, |(_, sizes)| sizes).anonymous_pages()
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
-        proc::proportional_anonymous_pages(self.task())
+        let _tracing = tracing(&self.handle)?;
+        self.handle.proportional_anonymous_pages(self.thread())
     }
 
     fn areas(&self) -> io::Result<Vec<Area>> {
-        proc::areas(self.task())
+        let _tracing = tracing(&self.handle)?;
+        self.handle.areas(self.thread())
     }
 
     fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>> {
-        proc::areas_not_inherited(self.task())
+        let _tracing = tracing(&self.handle)?;
+        self.handle.areas_not_inherited(self.thread())
     }
 
     fn is_stopped(&self) -> bool {
-        matches!(proc::state(self.task()), Some('T' | 't'))
+        matches!(self.handle.state(self.thread()), Some('T' | 't'))
+    }
+
+    fn kill(&self) {
+        // It may have ended.
+        let _ = self.handle.signal(9);
+    }
+
+    fn hold(&self, thread: u32) -> bool {
+        let held = match tracing(&self.handle) {
+            Ok(_tracing) => trace::hold(thread).is_ok(),
+            Err(_) => false,
+        };
+        if held && !self.handle.has_thread(thread) {
+            // Its number was another's by then.
+            while !trace::let_go(thread) {
+                std::thread::yield_now();
+            }
+            return false;
+        }
+        held
     }
 
     fn threads(&self) -> Vec<(u32, char)> {
-        proc::threads(self.pid)
+        self.handle.threads()
     }
 
     fn deserted(&self) -> Option<u8> {
-        proc::deserted(self.pid)
+        self.handle.deserted()
     }
 
     fn name(&self) -> String {
-        proc::name(self.pid)
+        self.handle.name()
     }
 }

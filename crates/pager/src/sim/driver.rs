@@ -11,6 +11,7 @@ use crate::config::{Config, ReportFormat};
 use crate::door;
 use crate::faults::Server;
 use crate::link::Link;
+use crate::mm::Mm;
 use crate::monitor::Monitor;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
@@ -378,21 +379,21 @@ impl Driver {
         let shared = Arc::new(SharedMemory::new());
         let line = FakeLine { world: self.world.clone(), id, shared: shared.clone() };
         let link = Link::new(Box::new(line), self.pager.clock.clone());
-        let Some(process) = self.pager.host.open(pid) else { return };
-        let mm = if id == 0 {
+        let Ok(process) = self.pager.host.open(pid) else { return };
+        let own = if id == 0 {
             let uffd = Box::new(FakeSpace { world: self.world.clone(), id });
             let pool = (POOL << 12, self.pager.config.pool_bytes);
-            door::take_on(&self.pager, uffd, process, pool).expect("it can be taken on")
+            door::take_on(&self.pager, uffd, process, pool).ok()
         } else {
             let candidates = self.pager.forked.lock().expect("free").clone();
-            let own =
-                candidates.into_iter().find(|mm| door::is_process(&self.pager, mm, &*process));
-            let Some(mm) = own else {
-                self.world.lock().spaces[id].to_greet = true;
-                return;
-            };
-            door::adopt(&self.pager, &mm, process);
-            mm
+            let is_it = |mm: &Arc<Mm>| door::is_process(&self.pager, mm, &*process);
+            let own = candidates.into_iter().find(is_it);
+            own.inspect(|mm| door::adopt(&self.pager, mm, process))
+        };
+        // It could not be read just now: it comes again.
+        let Some(mm) = own else {
+            self.world.lock().spaces[id].to_greet = true;
+            return;
         };
         self.pager.attach(&mm, link).expect("a fake line");
         let mut world = self.world.lock();

@@ -226,6 +226,10 @@ impl Process for FakeProcess {
 
     fn has_thread(&self, _: u32) {}
 
+    fn agent(&self) -> Option<u32> {
+        None
+    }
+
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
         point();
         let mut world = self.world.lock();
@@ -331,6 +335,14 @@ impl Process for FakeProcess {
 
     fn is_stopped(&self) -> bool {
         self.world.lock().spaces[self.id].stopped
+    }
+
+    fn kill(&self) {
+        self.world.lock().killed = true;
+    }
+
+    fn hold(&self, _: u32) -> bool {
+        false
     }
 
     fn threads(&self) -> Vec<(u32, char)> {
@@ -551,10 +563,11 @@ impl Host for FakeHost {
         world.said.push(text.to_owned());
     }
 
-    fn open(&self, pid: u32) -> Option<Box<dyn Process>> {
+    fn open(&self, pid: u32) -> io::Result<Box<dyn Process>> {
         let world = self.world.lock();
-        let id = world.spaces.iter().position(|space| space.pid == pid && space.alive)?;
-        Some(Box::new(FakeProcess { world: self.world.clone(), id, pid }))
+        let id = world.spaces.iter().position(|space| space.pid == pid && space.alive);
+        let id = id.ok_or_else(FakeProcess::gone)?;
+        Ok(Box::new(FakeProcess { world: self.world.clone(), id, pid }))
     }
 
     fn process_of(&self, thread: u32) -> Option<u32> {

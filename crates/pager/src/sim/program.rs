@@ -97,7 +97,9 @@ impl World {
     pub fn runnable(&self) -> Vec<(Id, usize)> {
         let mut found = Vec::new();
         for (id, space) in self.spaces.iter().enumerate() {
-            if !space.alive || space.stopped || !space.born {
+            // The first program begins when its agent has greeted.
+            let begun = id > 0 || space.shared.is_some();
+            if !space.alive || space.stopped || !space.born || !begun {
                 continue;
             }
             let goes_on = |thread: &Thread| {
