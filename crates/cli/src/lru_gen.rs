@@ -79,7 +79,7 @@ pub fn lru_gen(arguments: &Arguments) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(reason) => {
-            eprintln!("ebb: {reason}");
+            crate::tell(reason);
             ExitCode::FAILURE
         }
     }

@@ -1,6 +1,7 @@
 //! The `ebb` command: arguments in, library call, report out.
 
 mod doctor;
+mod folder;
 mod lru_gen;
 mod probes;
 mod program;
@@ -68,12 +69,18 @@ fn main() -> ExitCode {
         Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
-            eprintln!("ebb: {error:#}");
+            tell(format_args!("{error:#}"));
             ExitCode::from(2)
         }),
         Command::Bench { arguments } => ebb_bench::main(arguments),
         Command::Pager => run::pager(),
     }
+}
+
+/// A line on standard error, wherever that leads: that nobody reads it changes no exit status.
+fn tell(text: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "ebb: {text}");
 }
 
 /// Prints help or what is wrong with the arguments. `ebb run` fails as Ebb (125), the rest as usage (2).
@@ -84,7 +91,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         let text = error.to_string();
         let words = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let words: Vec<&str> = words.take_while(|line| !line.starts_with("Usage")).collect();
-        eprintln!("ebb: {}", words.join(" ").trim_start_matches("error: "));
+        tell(words.join(" ").trim_start_matches("error: "));
         return ExitCode::from(125);
     }
     // Nowhere to tell it if the output is closed.

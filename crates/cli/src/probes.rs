@@ -1,7 +1,7 @@
 //! The checks of `ebb doctor`, each with what follows from it and the command that gets it.
 
 use crate::doctor::Check;
-use crate::run::Folder;
+use crate::folder::Folder;
 use ebb_pager::FEATURES;
 use ebb_sys::uffd::feature;
 use ebb_sys::{probe, proc, process};

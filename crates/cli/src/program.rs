@@ -1,8 +1,10 @@
 //! The program to be run: where it is, and whether an agent can get into it.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +23,8 @@ impl fmt::Display for Refusal {
 
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
+/// Where the C library looks without PATH.
+const PATH_DEFAULT: &str = "/bin:/usr/bin";
 /// Scripts of scripts: the kernel's own limit.
 const INTERPRETERS_MAX: u32 = 5;
 
@@ -29,27 +33,29 @@ fn refuse<T>(status: u8, reason: String) -> Result<T, Refusal> {
 }
 
 /// Finds `name` as a shell would and checks that an agent can be put into it.
-pub fn find(name: &str) -> Result<PathBuf, Refusal> {
+pub fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
     let path = locate(name)?;
     check(&path, INTERPRETERS_MAX)?;
     Ok(path)
 }
 
-fn locate(name: &str) -> Result<PathBuf, Refusal> {
+fn locate(name: &OsStr) -> Result<PathBuf, Refusal> {
+    let shown = name.display();
     if name.is_empty() {
         return refuse(NOT_FOUND, "the program's name is empty".into());
     }
-    if name.contains('/') {
+    if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return if path.exists() {
             Ok(path)
         } else {
-            refuse(NOT_FOUND, format!("{name}: no such program; check the path"))
+            refuse(NOT_FOUND, format!("{shown}: no such program; check the path"))
         };
     }
     let mut found_other = None;
-    for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
-        let path = folder.join(name);
+    for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap_or(PATH_DEFAULT.into())) {
+        // An empty entry is the current folder.
+        let path = Path::new(".").join(folder).join(name);
         if is_executable(&path) {
             return Ok(path);
         }
@@ -61,7 +67,7 @@ fn locate(name: &str) -> Result<PathBuf, Refusal> {
         Some(path) => Ok(path),
         None => refuse(
             NOT_FOUND,
-            format!("{name}: not found in PATH; install it or give its full path"),
+            format!("{shown}: not found in PATH; install it or give its full path"),
         ),
     }
 }
@@ -124,7 +130,7 @@ fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<(), Refusal> {
     if Path::new(interpreter).file_name().is_some_and(|name| name == "env")
         && let Some(program) = words.find(|word| !word.starts_with('-') && !word.contains('='))
     {
-        check(&locate(program)?, left - 1)?;
+        check(&locate(OsStr::new(program))?, left - 1)?;
     }
     Ok(())
 }

@@ -5,29 +5,43 @@
 //! and the terminal treat both as one job. The pager is a process of its own outside that group: a
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
+use crate::folder::Folder;
 use crate::{doctor, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::{Config, FrontMessage, ReportFormat};
+use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
 use ebb_sys::socket::Socket;
-use ebb_sys::{proc, process, rights};
+use ebb_sys::{inherited, proc, process, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// The agent, as built beside this binary.
-const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libebb_agent.so"));
-/// The socket in a run's folder.
-const SOCKET: &str = "socket";
+/// Signals that are the program's, passed on to it, and the ends of children.
+const TAKEN: [i32; 10] = [
+    signals::SIGINT,
+    signals::SIGQUIT,
+    signals::SIGTERM,
+    signals::SIGHUP,
+    signals::SIGUSR1,
+    signals::SIGUSR2,
+    signals::SIGALRM,
+    signals::SIGTSTP,
+    signals::SIGCONT,
+    signals::SIGCHLD,
+];
 /// Ebb's own failure.
 const FAILED: u8 = 125;
 /// The switches of the pager, beside those of the engine.
 const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harvest=0|1, \
                             solo=0|1, eager=0|1 and io_uring=0|1";
+/// What the pager needs for itself and one process.
+const DESCRIPTORS_MIN: u64 = 32;
 /// Less cannot hold what a program touches between two faults.
 pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 
@@ -85,12 +99,20 @@ enum Report {
 
 /// Says why nothing was started.
 fn fail(status: u8, reason: impl std::fmt::Display) -> ExitCode {
-    eprintln!("ebb: {reason}");
+    crate::tell(reason);
     ExitCode::from(status)
 }
 
 /// Runs the program.
 pub fn run(arguments: &Arguments) -> ExitCode {
+    // Before anything else is opened.
+    let inherited = inherited::descriptors();
+    if !Path::new("/proc/self/exe").exists() {
+        return fail(
+            FAILED,
+            "no /proc here, which ebb reads and is started from: mount -t proc proc /proc",
+        );
+    }
     let config = match configure(arguments) {
         Ok(config) => config,
         Err(reason) => return fail(FAILED, reason),
@@ -102,7 +124,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         let name = name.to_string_lossy();
         return fail(FAILED, format!("{name}: unknown option; see ebb run --help"));
     }
-    let path = match program::find(&name.to_string_lossy()) {
+    let path = match program::find(name) {
         Ok(path) => path,
         Err(refusal) => return fail(refusal.status, refusal),
     };
@@ -112,29 +134,52 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if let Err(error) = rights::lay_down() {
         return fail(FAILED, format!("cannot put capabilities aside: {error}"));
     }
-    let folder = match Folder::create() {
-        Ok(folder) => folder,
-        Err(error) => return fail(FAILED, format!("no folder for the agent can be made: {error}")),
-    };
+    match start(config, &path, &arguments.command, inherited) {
+        Ok(status) => status,
+        Err((status, reason)) => fail(status, reason),
+    }
+}
+
+/// Starts pager and program, and watches over them.
+fn start(
+    config: Config,
+    path: &Path,
+    words: &[OsString],
+    inherited: Vec<OwnedFd>,
+) -> Result<ExitCode, (u8, String)> {
+    let failed = |reason: String| (FAILED, reason);
+    let cannot = |what, error| failed(format!("cannot {what}: {error}"));
+    // From here on no signal ends this process: what it makes is removed again.
+    let signals = Signals::take(&TAKEN).map_err(|error| cannot("take signals", error))?;
+    inherited::keep_going();
+    let limits = Limits::shed();
+    if let Some(number) = Limit::Descriptors.now().filter(|&number| number < DESCRIPTORS_MIN) {
+        return Err(failed(format!(
+            "the limit of descriptors (ulimit -Hn) is {number}, ebb needs {DESCRIPTORS_MIN}: ulimit -n 1024"
+        )));
+    }
+    let nothing = File::open("/dev/null").map_err(|error| {
+        failed(format!("/dev/null: {error}; in a changed root: mount --bind /dev ROOT/dev"))
+    })?;
+    let folder = Folder::create().map_err(|error| cannot("make a folder for the agent", error))?;
     let config = Config { socket: folder.socket(), ..config };
-    let mut front = match Front::start(config) {
-        Ok(front) => front,
-        Err(reason) => return fail(FAILED, reason),
-    };
-    let mut command = Command::new(&path);
-    std::os::unix::process::CommandExt::arg0(&mut command, name);
-    command.args(&arguments.command[1..]);
+    let mut front = Front::start(config, signals, &nothing).map_err(failed)?;
+    let mut command = Command::new(path);
+    std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
+    command.args(&words[1..]);
     command.env("LD_PRELOAD", preload(&folder.agent()));
     command.env(ENV_SOCKET, folder.socket());
     command.env(ENV_POOL, front.pool_bytes.to_string());
     process::confine(&mut command);
-    match command.spawn() {
-        Ok(child) => front.watch(&child),
-        Err(error) => {
-            let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-            fail(status, format!("{}: {error}", path.display()))
-        }
-    }
+    limits.keep_for(&mut command);
+    let program = command.spawn().map_err(|error| {
+        let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+        (status, format!("{}: {error}", path.display()))
+    })?;
+    // They are the program's alone now: whoever reads or writes at the other ends sees it close them.
+    drop(inherited);
+    inherited::leave_streams(&nothing);
+    Ok(front.watch(&program))
 }
 
 fn configure(arguments: &Arguments) -> Result<Config, String> {
@@ -252,77 +297,6 @@ fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString
     value
 }
 
-/// Where the folder of the run of process `front` may be.
-fn folders_of(front: u32) -> impl Iterator<Item = PathBuf> {
-    let parents =
-        [std::env::var_os("XDG_RUNTIME_DIR"), Some("/tmp".into()), Some("/dev/shm".into())];
-    parents
-        .into_iter()
-        .flatten()
-        .map(move |parent| PathBuf::from(parent).join(format!("ebb-{front}")))
-}
-
-/// Where the socket of the run of process `front` may be.
-pub fn sockets_of(front: u32) -> impl Iterator<Item = PathBuf> {
-    folders_of(front).map(|folder| folder.join(SOCKET))
-}
-
-/// The folder that holds the agent and the socket of one run; removed at its end.
-pub struct Folder {
-    path: PathBuf,
-}
-
-impl Folder {
-    /// Makes it, where programs may be loaded from.
-    pub fn create() -> std::io::Result<Self> {
-        use std::os::unix::fs::DirBuilderExt;
-        let mut last = std::io::Error::other("no place was tried");
-        for path in folders_of(std::process::id()) {
-            if no_exec(path.parent().unwrap_or(&path)) {
-                continue;
-            }
-            // Who listens has the same number in another process namespace.
-            if Socket::connect(&path.join(SOCKET)).is_ok() {
-                last = std::io::Error::other(format!("{} belongs to another run", path.display()));
-                continue;
-            }
-            // A leftover of a process that had this number before.
-            let _ = std::fs::remove_dir_all(&path);
-            match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                Ok(()) => {
-                    let folder = Self { path };
-                    std::fs::write(folder.agent(), AGENT)?;
-                    return Ok(folder);
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
-    }
-
-    /// The agent, ready to be loaded.
-    pub fn agent(&self) -> PathBuf {
-        self.path.join("agent.so")
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.path.join(SOCKET)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Already gone is as good.
-        let _ = std::fs::remove_dir_all(&self.path);
-    }
-}
-
-/// Whether nothing below `path` can be executed, so that the agent could not be loaded from it.
-fn no_exec(path: &Path) -> bool {
-    rustix::fs::statvfs(path)
-        .is_ok_and(|stat| stat.f_flag.contains(rustix::fs::StatVfsMountFlags::NOEXEC))
-}
-
 /// The running front.
 struct Front {
     pager: Child,
@@ -335,28 +309,18 @@ struct Front {
 }
 
 impl Front {
-    fn start(config: Config) -> Result<Self, String> {
+    fn start(config: Config, signals: Signals, nothing: &File) -> Result<Self, String> {
         let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
-        let taken = [
-            signals::SIGINT,
-            signals::SIGQUIT,
-            signals::SIGTERM,
-            signals::SIGHUP,
-            signals::SIGUSR1,
-            signals::SIGUSR2,
-            signals::SIGALRM,
-            signals::SIGTSTP,
-            signals::SIGCONT,
-            signals::SIGCHLD,
-        ];
-        let signals = Signals::take(&taken).map_err(|error| cannot("take signals", error))?;
         process::adopt_orphans();
         let (socket, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
         let other: OwnedFd =
             other.as_fd().try_clone_to_owned().map_err(|error| cannot("copy a socket", error))?;
+        let stdout = nothing.try_clone().map_err(|error| cannot("copy a descriptor", error))?;
         let pager = Command::new("/proc/self/exe")
             .arg("__pager")
             .stdin(Stdio::from(other))
+            // Whoever reads the program's output waits for the program only.
+            .stdout(Stdio::from(stdout))
             .spawn()
             .map_err(|error| cannot("start the pager", error))?;
         let pager_life = Pidfd::open_thread(pager.id())
@@ -444,7 +408,10 @@ impl Front {
             std::thread::sleep(std::time::Duration::from_millis(10));
             while signals::next_change().is_some() {}
         }
-        fail(FAILED, "the pager ended before the program; the program was killed")
+        let limited = Limit::CpuTime.now().map_or_else(String::new, |seconds| {
+            format!(" (it may use {seconds} s of CPU time; more: ulimit -Ht)")
+        });
+        fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))
     }
 
     fn finish(&mut self, status: i32) -> ExitCode {
@@ -488,6 +455,9 @@ fn is_own_front(socket: &Socket) -> bool {
 
 /// The pager process: its standard input is the socket to the front.
 pub fn pager() -> ExitCode {
+    // What was meant for the program.
+    drop(inherited::descriptors());
+    inherited::keep_going();
     let socket = match std::io::stdin().as_fd().try_clone_to_owned() {
         Ok(socket) => Socket::new(socket),
         Err(_) => return fail(FAILED, "the pager was started without a front"),

@@ -1,6 +1,6 @@
 //! `ebb stat`: asks the pager of a run for its figures, over the socket in the user's runtime folder.
 
-use crate::run;
+use crate::folder;
 use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
 use ebb_pager::PRESSURE;
 use ebb_sys::proc;
@@ -41,7 +41,7 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(reason) => {
-            eprintln!("ebb: {reason}");
+            crate::tell(reason);
             ExitCode::FAILURE
         }
     }
@@ -67,26 +67,14 @@ pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
 }
 
-/// A connection to the run that a process is, or is below. A socket that nobody listens at is the
-/// leftover of a killed run whose number a process below this one has got.
+/// A connection to the run that a process is, or is below.
 fn line_to(mut pid: u32) -> std::io::Result<Option<Socket>> {
     while pid > 1 {
-        for socket in run::sockets_of(pid) {
-            match Socket::connect(&socket) {
-                Ok(line) => return Ok(Some(line)),
-                Err(error) if is_no_run(&error) => {}
-                Err(error) => return Err(error),
-            }
+        if let Some(line) = folder::line_to(pid)? {
+            return Ok(Some(line));
         }
         let Some(parent) = proc::parent(pid) else { break };
         pid = parent;
     }
     Ok(None)
-}
-
-/// Whether a socket that cannot be connected to is none, one that nobody listens at, or another
-/// user's.
-fn is_no_run(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound, PermissionDenied};
-    matches!(error.kind(), NotFound | NotADirectory | ConnectionRefused | PermissionDenied)
 }

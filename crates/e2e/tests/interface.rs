@@ -181,7 +181,7 @@ fn a_run_tells_its_figures_while_it_lasts() {
 /// Makes what a killed run leaves, under this process's number, and asks for figures.
 const LEFTOVER: &str = r#"
 import os, shutil, socket, subprocess, sys
-folder = "/tmp/ebb-%d" % os.getpid()
+folder = "/tmp/ebb-%d-0123456789abcdef" % os.getpid()
 shutil.rmtree(folder, ignore_errors=True)
 os.mkdir(folder)
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,7 +1,6 @@
 //! Ebb dies at a random moment. The program must die with it, at once, and must never have read a
 //! wrong byte. `EBB_KILL_ROUNDS` says how often (50 unless said).
 
-use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,11 +53,19 @@ fn end_of(launch: &Launch, number: u64, random: &mut Random) {
         assert!(!late, "round {number}: {alive} processes outlive Ebb\n{}", left.dump());
         thread::sleep(Duration::from_millis(10));
     }
-    let folder = format!("/tmp/ebb-{}", run.pid());
-    assert!(!Path::new(&folder).exists(), "round {number}: {folder} is left");
+    let left = folders_of(run.pid());
+    assert!(left.is_empty(), "round {number}: {left:?} is left");
     let stderr = run.stderr();
     assert!(!stderr.contains("wrong"), "round {number}: {stderr}");
     run.finish();
+}
+
+/// The folders in `/tmp` of the run of process `front`.
+fn folders_of(front: i32) -> Vec<String> {
+    let prefix = format!("ebb-{front}-");
+    let names = std::fs::read_dir("/tmp").expect("/tmp").flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
 #[test]

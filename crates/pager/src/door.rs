@@ -17,7 +17,9 @@ use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
 use ebb_sys::uffd::{Mode, Uffd, feature};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +40,9 @@ const TOKEN_TRIES: u32 = 100;
 /// How long a greeting may take to follow its connection.
 const GREETING_PATIENCE: Duration = Duration::from_secs(30);
 
+const OUT_OF_DESCRIPTORS: &str = "no descriptor is left to take another process in; the program was killed; \
+                                  allow more (each process takes about five): ulimit -n 65536";
+
 /// The thread. Who has connected may take its time to greet (it may wait for memory itself): others
 /// do not wait for it.
 pub fn run(pager: &Arc<Pager>, listener: &Listener) {
@@ -52,6 +57,14 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
                 match listener.accept() {
                     Ok(Some(socket)) => silent.push((socket, pager.clock.now())),
                     Ok(None) => {}
+                    // Who connected would wait for ever.
+                    Err(error) if is_out_of_descriptors(&error) => {
+                        if !pager.ending.load(SeqCst) {
+                            pager.say(OUT_OF_DESCRIPTORS);
+                            pager.kill_tree();
+                        }
+                        pager.host.sleep(Duration::from_millis(100));
+                    }
                     Err(error) => {
                         pager.complain(&format!("cannot accept an agent: {error}"));
                         pager.host.sleep(Duration::from_millis(100));
@@ -75,6 +88,10 @@ fn wait(listener: &Listener, silent: &[(Socket, Instant)]) -> std::io::Result<Ve
     let limit = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
     poll(&mut waiting, (!silent.is_empty()).then_some(&limit))?;
     Ok(waiting.iter().map(|fd| !fd.revents().is_empty()).collect())
+}
+
+fn is_out_of_descriptors(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Whether a greeting of this kind may have text.

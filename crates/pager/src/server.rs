@@ -368,7 +368,6 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
     };
     let front_pid = front.peer()?;
     process::leave_process_group();
-    process::raise_descriptor_limit();
     let pager = match prepare(*config, front_pid) {
         Ok(pager) => pager,
         Err(message) => return FrontMessage::Failed(message).send(front),
@@ -380,7 +379,11 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
             return FrontMessage::Failed(format!("cannot listen at {path}: {error}")).send(front);
         }
     };
-    start(&pager, listener);
+    if let Err(error) = start(&pager, listener) {
+        let limit = "a limit of processes (ulimit -u) or of the control group (pids.max)";
+        return FrontMessage::Failed(format!("cannot start a thread: {error}; see {limit}"))
+            .send(front);
+    }
     FrontMessage::Ready.send(front)?;
     loop {
         match FrontMessage::receive(front) {
@@ -413,6 +416,7 @@ fn end_recording(pager: &Pager) {
     let (Some(recorder), Some(path)) = (&pager.recorder, &pager.config.record) else { return };
     if let Err(error) = recorder.end() {
         say(&format!("the recording {} is not complete: {error}", path.display()));
+        return;
     }
     let lost = recorder.lost.load(Relaxed);
     if lost > 0 {
@@ -464,7 +468,7 @@ fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
     Ok(Arc::new(pager))
 }
 
-fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) {
+fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Result<()> {
     let run = |name: &str, body: Box<dyn FnOnce() + Send>| {
         let guarded = move || {
             body();
@@ -472,18 +476,15 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) {
             say("a thread of the pager ended; the program is stopped");
             std::process::exit(125);
         };
-        std::thread::Builder::new()
-            .name(name.to_owned())
-            .stack_size(256 * 1024)
-            .spawn(guarded)
-            .expect("the pager's threads can be started");
+        let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 * 1024);
+        builder.spawn(guarded).map(drop)
     };
     let shared = pager.clone();
-    run("faults", Box::new(move || faults::run(&shared)));
+    run("faults", Box::new(move || faults::run(&shared)))?;
     let shared = pager.clone();
-    run("kswapd", Box::new(move || reclaim::run(&shared)));
+    run("kswapd", Box::new(move || reclaim::run(&shared)))?;
     let shared = pager.clone();
-    run("monitor", Box::new(move || monitor::run(&shared)));
+    run("monitor", Box::new(move || monitor::run(&shared)))?;
     let shared = pager.clone();
-    run("door", Box::new(move || door::run(&shared, &listener)));
+    run("door", Box::new(move || door::run(&shared, &listener)))
 }

@@ -5,6 +5,8 @@
 pub mod anon;
 pub mod futex;
 pub mod handle;
+pub mod inherited;
+pub mod limits;
 pub mod memory;
 pub mod pagemap;
 pub mod percpu;

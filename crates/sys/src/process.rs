@@ -1,5 +1,6 @@
 //! Processes: reading another one's memory, watching for its end, what a child inherits.
 
+use crate::inherited;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -110,18 +111,15 @@ pub fn group_of(thread: u32) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Makes the program to be started by `command` die when this thread does, and keeps huge pages away
-/// from it and all it starts.
+/// Makes the program to be started by `command` die when this thread does, keeps huge pages away from it
+/// and all it starts, and gives it signals and streams as this process got them.
 pub fn confine(command: &mut Command) {
-    // SAFETY: the hook makes two prctl calls, both async-signal-safe.
+    // SAFETY: the hook only calls the kernel.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
-            // The masks of the starter are its own affair: the program begins with a clean slate.
-            let mut none: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut none);
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+            inherited::restore();
             Ok(())
         });
     }
@@ -148,18 +146,6 @@ pub fn leave_process_group() {
     // SAFETY: an integer operation on this process.
     unsafe {
         libc::setpgid(0, 0);
-    }
-}
-
-/// Allows as many descriptors as the hard limit does.
-pub fn raise_descriptor_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure outlives both calls.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
     }
 }
 

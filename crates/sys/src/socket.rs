@@ -1,8 +1,10 @@
 //! Unix sockets that keep message boundaries and carry descriptors.
 
+use rustix::net::sockopt::Timeout;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -50,6 +52,9 @@ impl Listener {
         // SAFETY: integers only.
         let fd = own(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?);
         let (address, len) = address(path)?;
+        // Linux gives this mode to the socket's file too: others may not even connect.
+        // SAFETY: integers only.
+        check(unsafe { libc::fchmod(fd.as_raw_fd(), 0o600) })?;
         // SAFETY: the address outlives the call and `len` is its size.
         check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
         // SAFETY: integers only.
@@ -88,11 +93,13 @@ impl Socket {
         Ok((Self { fd: own(fds[0]) }, Self { fd: own(fds[1]) }))
     }
 
-    /// Connects to who listens at `path`.
-    pub fn connect(path: &Path) -> io::Result<Self> {
+    /// Connects to who listens at `path`. One who takes nobody in is waited for no longer than `patience`; so
+    /// is, later, one who takes no messages.
+    pub fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
         // SAFETY: integers only.
         let fd = own(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?);
+        rustix::net::sockopt::set_socket_timeout(&fd, Timeout::Send, Some(patience))?;
         let (address, len) = address(path)?;
         // SAFETY: the address outlives the call and `len` is its size.
         check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;

@@ -251,7 +251,7 @@ fn swapped_in(under_ebb: bool) -> Result<u64, String> {
 /// What `ebb stat` shows of the run around.
 fn figures() -> std::io::Result<String> {
     let socket = std::env::var_os(ENV_SOCKET).ok_or(std::io::ErrorKind::NotFound)?;
-    let line = Socket::connect(socket.as_ref())?;
+    let line = Socket::connect(socket.as_ref(), Duration::from_secs(5))?;
     let greeting =
         Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
     line.send(&greeting.to_bytes(), &[])?;

@@ -1,0 +1,247 @@
+//! The folder of a run: where the agent lies that programs load, and the socket at which they find their
+//! pager.
+//!
+//! It lies where other users may write too, most often in `/tmp`, and its name says which run it is of, so
+//! that `ebb stat PID` finds it: `ebb-PID-` and a number nobody can guess.
+//!
+//! * D1: a folder is made and never taken over: nobody can have prepared it.
+//! * D2: a place is used only if nobody else can rename or replace what lies in it: it belongs to this user
+//!   or to root, and whoever else may write there is held back by the sticky bit.
+//! * D3: nothing of another user's is ever connected to or removed.
+//! * D4: others may load the agent, whose name they know from their environment: a program may be started
+//!   as another user. They can list nothing, and the socket is its owner's.
+
+use ebb_sys::proc;
+use ebb_sys::socket::Socket;
+use rustix::fs::{FileType, Stat, StatVfsMountFlags, lstat, statvfs};
+use std::ffi::OsStr;
+use std::io::{Error, ErrorKind, Result, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The agent, as built beside this binary.
+const AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libebb_agent.so"));
+const AGENT_NAME: &str = "agent.so";
+const SOCKET: &str = "socket";
+/// A socket's path holds 107 bytes; this is what follows the place.
+const PLACE_MAX: usize = 107 - "/ebb-4194304-0123456789abcdef/agent.so".len();
+/// How long a pager may take to take a connection in.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A folder at which nobody listens for so long is a killed run's.
+const LEFT_FOR: Duration = Duration::from_secs(600);
+
+/// The folder; removed at the end of the run.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Makes it, in the first place that will do.
+    pub fn create() -> Result<Self> {
+        let mut reasons = Vec::new();
+        for place in places() {
+            let made = usable(&place).map_err(Error::other).and_then(|()| {
+                sweep(&place);
+                Self::create_in(&place)
+            });
+            match made {
+                Ok(folder) => return Ok(folder),
+                Err(error) => reasons.push(format!("{}: {error}", place.display())),
+            }
+        }
+        Err(Error::other(reasons.join("; ")))
+    }
+
+    fn create_in(place: &Path) -> Result<Self> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let random = u64::from_ne_bytes(random);
+        let path = place.join(format!("{}{random:016x}", prefix(std::process::id())));
+        std::fs::DirBuilder::new().mode(0o711).create(&path)?;
+        // Dropped, and so removed, if the rest fails.
+        let folder = Self { path };
+        // Whatever the umask says.
+        std::fs::set_permissions(&folder.path, PermissionsExt::from_mode(0o711))?;
+        let mut agent = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(folder.agent())?;
+        agent.set_permissions(PermissionsExt::from_mode(0o644))?;
+        agent.write_all(AGENT)?;
+        Ok(folder)
+    }
+
+    /// The agent, ready to be loaded.
+    pub fn agent(&self) -> PathBuf {
+        self.path.join(AGENT_NAME)
+    }
+
+    /// Where the pager is to listen.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join(SOCKET)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        remove(&self.path);
+    }
+}
+
+/// A line to the run whose front is process `front`, if that is a run of this user's.
+pub fn line_to(front: u32) -> Result<Option<Socket>> {
+    let prefix = prefix(front);
+    for place in places().filter(|place| usable(place).is_ok()) {
+        for path in own_folders(&place, |name| name.starts_with(prefix.as_bytes())) {
+            match Socket::connect(&path.join(SOCKET), PATIENCE) {
+                // Its number can be another's in another process namespace, and a killed run's.
+                Ok(line) if line.peer().ok().and_then(proc::parent) == Some(front) => {
+                    return Ok(Some(line));
+                }
+                Ok(_) => {}
+                Err(error) if nobody_listens(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// How the names of a run's folders begin.
+fn prefix(front: u32) -> String {
+    format!("ebb-{front}-")
+}
+
+/// Where folders may be, the best first.
+fn places() -> impl Iterator<Item = PathBuf> {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|place| !place.is_empty());
+    let common = ["/tmp", "/dev/shm", "/var/tmp"].map(PathBuf::from);
+    own.map(PathBuf::from).into_iter().chain(common)
+}
+
+/// Why nothing can be put there, if so (D2).
+fn usable(place: &Path) -> std::result::Result<(), String> {
+    let bytes = place.as_os_str().as_bytes();
+    if !place.is_absolute() {
+        return Err("not a full path".into());
+    }
+    if bytes.len() > PLACE_MAX {
+        return Err(format!("longer than {PLACE_MAX} bytes, too long for a socket in it"));
+    }
+    // LD_PRELOAD is split there.
+    if bytes.iter().any(|byte| byte.is_ascii_whitespace() || *byte == b':') {
+        return Err("a space or a colon in it".into());
+    }
+    // The agent's loader expands these.
+    if bytes.contains(&b'$') {
+        return Err("a $ in it".into());
+    }
+    let stat = rustix::fs::stat(place).map_err(|error| error.to_string())?;
+    safe(&stat, rustix::process::geteuid().as_raw())?;
+    let flags = statvfs(place).map_err(|error| error.to_string())?.f_flag;
+    if flags.contains(StatVfsMountFlags::NOEXEC) {
+        return Err("mounted with noexec".into());
+    }
+    Ok(())
+}
+
+fn safe(stat: &Stat, user: u32) -> std::result::Result<(), String> {
+    const OTHERS_WRITE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err("not a folder".into());
+    }
+    if stat.st_uid != user && stat.st_uid != 0 {
+        return Err("belongs to another user".into());
+    }
+    if stat.st_mode & OTHERS_WRITE != 0 && stat.st_mode & STICKY == 0 {
+        return Err("others may rename what is in it (chmod +t)".into());
+    }
+    Ok(())
+}
+
+/// The folders of runs in a place that belong to this user, and that nobody else can write to (D3).
+fn own_folders(place: &Path, named: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
+    let user = rustix::process::geteuid().as_raw();
+    let own = |path: &PathBuf| {
+        lstat(path).is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+                && stat.st_uid == user
+                && stat.st_mode & 0o022 == 0
+        })
+    };
+    let entries = entries.flatten().filter(|entry| named(entry.file_name().as_bytes()));
+    entries.map(|entry| entry.path()).filter(own).collect()
+}
+
+/// Removes what killed runs of this user left.
+fn sweep(place: &Path) {
+    for path in own_folders(place, is_a_runs) {
+        let changed = path.metadata().and_then(|metadata| metadata.modified());
+        let old = changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT_FOR));
+        if !old {
+            continue;
+        }
+        if Socket::connect(&path.join(SOCKET), PATIENCE).is_err_and(|error| nobody_listens(&error))
+        {
+            remove(&path);
+        }
+    }
+}
+
+/// Removes a run's folder, and nothing that is not a run's. It takes no descriptor. Already gone is as good.
+fn remove(folder: &Path) {
+    let _ = std::fs::remove_file(folder.join(AGENT_NAME));
+    let _ = std::fs::remove_file(folder.join(SOCKET));
+    let _ = std::fs::remove_dir(folder);
+}
+
+/// Whether a folder of this name is a run's: `ebb-`, a process, and 16 hexadecimal digits.
+fn is_a_runs(name: &[u8]) -> bool {
+    let rest = OsStr::from_bytes(name).to_str().and_then(|name| name.strip_prefix("ebb-"));
+    let Some((front, random)) = rest.and_then(|rest| rest.split_once('-')) else { return false };
+    front.parse::<u32>().is_ok()
+        && random.len() == 16
+        && random.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Whether a socket that cannot be connected to is none, or one that nobody listens at.
+fn nobody_listens(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_safe(mode: u32, owner: u32) -> bool {
+        let mut stat = rustix::fs::stat("/").unwrap();
+        (stat.st_mode, stat.st_uid) = (mode, owner);
+        safe(&stat, 1000).is_ok()
+    }
+
+    #[test]
+    fn places_where_others_can_replace_a_folder_are_not_used() {
+        const FOLDER: u32 = 0o040_000;
+        assert!(is_safe(FOLDER | 0o1777, 0), "/tmp");
+        assert!(is_safe(FOLDER | 0o700, 1000));
+        assert!(!is_safe(FOLDER | 0o777, 0));
+        assert!(!is_safe(FOLDER | 0o775, 1000));
+        assert!(!is_safe(FOLDER | 0o700, 1001), "another user's, as sudo leaves it");
+        assert!(!is_safe(0o100_700, 1000), "a file");
+    }
+
+    #[test]
+    fn only_a_runs_folder_is_ever_swept() {
+        assert!(is_a_runs(b"ebb-12-0123456789abcdef"));
+        for name in ["ebb-12", "ebb-x-0123456789abcdef", "ebb-12-keep-this-please!", "ebb-e2e-a8df"]
+        {
+            assert!(!is_a_runs(name.as_bytes()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! What surrounds a run: limits, standard streams, signals and descriptors that it inherits, folders that
+//! others may write to, disks that are full, files of the system that are missing.
+//!
+//! Each test is a line for the shell, with `$ebb` and `$verify` (a program that takes 48 MiB and checks
+//! each byte of it), run plainly where the same is to come out as with Ebb.
+
+use ebb_e2e::build::{ebb, program};
+use ebb_e2e::launch::{Launch, Outcome};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use tempfile::TempDir;
+
+fn shell(line: &str) -> Launch {
+    Launch::new("bash")
+        .args(["-c", line])
+        .env("ebb", ebb())
+        .env("run", format!("{} run --memory-max 16M --report-file /dev/null --", ebb().display()))
+        .env("verify", program("verify"))
+        .at_most(60)
+}
+
+fn run(line: &str) -> Outcome {
+    shell(line).run()
+}
+
+fn right_answer() -> String {
+    Launch::program("verify", "48 1").run().text()
+}
+
+/// What the line says without Ebb it says with it: `$run` is nothing, or Ebb.
+#[track_caller]
+fn alike(line: &str) {
+    let plain = shell(line).env("run", "").run();
+    let text = run(line).expect_code(plain.code()).text();
+    assert_eq!(text, plain.text(), "{line}");
+}
+
+/// Ebb fails with one line that has `word` in it.
+#[track_caller]
+fn refused(line: &str, word: &str) {
+    let outcome = run(line);
+    let stderr = &outcome.stderr;
+    outcome.expect_code(125);
+    assert!(stderr.lines().count() == 1 && stderr.contains(word), "{line}: {stderr}");
+}
+
+fn is_root(test: &str) -> bool {
+    let root = rustix::process::getuid().is_root();
+    if !root {
+        eprintln!("SKIPPED: {test} needs root");
+    }
+    root
+}
+
+// ---- limits ----------------------------------------------------------------------------------
+
+#[test]
+fn limits_of_the_program_stay_as_they_were() {
+    alike(
+        "ulimit -t 100; ulimit -Sn 200; ulimit -Sf 4096; ulimit -c 0; $run bash -c 'ulimit -Sa; ulimit -Ha'",
+    );
+}
+
+/// The pager was killed by SIGXFSZ as soon as its file was larger than what the program may write.
+#[test]
+fn a_limit_of_file_sizes_is_not_the_pagers() {
+    let line = "ulimit -Sf 1024; exec $ebb run --memory-max 16M --swap file -- $verify 48 1";
+    let outcome = run(line);
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+}
+
+/// A run waited for ever when the pager could not take its program in.
+#[test]
+fn too_few_descriptors_are_told() {
+    refused("ulimit -n 10; exec $run true", "ulimit -n");
+}
+
+/// Without descriptors the pager found nobody to kill, and all went on waiting for it.
+#[test]
+fn a_tree_that_needs_more_descriptors_than_there_are_ends() {
+    let tree = "for n in 1 2 3 4 5 6 7 8 9; do sleep 30 & done; wait";
+    let outcome = shell(&format!("ulimit -n 40; exec $run sh -c '{tree}'")).at_most(10).run();
+    outcome.expect_code(125);
+    assert!(outcome.stderr.contains("Too many open files"), "{}", outcome.stderr);
+}
+
+// ---- streams, signals, descriptors -----------------------------------------------------------
+
+/// The language's runtime puts /dev/null where standard streams are closed.
+#[test]
+fn closed_streams_stay_closed() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let seen = folder.path().join("seen");
+    let program = format!(
+        "sh -c 's=; for n in 0 1 2; do [ -e /proc/$$/fd/$n ] && s=$s+ || s=$s-; done; echo $s >{}; exit 7'",
+        seen.display()
+    );
+    for (closed, streams) in
+        [("<&-", "-++"), (">&-", "+-+"), ("2>&-", "++-"), ("<&- >&- 2>&-", "---")]
+    {
+        run(&format!("$run {program} {closed}")).expect_code(7);
+        let seen = fs::read_to_string(&seen).expect("the program ran");
+        assert_eq!(seen.trim(), streams, "{closed}");
+    }
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    alike("trap '' PIPE XFSZ XCPU; $run grep SigIgn /proc/self/status");
+    alike("$run grep SigIgn /proc/self/status");
+    // Who ignores the ends of its children is told of none.
+    let ignoring = "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); \
+                    os.execvp('sh', ['sh', '-c', 'exec $run sh -c \"exit 7\"'])";
+    let outcome = shell("exec python3 -c \"$python\"").env("python", ignoring).run();
+    outcome.expect_code(7);
+}
+
+/// Front and pager held copies of all that was meant for the program.
+#[test]
+fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
+    let line = "exec 3< <($run sh -c 'exec >&-; sleep 4' 2>/dev/null); read -t 2 x <&3; echo $?";
+    assert_eq!(run(line).text(), "1\n", "1 is the end, more than 128 too long a wait");
+    let line =
+        "exec 3< <($run sh -c 'exec 7>&-; sleep 4' 7>&1 >/dev/null 2>&1); read -t 2 x <&3; echo $?";
+    assert_eq!(run(line).text(), "1\n", "a descriptor of the program's");
+}
+
+#[test]
+fn the_class_of_the_program_stays() {
+    for before in ["chrt -i 0", "chrt -b 0", "nice -n 19", "taskset -c 0"] {
+        alike(&format!(
+            "{before} $run sh -c 'chrt -p $$ | sed s/.*current//; nice; taskset -p $$ | sed s/.*current//'"
+        ));
+        let outcome = run(&format!("{before} $run $verify 48 1"));
+        assert_eq!(outcome.expect_code(0).text(), right_answer(), "{before}");
+    }
+}
+
+// ---- folders ---------------------------------------------------------------------------------
+
+/// The loader splits LD_PRELOAD at spaces and colons and complained about the parts.
+#[test]
+fn a_runtime_folder_that_will_not_do_is_passed_over() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let make = |name: &str, mode: u32| {
+        let path = folder.path().join(name);
+        fs::create_dir_all(&path).expect("a folder");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode");
+        path.display().to_string()
+    };
+    let mut places = vec![
+        make("with space", 0o700),
+        make("with:colon", 0o700),
+        make(&"long".repeat(25), 0o700),
+        make("for-all", 0o777),
+        make("$ORIGIN", 0o700),
+        "relative".to_owned(),
+        "/no/such/folder".to_owned(),
+        "/etc/passwd".to_owned(),
+        String::new(),
+    ];
+    if is_root("another user's runtime folder") {
+        let theirs = make("theirs", 0o700);
+        chown(&theirs, Some(65534), None).expect("another owner");
+        places.push(theirs);
+    }
+    for place in places {
+        let outcome =
+            shell("exec $run sh -c 'echo $EBB_SOCKET'").env("XDG_RUNTIME_DIR", &place).run();
+        let socket = outcome.expect_code(0).text();
+        assert!(socket.starts_with("/tmp/ebb-"), "{place}: {socket}");
+        assert_eq!(outcome.stderr, "", "{place}");
+    }
+    let good = make("good", 0o700);
+    let outcome = shell("exec $run sh -c 'echo $EBB_SOCKET'").env("XDG_RUNTIME_DIR", &good).run();
+    assert!(outcome.text().starts_with(&good), "{}", outcome.text());
+}
+
+/// Prepares, as another user, what a run of this process's number would find, and becomes that run.
+const PREPARED: &str = r#"
+import os, sys
+places = ["/tmp/ebb-%d" % os.getpid(), "/tmp/ebb-%d-0123456789abcdef" % os.getpid()]
+for place in places:
+    os.mkdir(place)
+    open(place + "/precious", "w").close()
+    for path in place + "/precious", place:
+        os.chown(path, 65534, 65534)
+script = "for p in %s; do ls $p; rm -r $p; done" % " ".join(places)
+os.execv(os.environ["ebb"], ["ebb", "run", "--memory-max", "16M", "--report-file", "/dev/null", "--", "sh", "-c", script])
+"#;
+
+/// What another user had put where a run's folder was to be was removed.
+#[test]
+fn nothing_of_another_users_is_removed() {
+    if !is_root("a folder of another user") {
+        return;
+    }
+    let outcome = shell("exec python3 -c \"$python\"").env("python", PREPARED).run();
+    assert_eq!(outcome.expect_code(0).text(), "precious\nprecious\n");
+}
+
+/// Somebody listens where the socket of this process's run would be, and takes nobody in.
+const DEAF: &str = r#"
+import os, shutil, socket, subprocess, sys
+folder = "/tmp/ebb-%d-0123456789abcdef" % os.getpid()
+os.mkdir(folder)
+deaf = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+deaf.bind(folder + "/socket")
+deaf.listen(0)
+callers = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+for caller in callers:
+    caller.setblocking(False)
+    try:
+        caller.connect(folder + "/socket")
+    except BlockingIOError:
+        pass
+if os.environ["owner"] != "0":
+    os.chown(folder, int(os.environ["owner"]), -1)
+done = subprocess.run([os.environ["ebb"], "stat", str(os.getpid())], capture_output=True, text=True, timeout=20)
+shutil.rmtree(folder)
+print(done.returncode, "ebb_nr_limit" in done.stdout)
+"#;
+
+/// `ebb stat` hung at a socket whose owner takes nobody in.
+#[test]
+fn a_listener_that_takes_nobody_in_is_not_waited_for() {
+    let user = rustix::process::getuid();
+    let deaf = |owner: u32| {
+        let line = "exec $run python3 -c \"$python\"";
+        shell(line).env("python", DEAF).env("owner", owner.to_string()).run()
+    };
+    assert_eq!(deaf(0).expect_code(0).text(), "1 False\n", "one's own");
+    if user.is_root() {
+        assert_eq!(deaf(65534).expect_code(0).text(), "0 True\n", "another user's");
+    }
+}
+
+/// Ends runs as soon as they have made their folder.
+const EARLY: &str = r#"
+import os, subprocess, sys
+words = [os.environ["ebb"], "run", "--memory-max", "16M", "--report-file", "/dev/null", "--", "sleep", "5"]
+place = os.environ["XDG_RUNTIME_DIR"]
+for _ in range(10):
+    run = subprocess.Popen(words)
+    while not os.listdir(place) and run.poll() is None:
+        pass
+    run.terminate()
+    run.wait()
+    print(os.listdir(place))
+"#;
+
+/// A signal that came before the program was there left the folder behind.
+#[test]
+fn a_run_ended_early_leaves_no_folder() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let python = shell("exec python3 -c \"$python\"").env("python", EARLY);
+    let outcome = python.env("XDG_RUNTIME_DIR", folder.path()).run();
+    assert_eq!(outcome.expect_code(0).text(), "[]\n".repeat(10));
+}
+
+// ---- what is full or missing -----------------------------------------------------------------
+
+#[test]
+fn full_disks_are_told_and_the_program_goes_on() {
+    let outcome = run("exec $ebb run --memory-max 16M --report-file /dev/full -- sh -c 'exit 3'");
+    outcome.expect_code(3);
+    assert!(
+        outcome.stderr.contains("cannot write the report: No space left"),
+        "{}",
+        outcome.stderr
+    );
+    let line =
+        "exec $ebb run --memory-max 16M --report-file /dev/null --record /dev/full -- $verify 48 1";
+    let outcome = run(line);
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+    assert!(outcome.stderr.contains("is not complete: No space left"), "{}", outcome.stderr);
+    assert!(!outcome.stderr.contains("too slow"), "{}", outcome.stderr);
+}
+
+/// A message that could not be written made the status that of a panic.
+#[test]
+fn a_full_standard_error_changes_no_status() {
+    run("exec $run /no/such/program 2>/dev/full").expect_code(127);
+    run("exec $ebb run --memory-max lots true 2>/dev/full").expect_code(125);
+    run("exec $ebb stat 1 2>/dev/full").expect_code(1);
+    run("exec $ebb run --memory-max 16M -- sh -c 'exit 3' 2>/dev/full").expect_code(3);
+}
+
+#[test]
+fn a_system_without_its_files_is_told() {
+    if !is_root("a mount namespace") {
+        return;
+    }
+    let inside = |mounts: &str| format!("exec unshare -m sh -c '{mounts}; exec $run $verify 48 1'");
+    refused(&inside("umount -l /proc"), "/proc");
+    // Not `$run`, whose report would be a file there.
+    let line = "exec unshare -m sh -c 'mount -t tmpfs none /dev; exec $ebb run -- true'";
+    refused(line, "/dev/null");
+    for mounts in [
+        "mount -t proc -o subset=pid proc /proc",
+        "mount -t proc -o hidepid=2 proc /proc",
+        // The next place is taken.
+        "mount -t tmpfs -o ro none /tmp",
+        "mount -t tmpfs -o size=4k none /tmp",
+    ] {
+        let outcome = run(&inside(mounts));
+        assert_eq!(outcome.expect_code(0).text(), right_answer(), "{mounts}");
+    }
+}
+
+#[test]
+fn names_and_environments_of_any_kind() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let name = folder.path().join("odd");
+    fs::copy("/bin/echo", &name).expect("a copy");
+    let line = "cd $(dirname $odd); mv odd $'odd\\xff'; exec $run ./$'odd\\xff' fine";
+    assert_eq!(run_with(line, &name).expect_code(0).text(), "fine\n");
+    // An empty entry of PATH is the current folder.
+    let line = "cd $(dirname $odd); mv $'odd\\xff' odd; PATH=:/nowhere; exec $run odd fine";
+    assert_eq!(run_with(line, &name).expect_code(0).text(), "fine\n");
+    assert_eq!(run("unset PATH; exec $run echo fine").expect_code(0).text(), "fine\n");
+    assert_eq!(run("exec env -i $run echo fine").expect_code(0).text(), "fine\n");
+}
+
+fn run_with(line: &str, odd: &Path) -> Outcome {
+    shell(line).env("odd", odd).run()
+}
