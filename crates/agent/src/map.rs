@@ -14,7 +14,9 @@ const PROT_WRITE: usize = 2;
 const MAP_PRIVATE: usize = 0x02;
 const MAP_TYPE: usize = 0x0f;
 const MAP_ANONYMOUS: usize = 0x20;
+const MAP_GROWSDOWN: usize = 0x100;
 const MAP_POPULATE: usize = 0x8000;
+const MAP_HUGETLB: usize = 0x4_0000;
 const MADV_DONTNEED: usize = 4;
 const MADV_POPULATE_WRITE: usize = 23;
 /// Areas smaller than this are not worth the wait.
@@ -31,7 +33,7 @@ pub fn map(shared: &Shared, pool: &Pool, mut args: [usize; 6]) -> isize {
     let [_, len, prot, flags, ..] = args;
     let managed = shared.managing.load(Acquire) != 0
         && flags & MAP_TYPE == MAP_PRIVATE
-        && flags & MAP_ANONYMOUS != 0
+        && flags & (MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_HUGETLB) == MAP_ANONYMOUS
         && len >= LEN_MIN;
     let populate = managed && flags & MAP_POPULATE != 0 && prot & PROT_WRITE != 0;
     if populate {

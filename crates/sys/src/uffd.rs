@@ -9,6 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 const TYPE: u32 = 0xAA;
 const API: u64 = 0xAA;
+/// Bit of UFFDIO_ZEROPAGE among the calls that a registered range takes.
+const OFFERS_ZEROPAGE: u64 = 1 << 4;
 
 /// Request number of an ioctl that reads and writes `size` bytes.
 const fn iowr(kind: u32, number: u32, size: usize) -> libc::c_ulong {
@@ -215,14 +217,21 @@ impl Uffd {
         Ok(arg.features)
     }
 
-    /// Registers a range.
+    /// Registers a range, of small pages only: the kernel takes no single small page in the place of a
+    /// huge one, and whoever touched it would wait for ever.
     pub fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()> {
         let mode = match mode {
             Mode::Managed => 3,
             Mode::Quiet => 2,
         };
         let mut arg = RegisterArg { range: Range { start, len }, mode, ioctls: 0 };
-        self.ioctl(iowr(TYPE, 0x00, size_of::<RegisterArg>()), &mut arg)
+        self.ioctl(iowr(TYPE, 0x00, size_of::<RegisterArg>()), &mut arg)?;
+        // Where there are huge pages the kernel offers less.
+        if arg.ioctls & OFFERS_ZEROPAGE == 0 {
+            self.unregister(start, len)?;
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(())
     }
 
     /// Forgets a range; whoever waits in it is woken.
