@@ -14,6 +14,7 @@ use crate::mm::{Mm, State};
 use crate::pressure::Stall;
 use crate::seam::Event;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
+use crate::vacant;
 use ebb_core::readahead::Window;
 use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
@@ -279,7 +280,7 @@ impl Server {
             let mm = touch.mm.clone();
             let answer = match mm.lock_quiet(Duration::ZERO) {
                 Some(state) if state.ended => Answer::Given,
-                Some(mut state) => self.answer(&mm, &mut state, &touch),
+                Some(mut state) => self.answer_late(&mm, &mut state, &touch),
                 None => Answer::Later,
             };
             if let Answer::Later = answer {
@@ -287,6 +288,14 @@ impl Server {
             }
         }
         self.pager.starving.store(self.waiting.len() as u32, Relaxed);
+    }
+
+    /// Answers a touch that was not answered when it was read.
+    fn answer_late(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
+        if !touch.protected && !vacant::still(mm, Vpn::of_address(touch.address)) {
+            return self.not_placed(mm, touch, PlaceError::Exists);
+        }
+        self.answer(mm, state, touch)
     }
 
     /// Answers one touch (P3).
@@ -352,7 +361,8 @@ impl Server {
         if !self.charge(mm, touch) {
             return Answer::Later;
         }
-        let ahead = self.charge_ahead(fresh_beside(state, touch));
+        let beside = vacant::run(mm, Vpn(vpn.0 + 1), fresh_beside(state, touch));
+        let ahead = self.charge_ahead(beside);
         let waited = self.end_wait(touch);
         let mut placed = mm.uffd.copy(touch.address, &ZEROS[..(1 + ahead) * PAGE_SIZE]);
         if ahead > 0 && matches!(placed, Err((0, _))) {

@@ -49,6 +49,7 @@ mod sim;
 mod solo;
 mod stat;
 mod strangers;
+mod vacant;
 
 pub use config::{Config, ReportFormat};
 pub use door::FEATURES;

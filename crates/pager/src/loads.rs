@@ -9,6 +9,7 @@ use crate::counters;
 use crate::faults::{Answer, Server, Touch};
 use crate::mm::{Mm, State};
 use crate::pressure::Stall;
+use crate::vacant;
 use ebb_core::resident::{Arrival, Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_store::Page;
@@ -39,7 +40,7 @@ impl Server {
         if !self.charge(mm, touch) {
             return Answer::Later;
         }
-        let beside = self.stored_beside(state, touch);
+        let beside = self.stored_beside(mm, state, touch);
         if !beside.is_empty() {
             self.load_all(mm, state, touch, Some((vpn, slot)), &beside);
             self.look_around(mm, state, touch);
@@ -84,7 +85,7 @@ impl Server {
     }
 
     /// The stored pages of a touch's window, as many as there is memory for, charged.
-    fn stored_beside(&self, state: &State, touch: &Touch) -> Vec<(Vpn, SlotId)> {
+    fn stored_beside(&self, mm: &Mm, state: &State, touch: &Touch) -> Vec<(Vpn, SlotId)> {
         if touch.window.count == 0 {
             return Vec::new();
         }
@@ -94,13 +95,14 @@ impl Server {
         };
         let window = touch.window.pages(Vpn::of_address(touch.address));
         let mut beside: Vec<(Vpn, SlotId)> = window.filter_map(stored).collect();
+        vacant::keep(mm, &mut beside);
         beside.truncate(self.charge_ahead(beside.len()));
         beside
     }
 
     /// Starts to load what lies ahead of a touch whose own page was in memory.
     pub fn load_beside(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
-        let beside = self.stored_beside(state, touch);
+        let beside = self.stored_beside(mm, state, touch);
         if !beside.is_empty() {
             self.load_all(mm, state, touch, None, &beside);
         }
@@ -221,7 +223,8 @@ impl Server {
         let mut state = mm.lock();
         // Whoever waits is woken below, or begins anew.
         load.stalls.clear();
-        if !self.end_load(&mut state, &load) && !is_broken(Rule::P3) {
+        let wanted = self.end_load(&mut state, &load) || is_broken(Rule::P3);
+        if !wanted || !vacant::still(&mm, Vpn::of_address(load.touch.address)) {
             self.touch_again(&mm, &load.touch);
             self.uncharge();
             return;

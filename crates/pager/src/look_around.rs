@@ -9,6 +9,7 @@
 use crate::counters;
 use crate::faults::{Server, Touch};
 use crate::mm::{Mm, State};
+use crate::vacant;
 use ebb_core::resident::Entry;
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_store::Page;
@@ -33,6 +34,7 @@ impl Server {
             _ => None,
         };
         let mut cool: Vec<_> = window.filter_map(cool).take(BESIDE_MAX).collect();
+        vacant::keep(mm, &mut cool);
         cool.truncate(self.charge_ahead(cool.len()));
         if cool.is_empty() {
             return;

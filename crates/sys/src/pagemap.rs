@@ -39,6 +39,8 @@ const ZERO_PAGE: u64 = 1 << 5;
 const REGIONS_MAX: usize = 512;
 /// Bits of a word of the page map.
 const WORD_PRESENT: u64 = 1 << 63;
+const WORD_SWAP: u64 = 1 << 62;
+const WORD_PROTECTED: u64 = 1 << 57;
 const WORD_EXCLUSIVE: u64 = 1 << 56;
 /// Most pages that `exclusive_run` looks at.
 pub const EXCLUSIVE_RUN_MAX: usize = 256;
@@ -144,6 +146,20 @@ impl Pagemap {
     /// Whether page number `page` is in memory and mapped.
     pub fn is_present(&self, page: u64) -> io::Result<bool> {
         Ok(self.run(page, 1, WORD_PRESENT)? == 1)
+    }
+
+    /// Of the `count` pages from `page` (a page number) on: which have nothing at their place, neither a
+    /// page, in memory or in the kernel's swap, nor a marker, of a guard or of a lost page. Each of these
+    /// shows as swapped, on every kernel that has it. So does the marker of write protection, under which
+    /// there is nothing; it alone says that it is one.
+    pub fn vacant(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
+        let mut words = vec![0; 8 * count];
+        let is_vacant =
+            |word| word & WORD_PRESENT == 0 && word & (WORD_SWAP | WORD_PROTECTED) != WORD_SWAP;
+        let mut vacant: Vec<bool> = self.words(page, &mut words)?.map(is_vacant).collect();
+        // Beyond the last address there is room for nothing.
+        vacant.resize(count, false);
+        Ok(vacant)
     }
 
     /// How many pages in a row have all of `bits`.

@@ -186,3 +186,46 @@ fn a_move_that_finds_its_place_taken_may_have_moved_the_page() {
     });
     println!("{moved_all_the_same} of {MOVES} moves said EEXIST and had moved the page");
 }
+
+/// A guard is replaced by COPY without a word, and nobody is told when it is put there: the page map
+/// shows it. A marker of write protection, which shows much the same, is no page.
+#[test]
+fn what_is_vacant_can_be_told_from_what_is_guarded() {
+    const GUARD_INSTALL: i32 = 102;
+    let uffd = uffd(feature::WP_UNPOPULATED);
+    let at = registered(&uffd, 4);
+    let pagemap = Pagemap::open(std::process::id()).expect("a process may read its own");
+    let vacant = || pagemap.vacant(at / PAGE, 4).expect("the area is there");
+    uffd.copy(at, &[1; PAGE as usize]).expect("the page was missing");
+    uffd.protect(at + 2 * PAGE, PAGE).expect("what is not there can be protected");
+    assert_eq!(vacant(), [false, true, true, true]);
+    let guard = (at + PAGE) as *mut libc::c_void;
+    // SAFETY: the memory is the test's own.
+    if unsafe { libc::madvise(guard, PAGE as usize, GUARD_INSTALL) } != 0 {
+        // Before Linux 6.13 there are no guards.
+        return;
+    }
+    assert_eq!(vacant(), [false, false, true, true]);
+    uffd.copy(at + PAGE, &[2; PAGE as usize]).expect("the kernel takes the guard for nothing");
+    assert_eq!(byte(at + PAGE), 2, "the guard is lost");
+    assert!(pagemap.vacant(u64::MAX / PAGE - 1, 2).is_ok_and(|vacant| vacant == [false, false]));
+}
+
+#[test]
+fn huge_pages_are_not_registered() {
+    let uffd = uffd(0);
+    let (len, access) = (2 << 20, libc::PROT_READ | libc::PROT_WRITE);
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping wherever the kernel likes, without a page.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
+    if at == libc::MAP_FAILED {
+        // A kernel without huge pages.
+        return;
+    }
+    let refused = uffd.register(at as u64, len as u64, Mode::Managed);
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    let placed = uffd.copy(at as u64, &[0; PAGE as usize]);
+    assert_eq!(placed, Err((0, PlaceError::Gone)), "nothing of it is registered");
+    // SAFETY: the mapping made above.
+    unsafe { libc::munmap(at, len) };
+}

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const EBUSY: i32 = 16;
 const ENOENT: i32 = 2;
 const EAGAIN: i32 = 11;
+const EFAULT: i32 = 14;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 
@@ -144,11 +145,13 @@ impl Reclaim {
                     continue;
                 }
                 state.pool.give_back(place);
+                // What a guard was put over is gone, which nobody was told.
+                let is_gone = result == ENOENT || result == EFAULT && has_left(mm, vpn);
                 match result {
                     EBUSY if is_alone(mm, vpn) && self.unshared.insert(pfn.0) => own.push(pfn),
                     EBUSY if unshare && self.unshared.insert(pfn.0) => shared.push(pfn),
                     EAGAIN => resident.put_back(pfn),
-                    ENOENT => {
+                    _ if is_gone => {
                         resident.forget(&mut state.space, vpn, &mut dropped);
                         resident.zone.uncharge(1);
                         mm.known.fetch_sub(1, Relaxed);

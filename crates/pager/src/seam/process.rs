@@ -32,6 +32,8 @@ pub trait Process: Debug + Send + Sync {
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize>;
     /// Whether a page (by number) is in memory and mapped.
     fn is_present(&self, page: u64) -> io::Result<bool>;
+    /// Which of `count` pages from `page` on have nothing at their place: no page and no marker.
+    fn vacant(&self, page: u64, count: usize) -> io::Result<Vec<bool>>;
     /// How many pages in a row from `page` on are in memory and mapped by this process alone, `most` at most.
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize>;
     /// How many of `count` pages from `page` on are in memory and mapped by others, too.
@@ -141,6 +143,10 @@ impl Process for Known {
 
     fn is_present(&self, page: u64) -> io::Result<bool> {
         self.page_map.is_present(page)
+    }
+
+    fn vacant(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
+        self.page_map.vacant(page, count)
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {

@@ -257,6 +257,13 @@ impl Process for FakeProcess {
         Ok(self.count(page, 1, |_| true) == 1)
     }
 
+    fn vacant(&self, page: u64, count: usize) -> io::Result<Vec<bool>> {
+        let world = self.world.lock();
+        let space = &world.spaces[self.id];
+        let pages = page..page + count as u64;
+        Ok(pages.map(|at| !space.pages.contains_key(&at)).collect())
+    }
+
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {
         Ok(self.count(page, most as u64, |page| page.is_alone() && !page.zero) as usize)
     }

@@ -1,0 +1,40 @@
+//! Whether something may be put in a page's place.
+//!
+//! Our tables say what the program's memory holds, and not all that can lie in its place: a guard
+//! (`MADV_GUARD_INSTALL`) is a marker in the kernel's page table of which the kernel tells nobody, and
+//! UFFDIO_COPY replaces it without a word. So the page map is looked at
+//!
+//! * R1: before anything is put where nobody has asked for it (readahead, look-around), and
+//! * R2: before a touch is answered that was not answered as soon as it was read. Who touches a guard gets
+//!   a signal from the kernel and never comes here; but the guard may have been put there since.
+//!
+//! Where the page map cannot be read nothing is put ahead, and a touch is answered: its thread waits.
+
+use crate::mm::Mm;
+use ebb_core::types::Vpn;
+
+/// Leaves those of `pages` in whose place there is nothing (R1).
+pub fn keep<T>(mm: &Mm, pages: &mut Vec<(Vpn, T)>) {
+    let numbers = || pages.iter().map(|&(page, _)| page.0);
+    let (Some(low), Some(high)) = (numbers().min(), numbers().max()) else { return };
+    let vacant = look(mm, Vpn(low), (high - low) as usize + 1).unwrap_or_default();
+    pages.retain(|&(page, _)| vacant.get((page.0 - low) as usize) == Some(&true));
+}
+
+/// In how many places in a row from `first` on there is nothing, `most` at most (R1).
+pub fn run(mm: &Mm, first: Vpn, most: usize) -> usize {
+    if most == 0 {
+        return 0;
+    }
+    let vacant = look(mm, first, most).unwrap_or_default();
+    vacant.into_iter().take_while(|&vacant| vacant).count()
+}
+
+/// Whether there is still nothing in the place of a page that a thread has waited for (R2).
+pub fn still(mm: &Mm, page: Vpn) -> bool {
+    look(mm, page, 1).is_none_or(|vacant| vacant[0])
+}
+
+fn look(mm: &Mm, first: Vpn, count: usize) -> Option<Vec<bool>> {
+    mm.process()?.vacant(first.0, count).ok()
+}
