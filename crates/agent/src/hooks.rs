@@ -3,41 +3,51 @@
 //!
 //! Runs on the program's own threads. Where there is no agent each is the plain system call.
 
+use crate::advice::{advise, advise_process};
 use crate::lock::{Area, lock_all};
 use crate::map::{Pool, map};
 use crate::preload::{AGENT, set_errno};
 use crate::remap::{Request, remap};
 use crate::syscall::{self, call};
 use crate::worker::BIN_BYTES;
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-const MADV_DONTNEED: c_int = 4;
-const MADV_FREE: c_int = 8;
-
-/// Stands before glibc's `madvise`: pages the program frees lazily are dropped at once, as the call
-/// allows. Left in place they would be memory that nobody can account for.
+/// Stands before glibc's `madvise`.
 ///
 /// # Safety
 /// As `madvise`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, len: usize, advice: c_int) -> c_int {
-    // SAFETY: the caller vouches for the arguments; DONTNEED follows only where FREE was accepted,
-    // that is on private anonymous memory whose content the program has given up.
-    let result = unsafe {
-        let ask = |advice: c_int| {
-            call(syscall::MADVISE, [address as usize, len, advice as usize, 0, 0, 0])
-        };
-        match ask(advice) {
-            0 if advice == MADV_FREE && AGENT.present.load(Acquire) => ask(MADV_DONTNEED),
-            result => result,
-        }
-    };
+    // SAFETY: the caller vouches for the arguments.
+    let result = unsafe { advise(address as usize, len, advice as usize) };
     if result < 0 {
         set_errno(-result as c_int);
         return -1;
     }
     0
+}
+
+/// Stands before glibc's `process_madvise`.
+///
+/// # Safety
+/// As `process_madvise`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn process_madvise(
+    pidfd: c_int,
+    ranges: *const c_void,
+    count: usize,
+    advice: c_int,
+    flags: c_uint,
+) -> isize {
+    let args = [pidfd as usize, ranges as usize, count, advice as usize, flags as usize, 0];
+    // SAFETY: the caller vouches for the arguments.
+    let result = unsafe { advise_process(args) };
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    result
 }
 
 /// Stands before glibc's `mmap`.

@@ -19,6 +19,8 @@
 pub mod protocol;
 
 #[cfg(ebb_preload)]
+mod advice;
+#[cfg(ebb_preload)]
 mod hooks;
 #[cfg(ebb_preload)]
 mod lock;

@@ -3,8 +3,9 @@
 //! every call as asked, and joins the pager where one of them has made a child with a memory of its
 //! own. (A program that makes the call with an instruction of its own is not seen.)
 
+use crate::advice::{advise, advise_process};
 use crate::preload::{after_fork_child, set_errno};
-use crate::syscall::{CLONE, CLONE3, FORK, call};
+use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PROCESS_MADVISE, call};
 use core::ffi::c_long;
 
 /// The child shares its parent's memory.
@@ -35,7 +36,13 @@ pub unsafe extern "C" fn syscall(
         _ => false,
     };
     // SAFETY: the caller vouches for the call.
-    let result = unsafe { call(number, [a, b, c, d, e, f]) };
+    let result = unsafe {
+        match number {
+            MADVISE => advise(a, b, c),
+            PROCESS_MADVISE => advise_process([a, b, c, d, e, f]),
+            _ => call(number, [a, b, c, d, e, f]),
+        }
+    };
     if forks && result == 0 {
         after_fork_child();
     }

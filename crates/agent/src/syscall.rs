@@ -37,6 +37,7 @@ pub const MEMFD_CREATE: usize = 319;
 pub const USERFAULTFD: usize = 323;
 pub const CLONE3: usize = 435;
 pub const CLOSE_RANGE: usize = 436;
+pub const PROCESS_MADVISE: usize = 440;
 
 /// Makes system call `number`.
 ///

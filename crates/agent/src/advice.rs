@@ -1,0 +1,87 @@
+//! Advice that takes pages away without the pager's hearing of it.
+//!
+//! Runs on the program's own threads. The kernel reports `MADV_DONTNEED`, and makes the caller wait until
+//! the report was read; what it does for other advice is made known by that call.
+//!
+//! * `MADV_FREE`: what the program frees lazily is dropped at once, as the call allows. Left in place it
+//!   would be memory that nobody can account for.
+//! * `MADV_GUARD_INSTALL`: what lies under a guard is lost, and stored copies of it must go. The guards
+//!   are there first, so that nobody can bring pages back in between, and outlast the discarding. One
+//!   that the pager was just about to put a page over is then put there once more.
+
+use crate::preload::AGENT;
+use crate::syscall::{self, call};
+use core::sync::atomic::Ordering::Acquire;
+
+const DONTNEED: usize = 4;
+const FREE: usize = 8;
+const GUARD_INSTALL: usize = 102;
+
+/// `struct iovec`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    start: usize,
+    len: usize,
+}
+
+/// Makes the call `madvise`.
+///
+/// # Safety
+/// As `madvise`.
+pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
+    // SAFETY: the caller vouches for the arguments.
+    let result = unsafe { ask(start, len, advice) };
+    if result == 0 && AGENT.present.load(Acquire) {
+        // SAFETY: the kernel has just accepted the advice for this range.
+        return unsafe { make_known(start, len, advice) };
+    }
+    result
+}
+
+/// Makes the call `process_madvise`. The kernel takes pages away only from the caller's own process.
+///
+/// # Safety
+/// As `process_madvise`.
+pub unsafe fn advise_process(args: [usize; 6]) -> isize {
+    let [_, ranges, count, advice, ..] = args;
+    // SAFETY: the caller vouches for the arguments.
+    let result = unsafe { call(syscall::PROCESS_MADVISE, args) };
+    if result <= 0 || !AGENT.present.load(Acquire) {
+        return result;
+    }
+    let mut left = result as usize;
+    for index in 0..count {
+        // SAFETY: the kernel has just read as many ranges from there; what it did is made known.
+        left -= unsafe {
+            let range = *(ranges as *const Range).add(index);
+            let len = range.len.min(left);
+            make_known(range.start, len, advice);
+            len
+        };
+    }
+    result
+}
+
+/// # Safety
+/// The kernel has accepted `advice` for this range, of this process.
+unsafe fn make_known(start: usize, len: usize, advice: usize) -> isize {
+    // SAFETY: each takes away what the program has just given up itself.
+    unsafe {
+        match advice {
+            FREE => ask(start, len, DONTNEED),
+            GUARD_INSTALL => match ask(start, len, DONTNEED) {
+                0 => ask(start, len, GUARD_INSTALL),
+                failed => failed,
+            },
+            _ => 0,
+        }
+    }
+}
+
+/// # Safety
+/// As `madvise`.
+unsafe fn ask(start: usize, len: usize, advice: usize) -> isize {
+    // SAFETY: the caller vouches for the arguments.
+    unsafe { call(syscall::MADVISE, [start, len, advice, 0, 0, 0]) }
+}
