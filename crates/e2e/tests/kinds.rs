@@ -1,0 +1,135 @@
+//! What a page can be beside plain memory: guards, areas of other kinds, pages that are locked, freed
+//! lazily, moved, or put over others. Each works or is left alone, while most memory is elsewhere.
+
+use ebb_e2e::SMALL;
+use ebb_e2e::launch::Launch;
+use std::fs;
+
+/// A case with 48 MiB of its own, in a third of that.
+#[track_caller]
+fn case(arguments: &str) {
+    let mut words = arguments.split(' ');
+    let name = words.next().unwrap_or_default();
+    let how = words.next().unwrap_or_default();
+    let launch = Launch::program("kinds", &format!("{name} 48 {how}")).limit(SMALL).at_most(60);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
+    assert!(outcome.figure("pages_evicted") > 48 << 8, "little of it was ever out");
+}
+
+/// Guards are Linux 6.13's.
+fn has_guards() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel has a release");
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(13))
+}
+
+/// Readahead put pages over them: 49 of 64 were lost in one pass.
+#[test]
+fn guards_in_fresh_memory_are_not_read_ahead_over() {
+    if has_guards() {
+        case("guards");
+        case("guards instruction");
+    }
+}
+
+/// Look-around and loads did the same where stored pages lay under guards.
+#[test]
+fn guards_over_stored_pages_hold_and_leave_zeros() {
+    if has_guards() {
+        case("guards-over-data");
+        case("guards-over-data process");
+    }
+}
+
+/// Without the agent's help: the page map is looked at.
+#[test]
+fn guards_put_there_by_an_instruction_of_ones_own_hold() {
+    if has_guards() {
+        case("guards-over-data instruction");
+    }
+}
+
+#[test]
+fn areas_of_other_kinds() {
+    case("areas-of-other-kinds");
+}
+
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Has the kernel keep huge pages for a while, where that is permitted.
+struct HugePages {
+    before: String,
+}
+
+impl HugePages {
+    fn reserve(count: u32) -> Option<Self> {
+        let before = fs::read_to_string(HUGE_PAGES).ok()?;
+        let had: u32 = before.trim().parse().ok()?;
+        fs::write(HUGE_PAGES, (had + count).to_string()).ok()?;
+        let reserved = Self { before };
+        let has = fs::read_to_string(HUGE_PAGES).ok()?.trim().parse::<u32>().ok()?;
+        (has == had + count).then_some(reserved)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(HUGE_PAGES, self.before.trim());
+    }
+}
+
+/// They were announced and registered, and the first touch waited for ever.
+#[test]
+fn huge_pages_are_left_alone() {
+    // Nobody but root can lay them in.
+    if let Some(_reserved) = HugePages::reserve(4) {
+        case("huge");
+    }
+}
+
+#[test]
+fn other_kinds_put_over_memory_that_is_out() {
+    case("put-over");
+}
+
+#[test]
+fn memory_freed_lazily_around_the_c_library() {
+    case("lazily-freed process");
+    case("lazily-freed instruction");
+}
+
+#[test]
+fn advice_of_every_kind() {
+    case("advice");
+}
+
+#[test]
+fn memory_that_is_read_only_or_closed_for_a_while() {
+    case("read-only");
+}
+
+#[test]
+fn some_pages_locked_and_some_as_they_come() {
+    case("locked");
+}
+
+#[test]
+fn areas_moved_onto_others_and_left_behind() {
+    case("moved");
+}
+
+#[test]
+fn references_cleared_and_memory_bound_to_a_node() {
+    case("marked");
+}
+
+#[test]
+fn a_signal_arrives_on_a_stack_that_is_out() {
+    case("signal-stack");
+}
+
+#[test]
+fn a_userfaultfd_of_the_program_is_refused_at_worst() {
+    case("own-userfaultfd");
+}
