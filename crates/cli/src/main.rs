@@ -1,5 +1,6 @@
 //! The `ebb` command: arguments in, library call, report out.
 
+mod cgroup;
 mod doctor;
 mod folder;
 mod lru_gen;

@@ -1,5 +1,6 @@
 //! The checks of `ebb doctor`, each with what follows from it and the command that gets it.
 
+use crate::cgroup;
 use crate::doctor::Check;
 use crate::folder::Folder;
 use ebb_pager::FEATURES;
@@ -18,7 +19,7 @@ pub fn all() -> Vec<Check> {
     checks.extend(features());
     checks.extend([page_scan(), yama(), ring()]);
     checks.extend([descriptors(), address_space(), mappings(), overcommit()]);
-    checks.extend([kernel_swap(), huge_pages(), wake_ups()]);
+    checks.extend([memory_limit(), kernel_swap(), huge_pages(), wake_ups()]);
     checks
 }
 
@@ -296,6 +297,20 @@ fn overcommit() -> Check {
         return Check::missing(name, false, "vm.overcommit_memory=2", consequence, fix);
     }
     Check::found(name, false, format!("vm.overcommit_memory={mode}"))
+}
+
+fn memory_limit() -> Check {
+    let detail = cgroup::memory_limit().map_or_else(
+        || "none: percentages are of the machine's memory".to_owned(),
+        |limit| {
+            let file = limit.file.display();
+            format!(
+                "{} MiB ({file}): percentages are of that, if it is less than the machine has",
+                limit.bytes >> 20
+            )
+        },
+    );
+    Check::found("control group's memory limit", false, detail)
 }
 
 fn kernel_swap() -> Check {

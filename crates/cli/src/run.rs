@@ -6,7 +6,7 @@
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
 use crate::folder::Folder;
-use crate::{doctor, program, size};
+use crate::{cgroup, doctor, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::{Config, FrontMessage, ReportFormat};
 use ebb_sys::limits::{Limit, Limits};
@@ -47,7 +47,8 @@ pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-SIZE is bytes, or a number with K, M, G or T (base 1024), or a percentage of the machine's memory.
+SIZE is bytes, or a number with K, M, G or T (base 1024), or a percentage of the machine's memory,
+or of what the control group allows if that is less.
 TIER is ram[:SIZE] (compressed, inside the budget; half of it at most unless SIZE says otherwise)
 or file[:PATH][:SIZE] (outside it).
 
@@ -183,7 +184,11 @@ fn start(
 }
 
 fn configure(arguments: &Arguments) -> Result<Config, String> {
-    let total = proc::meminfo_kb("MemTotal").unwrap_or(0) * 1024;
+    let group = cgroup::memory_limit();
+    // Not from /proc/meminfo, which some mounts of /proc lack.
+    let info = rustix::system::sysinfo();
+    let machine = info.totalram * u64::from(info.mem_unit);
+    let total = group.as_ref().map_or(machine, |limit| limit.bytes.min(machine));
     let memory_max_bytes = size::parse(&arguments.memory_max, total)
         .map_err(|error| format!("--memory-max: {error}"))?;
     if memory_max_bytes < MEMORY_MIN_BYTES {
@@ -191,6 +196,14 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
             "--memory-max {}: less than a program can run in; the least is {}M",
             arguments.memory_max,
             MEMORY_MIN_BYTES >> 20
+        ));
+    }
+    if let Some(limit) = group.filter(|limit| limit.bytes < memory_max_bytes) {
+        let (file, allowed) = (limit.file.display(), limit.bytes >> 20);
+        crate::tell(format_args!(
+            "--memory-max {}: more than the control group allows ({allowed} MiB: {file}); the kernel will \
+             kill before anything is paged; give less",
+            arguments.memory_max
         ));
     }
     let memory_high_bytes = match &arguments.memory_high {

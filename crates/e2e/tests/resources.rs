@@ -330,3 +330,37 @@ fn names_and_environments_of_any_kind() {
 fn run_with(line: &str, odd: &Path) -> Outcome {
     shell(line).env("odd", odd).run()
 }
+
+/// A control group's limit, as seen in a mount namespace in which its file says 32 MiB.
+const GROUPED: &str = "exec unshare -m bash -c '
+    second=/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)/memory.max
+    for file in $second /sys/fs/cgroup/memory/memory.limit_in_bytes; do
+        [ -e $file ] || continue
+        mount -t tmpfs none /mnt && echo 33554432 >/mnt/limit && mount --bind /mnt/limit $file || exit 9
+        eval \"$inside\"
+        exit
+    done
+    echo none
+'";
+
+#[test]
+fn percentages_are_of_what_the_control_group_allows() {
+    if !is_root("a mount namespace") {
+        return;
+    }
+    let grouped = |inside: &str| shell(GROUPED).env("inside", inside).run();
+    let outcome = grouped("$ebb run --memory-max 50% --report json -- true");
+    if outcome.text() == "none\n" {
+        eprintln!(
+            "SKIPPED: percentages_are_of_what_the_control_group_allows needs a group for memory"
+        );
+        return;
+    }
+    outcome.expect_code(0);
+    assert!(outcome.stderr.contains("\"memory_max_bytes\":16777216"), "{}", outcome.stderr);
+    let outcome = grouped("$ebb run --memory-max 64M --report-file /dev/null -- true");
+    assert_eq!(outcome.expect_code(0).stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("the control group allows (32 MiB"), "{}", outcome.stderr);
+    let outcome = grouped("$ebb doctor");
+    assert!(outcome.text().contains("32 MiB (/sys/fs/cgroup"), "{}", outcome.text());
+}
