@@ -27,7 +27,9 @@ pub fn lay_down() -> io::Result<()> {
         return Ok(());
     }
     let held = capabilities(None)?;
-    let permitted = held.permitted & CapabilitySet::SYS_PTRACE;
+    // What is handed down is the program's, too, as it would be without Ebb.
+    let handed_down = CapabilitySet::from_bits_retain(of_user());
+    let permitted = held.permitted & (CapabilitySet::SYS_PTRACE | handed_down);
     let effective = CapabilitySet::empty();
     Ok(set_capabilities(None, CapabilitySets { effective, permitted, ..held })?)
 }
