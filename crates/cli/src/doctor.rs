@@ -45,15 +45,26 @@ pub struct Check {
     pub detail: String,
     /// What follows from that; empty if nothing does.
     pub consequence: String,
-    /// The command that gets it; empty if nothing is to be done.
+    /// The command that gets it, to be typed as it stands; empty if none does, or nothing is to be done.
     pub fix: String,
+    /// What else gets it, in words.
+    pub otherwise: String,
 }
 
 impl Check {
     /// Something that is there.
     pub fn found(name: &'static str, required: bool, detail: impl Into<String>) -> Self {
-        let (consequence, fix) = (String::new(), String::new());
-        Self { name, found: true, required, detail: detail.into(), consequence, fix }
+        let detail = detail.into();
+        let none = String::new;
+        Self {
+            name,
+            found: true,
+            required,
+            detail,
+            consequence: none(),
+            fix: none(),
+            otherwise: none(),
+        }
     }
 
     /// Something that is not, with what follows and what gets it.
@@ -71,7 +82,14 @@ impl Check {
             detail: detail.into(),
             consequence: consequence.into(),
             fix: fix.into(),
+            otherwise: String::new(),
         }
+    }
+
+    /// What is missing can be had in another way, too.
+    pub fn or(self, otherwise: impl Into<String>) -> Self {
+        let otherwise = if self.found { String::new() } else { otherwise.into() };
+        Self { otherwise, ..self }
     }
 }
 
@@ -112,7 +130,10 @@ fn text(checks: &[Check]) -> String {
         };
         let name = check.name;
         let _ = write!(out, "{mark}{name:<NAME_WIDTH$}  {}", check.detail);
-        for (before, part) in [("; ", &check.consequence), ("; get it: ", &check.fix)] {
+        let or = if check.fix.is_empty() { "; get it: " } else { "; or " };
+        let parts =
+            [("; ", &check.consequence), ("; get it: ", &check.fix), (or, &check.otherwise)];
+        for (before, part) in parts {
             if !part.is_empty() {
                 let _ = write!(out, "{before}{part}");
             }
@@ -153,7 +174,7 @@ mod tests {
     fn sample() -> [Check; 3] {
         [
             Check::found("one", true, "seen"),
-            Check::missing("two", false, "no ring", "slower reads", "sysctl -w a=0"),
+            Check::missing("two", false, "no ring", "slower reads", "sysctl -w a=0").or("hope"),
             Check::found("three", false, "on"),
         ]
     }
@@ -166,7 +187,9 @@ mod tests {
         assert_eq!(lines.len(), 4);
         assert!(lines[0].starts_with("ok      one ") && lines[0].ends_with("  seen"));
         assert!(lines[1].starts_with("absent  two "));
-        assert!(lines[1].ends_with("no ring; slower reads; get it: sysctl -w a=0"));
+        assert!(lines[1].ends_with("no ring; slower reads; get it: sysctl -w a=0; or hope"));
+        checks[1].fix.clear();
+        assert!(text(&checks).contains("slower reads; get it: hope\n"));
         assert_eq!(lines[3], "ebb run can work here");
         checks[1].required = true;
         assert!(text(&checks).contains("MISSING two "));

@@ -10,7 +10,8 @@ use rustix::process::Resource;
 use std::io;
 use std::process::Command;
 
-const DOCKER: &str = "docker run --cap-add SYS_PTRACE --device /dev/userfaultfd ...";
+const DOCKER: &str =
+    "in a container: docker run --cap-add SYS_PTRACE --device /dev/userfaultfd ...";
 
 /// All of them.
 pub fn all() -> Vec<Check> {
@@ -29,8 +30,10 @@ fn read(path: &str) -> Option<String> {
 
 /// This program's own path, for commands that name it.
 fn own_path() -> String {
-    std::env::current_exe()
-        .map_or_else(|_| "$(which ebb)".into(), |path| path.display().to_string())
+    let Ok(path) = std::env::current_exe() else { return "$(which ebb)".into() };
+    let path = path.display().to_string();
+    let plain = |char: char| char.is_ascii_alphanumeric() || "/._-+".contains(char);
+    if path.chars().all(plain) { path } else { format!("'{}'", path.replace('\'', "'\\''")) }
 }
 
 fn architecture() -> Check {
@@ -39,7 +42,7 @@ fn architecture() -> Check {
         return Check::found("architecture", true, machine);
     }
     let consequence = "the agent speaks x86-64 only";
-    Check::missing("architecture", true, machine, consequence, "use an x86-64 machine")
+    Check::missing("architecture", true, machine, consequence, "").or("use an x86-64 machine")
 }
 
 fn glibc() -> Check {
@@ -49,20 +52,21 @@ fn glibc() -> Check {
         return Check::found(name, true, LOADER);
     }
     let consequence = "only programs linked against glibc take the agent";
-    let fix = "use a glibc distribution (Debian, Fedora, ...), or docker run debian:stable ...";
-    Check::missing(name, true, format!("no {LOADER}"), consequence, fix)
+    Check::missing(name, true, format!("no {LOADER}"), consequence, "")
+        .or("use a glibc distribution (Debian, Fedora, ...), or docker run debian:stable ...")
 }
 
 /// Loads the agent into a program, as a run does, and listens for the loader's complaints.
 fn agent() -> Check {
     let name = "agent can be loaded";
     let consequence = "no program can be given its agent";
-    let fix = "XDG_RUNTIME_DIR=/a/folder/mounted/without/noexec ebb run ...";
+    let missing = |detail: String| {
+        Check::missing(name, true, detail, consequence, "")
+            .or("XDG_RUNTIME_DIR=/a/folder/mounted/without/noexec ebb run ...")
+    };
     let folder = match Folder::create() {
         Ok(folder) => folder,
-        Err(error) => {
-            return Check::missing(name, true, format!("no folder: {error}"), consequence, fix);
-        }
+        Err(error) => return missing(format!("no folder: {error}")),
     };
     let mut command = Command::new("/bin/true");
     command.env("LD_PRELOAD", folder.agent());
@@ -73,11 +77,8 @@ fn agent() -> Check {
             let place = agent.parent().and_then(|path| path.parent()).unwrap_or(&agent);
             Check::found(name, true, format!("from {}", place.display()))
         }
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Check::missing(name, true, said, consequence, fix)
-        }
-        Err(error) => Check::missing(name, true, format!("/bin/true: {error}"), consequence, fix),
+        Ok(output) => missing(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => missing(format!("/bin/true: {error}")),
     }
 }
 
@@ -94,25 +95,36 @@ fn userfaultfd() -> Check {
          /dev/userfaultfd: {device}",
         if probe::program_may_trace() { "yes" } else { "no" },
     );
+    let consequence = "missing pages cannot be served";
     match probe::userfaultfd_of_program() {
         Ok(_) => Check::found(name, true, ways),
-        Err(error) => Check::missing(
-            name,
-            true,
-            format!("{error} ({ways})"),
-            "missing pages cannot be served",
-            format!(
-                "sudo sysctl -w vm.unprivileged_userfaultfd=1, or: sudo setfacl -m u:$USER:rw \
-                 /dev/userfaultfd, or run as root; in a container: {DOCKER}"
-            ),
-        ),
+        Err(error) => {
+            let (fix, otherwise) = ways_to_userfaultfd();
+            let detail = format!("{error} ({ways})");
+            Check::missing(name, true, detail, consequence, fix).or(otherwise)
+        }
+    }
+}
+
+const ACCESS_FOR_ALL: &str = "sudo sysctl -w vm.unprivileged_userfaultfd=1";
+
+/// How this user gets to make a userfaultfd: alone where that can be, else with everybody.
+fn ways_to_userfaultfd() -> (&'static str, String) {
+    const ACCESS: &str = "sudo setfacl -m u:$USER:rw /dev/userfaultfd";
+    let device = std::path::Path::new("/dev/userfaultfd").exists();
+    let setfacl = ["/usr/bin/setfacl", "/bin/setfacl"].map(std::path::Path::new);
+    if device && setfacl.iter().any(|path| path.exists()) {
+        (ACCESS, format!("for everybody: {ACCESS_FOR_ALL}; or run as root; {DOCKER}"))
+    } else {
+        (ACCESS_FOR_ALL, format!("run as root; {DOCKER}"))
     }
 }
 
 fn kernel_faults() -> Check {
     let consequence = "system calls on missing pages would fail in the program";
-    let fix = format!("sudo sysctl -w vm.unprivileged_userfaultfd=1; in a container: {DOCKER}");
-    tried("faults inside system calls", probe::serve_the_kernel(), consequence, &fix, true)
+    let (fix, otherwise) = ways_to_userfaultfd();
+    let result = probe::serve_the_kernel();
+    tried("faults inside system calls", result, consequence, fix, true).or(otherwise)
 }
 
 fn tried(
@@ -133,28 +145,48 @@ fn may_trace() -> bool {
     process::capabilities("CapPrm") & (1 << process::CAP_SYS_PTRACE) != 0
 }
 
+/// The command that gives this program the right, and what else does.
+fn ways_to_trace() -> (String, String) {
+    (format!("sudo setcap cap_sys_ptrace+ep {}", own_path()), format!("run as root; {DOCKER}"))
+}
+
+/// Why a capability of this program's file would be ignored, or is.
+fn ignored_capabilities() -> Option<&'static str> {
+    let no_new = read("/proc/self/status")
+        .is_some_and(|text| text.lines().any(|line| line == "NoNewPrivs:\t1"));
+    let path = std::env::current_exe().ok()?;
+    let flags = rustix::fs::statvfs(&path).ok()?.f_flag;
+    if no_new {
+        Some("not held; this process may not gain rights (no_new_privs)")
+    } else if flags.contains(rustix::fs::StatVfsMountFlags::NOSUID) {
+        Some("not held; this program lies on a file system mounted nosuid")
+    } else {
+        None
+    }
+}
+
 fn capability() -> Check {
     let name = "CAP_SYS_PTRACE";
     if may_trace() {
         return Check::found(name, true, "held");
     }
-    Check::missing(
-        name,
-        true,
-        "not held",
-        "forks cannot be followed: a child would read zeros",
-        format!(
-            "sudo setcap cap_sys_ptrace+ep {}, or run as root; in a container: {DOCKER}",
-            own_path()
-        ),
-    )
+    let consequence = "forks cannot be followed: a child would read zeros";
+    let (fix, otherwise) = ways_to_trace();
+    match ignored_capabilities() {
+        Some(why) => Check::missing(name, true, why, consequence, "").or(format!(
+            "first copy it to where it may have rights, or start it from where it may; then {fix}; or \
+             {otherwise}"
+        )),
+        None => Check::missing(name, true, "not held", consequence, fix).or(otherwise),
+    }
 }
 
 /// All features of a run in one handshake, as the pager asks for them.
 fn granted() -> Check {
     let consequence = "the pager cannot take a program on";
-    let fix = "get what the lines on CAP_SYS_PTRACE and the features below say";
+    let fix = "";
     tried("handshake of a run", probe::features_granted(FEATURES), consequence, fix, true)
+        .or("get what the lines on CAP_SYS_PTRACE and the features below say")
 }
 
 fn features() -> Vec<Check> {
@@ -165,12 +197,12 @@ fn features() -> Vec<Check> {
         Ok(known) if known & bit != 0 => Check::found(name, required, "offered"),
         Ok(_) => {
             let detail = format!("not offered (Linux {since} has it)");
-            Check::missing(name, required, detail, consequence, KERNEL)
+            Check::missing(name, required, detail, consequence, "").or(KERNEL)
         }
         // A sandbox: what the kernel has cannot be seen from in here.
         Err(error) => {
             let detail = format!("cannot be asked for: {error}");
-            Check::missing(name, required, detail, consequence, DOCKER)
+            Check::missing(name, required, detail, consequence, "").or(DOCKER)
         }
     };
     let kernel_or_sandbox = if known.is_ok() { KERNEL } else { DOCKER };
@@ -178,16 +210,18 @@ fn features() -> Vec<Check> {
         "UFFDIO_MOVE",
         probe::move_a_page(feature::MOVE),
         "pages cannot leave a program (Linux 6.8 has it)",
-        kernel_or_sandbox,
+        "",
         true,
-    );
+    )
+    .or(kernel_or_sandbox);
     let poison = tried(
         "UFFDIO_POISON",
         probe::poison_a_page(feature::POISON),
         "a page the store lost could not be made deadly to touch (Linux 6.6 has it)",
-        kernel_or_sandbox,
+        "",
         true,
-    );
+    )
+    .or(kernel_or_sandbox);
     let blind = "write-hot pages cannot be told from others";
     vec![
         move_pages,
@@ -203,8 +237,8 @@ fn features() -> Vec<Check> {
 }
 
 fn page_scan() -> Check {
-    let fix = "boot Linux 6.7 or later";
-    tried("PAGEMAP_SCAN", probe::scan_pages(), "pages in memory cannot be found", fix, true)
+    tried("PAGEMAP_SCAN", probe::scan_pages(), "pages in memory cannot be found", "", true)
+        .or("boot Linux 6.7 or later")
 }
 
 /// The pager reads cool pages of programs that are not its children.
@@ -221,27 +255,29 @@ fn yama() -> Check {
         Some("1" | "2") => traces,
         Some(_) => false,
     };
-    let fix = if scope.as_deref() == Some("3") {
-        "boot with kernel.yama.ptrace_scope below 3 (3 cannot be lowered): edit /etc/sysctl.d/*"
-            .to_owned()
+    let (fix, otherwise) = if scope.as_deref() == Some("3") {
+        let boot = "boot with kernel.yama.ptrace_scope below 3 (3 cannot be lowered): edit \
+                    /etc/sysctl.d/*";
+        (String::new(), boot.to_owned())
     } else {
-        format!("sudo setcap cap_sys_ptrace+ep {}; in a container: {DOCKER}", own_path())
+        ways_to_trace()
     };
     let consequence = "pages on their way to the store cannot be read";
-    match probe::read_a_child() {
-        Ok(()) if allowed => Check::found(name, true, format!("tried: works ({scope_text})")),
-        Ok(()) => Check::missing(name, true, scope_text, consequence, fix),
-        Err(error) => {
-            Check::missing(name, true, format!("{error} ({scope_text})"), consequence, fix)
+    let detail = match probe::read_a_child() {
+        Ok(()) if allowed => {
+            return Check::found(name, true, format!("tried: works ({scope_text})"));
         }
-    }
+        Ok(()) => scope_text,
+        Err(error) => format!("{error} ({scope_text})"),
+    };
+    Check::missing(name, true, detail, consequence, fix).or(otherwise)
 }
 
 fn ring() -> Check {
-    let fix = "sudo sysctl -w kernel.io_uring_disabled=0; in a container: docker run --security-opt \
-               seccomp=unconfined ...";
+    let fix = "sudo sysctl -w kernel.io_uring_disabled=0";
     let consequence = "the file tier reads with threads instead";
     tried("io_uring", probe::set_up_ring(), consequence, fix, false)
+        .or("in a container: docker run --security-opt seccomp=unconfined ...")
 }
 
 fn shown(limit: Option<u64>) -> String {

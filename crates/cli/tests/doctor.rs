@@ -74,10 +74,11 @@ fn each_line_of_the_json_form_has_every_key() {
         for key in ["found", "required"] {
             assert!(check[key].is_boolean(), "{key} of {check}");
         }
-        for key in ["detail", "consequence", "fix"] {
+        for key in ["detail", "consequence", "fix", "otherwise"] {
             assert!(check[key].is_string(), "{key} of {check}");
         }
-        let silent = check["consequence"] == "" || check["fix"] == "";
+        let helpless = check["fix"] == "" && check["otherwise"] == "";
+        let silent = check["consequence"] == "" || helpless;
         assert!(check["found"] == true || !silent, "says what follows and what to do: {check}");
     }
 }
