@@ -58,6 +58,11 @@ pub fn static_program(name: &str) -> PathBuf {
     compile(&format!("{name}-static"), &[script(&format!("{name}.c"))], &["-static"])
 }
 
+/// The same, to be preloaded beside another.
+pub fn library(name: &str) -> PathBuf {
+    compile(&format!("{name}.so"), &[script(&format!("{name}.c"))], &["-shared", "-fPIC"])
+}
+
 fn compile(output: &str, sources: &[PathBuf], extra: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());

@@ -3,6 +3,7 @@
 //! * [`launch`] starts one program (with or without a limit) and waits for it, never for ever.
 //! * [`tree`] finds every process of a run and adds up its anonymous memory.
 //! * [`same`] runs a program plainly, then in less memory than it took, and compares.
+//! * [`account`] makes an ordinary user for a test.
 //! * [`build`] compiles the C programs and finds the `ebb` binary.
 //! * [`client`] speaks to the servers that the tests start.
 //!
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod account;
 pub mod build;
 pub mod client;
 pub mod launch;

@@ -1,0 +1,196 @@
+//! Who may do what: `ebb` of an ordinary user, set up as the README and `ebb doctor` say, and what such an
+//! `ebb` must not be made to do. Everything is done through a login shell of an account made for it.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+
+use ebb_e2e::account::Account;
+use ebb_e2e::build;
+use ebb_e2e::launch::{Launch, Outcome, Running};
+use ebb_e2e::same::need;
+use ebb_pager::{Config, FrontMessage, ReportFormat};
+
+/// Rounds of `ebb doctor` until nothing that it requires is missing.
+const ROUNDS_MAX: usize = 4;
+
+/// An account whose `ebb` may run.
+fn able() -> Account {
+    need("/usr/bin/setfacl");
+    let account = Account::new();
+    account.follow_readme();
+    account
+}
+
+/// A program of the folder in 16 MiB; its report is in JSON, on standard error.
+fn in_little(account: &Account, command: &str) -> Outcome {
+    account.run(&format!("{} run --memory-max 16M --report json -- {command}", account.ebb()))
+}
+
+fn right_answer() -> String {
+    Launch::program("verify", "48 1").run().text()
+}
+
+#[track_caller]
+fn expect_paged(outcome: &Outcome, text: &str) {
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), text, "{}", outcome.stderr);
+    assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
+}
+
+/// The probe of the page map opened a file of its own process, which is root's where the program has file
+/// capabilities.
+#[test]
+fn the_readmes_recipe_works_for_an_ordinary_user() {
+    let account = able();
+    let (verify, process) = (account.program("verify"), account.program("process"));
+    expect_paged(&in_little(&account, &format!("{verify} 48 1")), &right_answer());
+    expect_paged(&in_little(&account, &format!("{process} fork 48")), "fork: ok\n");
+    let outcome = in_little(&account, "sh -c 'grep CapEff /proc/self/status'");
+    assert_eq!(outcome.expect_code(0).text(), "CapEff:\t0000000000000000\n", "handed on");
+}
+
+/// Its files in /proc are root's from then on.
+#[test]
+fn a_program_that_makes_itself_undumpable_is_served_for_an_ordinary_user() {
+    let account = able();
+    let command = format!("{} undumpable 48", account.program("process"));
+    expect_paged(&in_little(&account, &command), "undumpable: ok\n");
+}
+
+/// Each command that `ebb doctor` names is typed as it stands.
+#[test]
+fn who_does_what_the_doctor_says_can_run() {
+    need("/usr/bin/setfacl");
+    let account = Account::new();
+    let verify = format!("{} 48 1", account.program("verify"));
+    in_little(&account, &verify).expect_code(125);
+    for _ in 0..ROUNDS_MAX {
+        let answer = account.run(&format!("{} doctor --format json", account.ebb()));
+        let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+        if answer["can_run"] == true {
+            expect_paged(&in_little(&account, &verify), &right_answer());
+            return;
+        }
+        let checks = answer["checks"].as_array().expect("checks");
+        for check in checks.iter().filter(|check| check["required"] == true) {
+            if check["found"] == false {
+                account.administer(check["fix"].as_str().expect("a command"));
+            }
+        }
+    }
+    panic!("{}", account.run(&format!("{} doctor", account.ebb())).text());
+}
+
+/// A process with a secret, which a thief's memory is to be taken for: see attack.c.
+fn victim(account: &Account, start: impl FnOnce(&str) -> Launch) -> (Running, String) {
+    let meeting = account.path("meeting");
+    fs::create_dir(&meeting).expect("a folder to meet in");
+    fs::set_permissions(&meeting, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let mut run = start(&meeting.display().to_string()).start();
+    run.wait_until("the victim", |_| meeting.join("victim").exists());
+    let number = fs::read_to_string(meeting.join("victim")).expect("its number");
+    (run, number)
+}
+
+/// The thief says that the victim is its agent, from the first moment that anything can be said.
+fn steal(account: &Account, victim: &str) -> Outcome {
+    let forge = account.copy(&build::library("forge"), "forge.so");
+    let attack = account.path("attack").display().to_string();
+    let meeting = account.path("meeting").display().to_string();
+    let script = format!(
+        "LD_PRELOAD=$LD_PRELOAD:{forge} FORGE_VICTIM={victim} exec {attack} steal {meeting} 48"
+    );
+    in_little(account, &format!("sh -c '{script}'"))
+}
+
+/// The pager read by a number that the program could write, with a right that its user has not.
+#[test]
+fn the_memory_of_a_process_of_roots_cannot_be_had() {
+    let account = able();
+    let attack = account.program("attack");
+    let (_victim, number) =
+        victim(&account, |folder| Launch::new(&attack).args(["victim", folder]));
+    expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
+}
+
+/// A setuid program that the user started is not theirs to look into either.
+#[test]
+fn the_memory_of_a_setuid_program_cannot_be_had() {
+    let account = able();
+    let attack = account.program("attack");
+    let setuid = account.copy(&account.path("attack"), "setuid");
+    chown(account.path("setuid"), Some(0), Some(0)).expect("chown");
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let (_victim, number) =
+        victim(&account, |folder| account.shell(&format!("{setuid} victim {folder}")));
+    assert!(attack.ends_with("attack"));
+    expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
+}
+
+/// The first message of a front that nobody at `ebb` wrote.
+fn start_message(folder: &Path) -> Vec<u8> {
+    let config = Config {
+        memory_max_bytes: 16 << 20,
+        memory_high_bytes: None,
+        swap: "ram,file".to_owned(),
+        socket: folder.join("socket"),
+        pool_bytes: 16 << 20,
+        report: ReportFormat::Json,
+        report_file: Some(folder.join("report")),
+        record: None,
+        inject: None,
+        io_uring: true,
+        cool_permille: 500,
+        solo: true,
+        readahead_pages: 64,
+        switches: Vec::new(),
+        look_around: true,
+        harvest: false,
+        eager: false,
+        command: Vec::new(),
+    };
+    serde_json::to_vec(&FrontMessage::Start(Box::new(config))).expect("JSON")
+}
+
+/// What a pager believes must not depend on who started it: that can be made to look right.
+#[test]
+fn a_front_of_an_attackers_own_gains_nothing() {
+    let account = able();
+    let attack = account.program("attack");
+    let (_victim, number) =
+        victim(&account, |folder| Launch::new(&attack).args(["victim", folder]));
+    let meeting = account.path("meeting");
+    fs::write(account.path("start"), start_message(&meeting)).expect("the message");
+    let agent = account.home().join("agent.so").display().to_string();
+    in_little(&account, &format!("sh -c 'cp ${{LD_PRELOAD%%:*}} {agent}'")).expect_code(0);
+    let (front, forge) = (
+        account.copy(&build::script("front.py"), "front.py"),
+        account.copy(&build::library("forge"), "forge.so"),
+    );
+    let words = [
+        need("/usr/bin/python3").display().to_string(),
+        front,
+        account.ebb(),
+        account.path("start").display().to_string(),
+        agent,
+        forge,
+        attack.clone(),
+        meeting.display().to_string(),
+        number,
+    ];
+    let outcome = account.run(&words.join(" "));
+    assert_eq!(outcome.expect_code(0).text(), "0 stolen, 0 wrong\n", "{}", outcome.stderr);
+    let report = fs::read(meeting.join("report")).expect("the report");
+    let report: serde_json::Value = serde_json::from_slice(&report).expect("JSON");
+    assert!(report["pages_evicted"].as_u64() > Some(1000), "it was paged: {report}");
+}
+
+/// The pager of a run serves who started it, and nobody else.
+#[test]
+fn a_pager_refuses_a_front_that_is_another_program() {
+    let account = able();
+    let outcome = account.run(&format!("{} __pager < /dev/null", account.ebb()));
+    assert_eq!(outcome.expect_code(125).stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("started by `ebb run`"), "{}", outcome.stderr);
+}
