@@ -92,9 +92,9 @@ impl Known {
     /// Process `pid`, if it may be looked into (W3).
     pub fn open(pid: u32) -> io::Result<Self> {
         let handle = Handle::open(pid)?;
-        let tracing = tracing(&handle)?;
-        let (memory, page_map, sizes) = (handle.memory()?, handle.page_map()?, handle.statm(None)?);
-        drop(tracing);
+        let (memory, page_map, sizes) = look(&handle, |handle| {
+            Ok((handle.memory()?, handle.page_map()?, handle.statm(None)?))
+        })?;
         let (thread, strayed) = (OnceLock::new(), AtomicBool::new(false));
         Ok(Self { handle, memory, page_map, sizes, thread, strayed })
     }
@@ -104,13 +104,24 @@ impl Known {
     }
 }
 
-/// The right to look into a process, if it may be.
-fn tracing(handle: &Handle) -> io::Result<rights::Tracing> {
+/// Whether a process may be looked into.
+fn permit(handle: &Handle) -> io::Result<()> {
     if handle.credentials()?.are_of(rights::user(), rights::of_user()) {
-        Ok(rights::tracing())
+        Ok(())
     } else {
         Err(io::ErrorKind::PermissionDenied.into())
     }
+}
+
+/// Looks into a process with the right to do so. What was seen counts only if it may still be looked into: it
+/// could have become another program in between, with rights that its user has not.
+fn look<T>(handle: &Handle, look: impl FnOnce(&Handle) -> io::Result<T>) -> io::Result<T> {
+    permit(handle)?;
+    let tracing = rights::tracing();
+    let seen = look(handle);
+    drop(tracing);
+    permit(handle)?;
+    seen
 }
 
 impl Process for Known {
@@ -188,18 +199,15 @@ impl Process for Known {
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
-        let _tracing = tracing(&self.handle)?;
-        self.handle.proportional_anonymous_pages(self.thread())
+        look(&self.handle, |handle| handle.proportional_anonymous_pages(self.thread()))
     }
 
     fn areas(&self) -> io::Result<Vec<Area>> {
-        let _tracing = tracing(&self.handle)?;
-        self.handle.areas(self.thread())
+        look(&self.handle, |handle| handle.areas(self.thread()))
     }
 
     fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>> {
-        let _tracing = tracing(&self.handle)?;
-        self.handle.areas_not_inherited(self.thread())
+        look(&self.handle, |handle| handle.areas_not_inherited(self.thread()))
     }
 
     fn is_stopped(&self) -> bool {
@@ -212,12 +220,14 @@ impl Process for Known {
     }
 
     fn hold(&self, thread: u32) -> bool {
-        let held = match tracing(&self.handle) {
-            Ok(_tracing) => trace::hold(thread).is_ok(),
-            Err(_) => false,
+        let may = || self.handle.has_thread(thread) && permit(&self.handle).is_ok();
+        let hold = || {
+            let _tracing = rights::tracing();
+            trace::hold(thread).is_ok()
         };
-        if held && !self.handle.has_thread(thread) {
-            // Its number was another's by then.
+        let held = may() && hold();
+        if held && !may() {
+            // Its number was another's by then, or it has become another program.
             while !trace::let_go(thread) {
                 std::thread::yield_now();
             }
