@@ -1,6 +1,7 @@
 //! What the front tells the pager at the start.
 
 use ebb_core::tunables::{SetError, Tunables};
+use ebb_store::TierSpec;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -54,6 +55,15 @@ pub struct Config {
 }
 
 impl Config {
+    /// How large compressed memory may become, where nobody has said it and there is no other tier: what is left is
+    /// for the program to run in.
+    #[must_use]
+    pub fn ram_bytes_max(&self) -> Option<u64> {
+        let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
+        matches!(tiers[..], [TierSpec::Ram { limit: None }])
+            .then(|| self.memory_max_bytes - self.memory_max_bytes / 8)
+    }
+
     /// The engine's switches: what measured best with cooling, and what the user has set.
     ///
     /// # Errors

@@ -65,6 +65,8 @@ pub enum Answer {
 pub struct Server {
     pub pager: Arc<Pager>,
     waiting: VecDeque<Touch>,
+    /// One of those that wait found no memory: who comes later is not served before it.
+    barred: Cell<bool>,
     /// Touches that pause, and until when (`--memory-high`).
     pausing: Vec<(Instant, Touch)>,
     pub loads: HashMap<u64, Load>,
@@ -92,6 +94,7 @@ impl Server {
         Self {
             pager: pager.clone(),
             waiting: VecDeque::new(),
+            barred: Cell::new(false),
             pausing: Vec::new(),
             loads: HashMap::new(),
             next_token: 0,
@@ -275,6 +278,7 @@ impl Server {
     }
 
     fn retry(&mut self) {
+        self.barred.set(false);
         for _ in 0..self.waiting.len() {
             let Some(touch) = self.waiting.pop_front() else { break };
             let mm = touch.mm.clone();
@@ -322,7 +326,8 @@ impl Server {
     pub fn charge(&self, mm: &Mm, touch: &Touch) -> bool {
         let (mut charged, low) = {
             let mut resident = self.pager.resident();
-            (resident.zone.try_charge(1, 0), resident.zone.is_low())
+            let first = !self.barred.get();
+            (first && resident.zone.try_charge(1, 0), resident.zone.is_low())
         };
         if !charged
             && (self.may_feed() && mm.is_fed()
@@ -333,6 +338,9 @@ impl Server {
         }
         if low || !charged {
             self.pager.wake_kswapd();
+        }
+        if !charged {
+            self.barred.set(true);
         }
         charged
     }
@@ -349,6 +357,9 @@ impl Server {
     /// Takes pages of the budget for up to `wanted` pages nobody has asked for; returns how many. The
     /// reserve is left to those who have.
     pub fn charge_ahead(&self, wanted: usize) -> usize {
+        if self.barred.get() {
+            return 0;
+        }
         let mut resident = self.pager.resident();
         let spare = resident.zone.free().saturating_sub(resident.zone.watermarks().min);
         let count = spare.min(wanted as u64);

@@ -43,6 +43,7 @@ pub fn text(pager: &Pager) -> String {
         line("nr_unevictable", resident.count(Place::Parked));
         line("ebb_nr_managed", resident.evictable() - cool);
         line("ebb_nr_cool", cool);
+        line("ebb_nr_barren", resident.count(Place::Barren));
         line("ebb_nr_limit", resident.zone.limit());
         line("ebb_nr_high", resident.zone.high());
     }

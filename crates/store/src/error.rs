@@ -37,6 +37,9 @@ pub enum StoreError {
     /// No tier has room for the page.
     #[error("every swap tier is full")]
     Full,
+    /// The page does not get smaller, and there is no file for it.
+    #[error("the pages left do not compress, and there is no file tier")]
+    NotSmaller,
     /// A tier failed to give a page back.
     #[error("tier {tier}: cannot read slot {} at byte {offset}: {source}", .slot.0)]
     Read {

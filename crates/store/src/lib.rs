@@ -197,6 +197,14 @@ impl Store {
         }
     }
 
+    /// Lets the RAM tier grow by `step` bytes, up to `most`.
+    pub fn grow_ram(&self, step: u64, most: u64) {
+        let mut index = lock(&self.index);
+        if self.has_ram && index.arena.limit < most {
+            index.arena.limit = (index.arena.limit + step).min(most);
+        }
+    }
+
     /// False when every tier is full.
     #[must_use]
     pub fn has_room(&self) -> bool {

@@ -17,6 +17,8 @@ use std::io;
 const CLUSTER: usize = 64;
 /// A page that compresses to more than this goes to the next tier if there is one: 3/4.
 const KEEP_MAX: usize = PAGE_SIZE / 4 * 3;
+/// The same if there is none: 15/16.
+const KEEP_ALONE_MAX: usize = PAGE_SIZE / 16 * 15;
 /// Spare spans kept for the next pages.
 const SPARE_KEEP: usize = 4;
 /// Steps of compaction in one call of `put_batch` while there is no need for room.
@@ -112,8 +114,15 @@ impl Store {
                 continue;
             }
             let hash = page_hash(page);
-            if self.has_ram && self.compress_to_ram(put, slot, hash, page) {
-                continue;
+            if self.has_ram {
+                match self.compress_to_ram(put, slot, hash, page) {
+                    Ok(()) => continue,
+                    Err(why) if self.files.is_empty() => {
+                        results[at] = Err(why);
+                        continue;
+                    }
+                    Err(_) => {}
+                }
             }
             let start = put.staged.len() * PAGE_SIZE;
             put.staging[start..start + PAGE_SIZE].copy_from_slice(page);
@@ -125,14 +134,25 @@ impl Store {
         self.flush(put, results);
     }
 
-    /// Compresses a page and keeps it in RAM if that is worth it and there is room.
-    fn compress_to_ram(&self, put: &mut PutState, slot: SlotId, hash: u64, page: &Page) -> bool {
+    /// Compresses a page and keeps it in RAM if that is worth it and there is room. One that hardly gets smaller
+    /// takes no less there than where it was.
+    fn compress_to_ram(
+        &self,
+        put: &mut PutState,
+        slot: SlotId,
+        hash: u64,
+        page: &Page,
+    ) -> Result<(), StoreError> {
         let length = compress_into_with_table(page, &mut put.compressed, &mut put.table)
             .expect("the buffer is as large as the worst case");
-        if length <= KEEP_MAX || (self.files.is_empty() && length < PAGE_SIZE) {
-            self.put_ram(&mut put.demotion, slot, hash, &put.compressed[..length])
+        let most = if self.files.is_empty() { KEEP_ALONE_MAX } else { KEEP_MAX };
+        if length > most {
+            return Err(StoreError::NotSmaller);
+        }
+        if self.put_ram(&mut put.demotion, slot, hash, &put.compressed[..length]) {
+            Ok(())
         } else {
-            self.files.is_empty() && self.put_ram(&mut put.demotion, slot, hash, page)
+            Err(StoreError::Full)
         }
     }
 
@@ -249,7 +269,7 @@ impl Store {
 
     /// Writes the staged pages to a file and switches their entries.
     fn flush(&self, put: &mut PutState, results: &mut [Result<(), StoreError>]) {
-        let PutState { staging, staged, demotion, .. } = put;
+        let PutState { staging, staged, .. } = put;
         self.write(&staging[..staged.len() * PAGE_SIZE], |at, written| {
             let Staged { slot, hash, at: page } = staged[at];
             match written {
@@ -257,13 +277,7 @@ impl Store {
                     let freed = lock(&self.index).set(slot, hash, Place::File(place));
                     self.free_file_page(freed);
                 }
-                Err(why) => {
-                    // Better uncompressed in RAM than nowhere.
-                    let bytes = &staging[at * PAGE_SIZE..(at + 1) * PAGE_SIZE];
-                    if !(self.has_ram && self.put_ram(demotion, slot, hash, bytes)) {
-                        results[page] = Err(why.error(slot));
-                    }
-                }
+                Err(why) => results[page] = Err(why.error(slot)),
             }
         });
         staged.clear();

@@ -39,6 +39,8 @@ pub struct TierStats {
     pub stored_bytes: u64,
     /// What the tier takes for that, waste included.
     pub occupied_bytes: u64,
+    /// Its disk, and not its limit, is what kept it from taking more.
+    pub disk_full: bool,
     /// The most it may take.
     pub limit_bytes: u64,
     /// Pages read.
@@ -74,6 +76,7 @@ impl Store {
                 pages: index.ram_pages,
                 stored_bytes: index.ram_stored,
                 occupied_bytes: index.arena.occupied(),
+                disk_full: false,
                 limit_bytes: index.arena.limit,
                 reads: self.ram_reads.load(Ordering::Relaxed),
                 writes: index.ram_writes,
@@ -93,6 +96,7 @@ impl Store {
                 pages: taken,
                 stored_bytes: bytes,
                 occupied_bytes: bytes,
+                disk_full: file.found_disk_full(),
                 limit_bytes: limit * PAGE_SIZE as u64,
                 reads: file.reads.load(Ordering::Relaxed),
                 writes: file.writes.load(Ordering::Relaxed),

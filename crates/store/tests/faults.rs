@@ -29,7 +29,7 @@ fn fill(store: &Store) -> usize {
 }
 
 fn content(slot: u32) -> Page {
-    page(u64::from(slot), u64::from(1 + slot % 15))
+    page(u64::from(slot), u64::from(1 + slot % 13))
 }
 
 /// Reads every slot in every way; returns how many reads failed.

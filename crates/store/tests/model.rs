@@ -65,7 +65,7 @@ fn perform(store: &Store, model: &mut HashMap<u32, Page>, step: &Step) {
             for (result, (slot, page)) in try_put(store, &pages).into_iter().zip(pages) {
                 match result {
                     Ok(()) => drop(model.insert(slot, page)),
-                    Err(StoreError::Full) => {}
+                    Err(StoreError::Full | StoreError::NotSmaller) => {}
                     Err(error) => panic!("put: {error}"),
                 }
             }

@@ -29,6 +29,8 @@ pub enum Place {
     Isolated,
     /// Out of the program's sight.
     Cool,
+    /// The same, and as it is the store takes no copy of it: it stays until it is touched.
+    Barren,
     /// Cannot leave memory for now.
     Parked,
 }
@@ -65,6 +67,7 @@ pub struct Frames {
     stock: Stock,
     first: List,
     cool: List,
+    barren: List,
     parked: List,
 }
 
@@ -82,6 +85,7 @@ impl Frames {
             stock: Stock::new(limit),
             first: List::default(),
             cool: List::default(),
+            barren: List::default(),
             parked: List::default(),
         }
     }
@@ -116,6 +120,7 @@ impl Frames {
         match place {
             Place::First => self.first.len().into(),
             Place::Cool => self.cool.len().into(),
+            Place::Barren => self.barren.len().into(),
             Place::Parked => self.parked.len().into(),
             Place::Isolated => self.isolated,
             Place::Lru | Place::Free => unreachable!("counted elsewhere"),
@@ -155,6 +160,7 @@ impl Frames {
         match to {
             Place::First => self.first.push_head(&self.folios, pfn),
             Place::Cool => self.cool.push_head(&self.folios, pfn),
+            Place::Barren => self.barren.push_head(&self.folios, pfn),
             Place::Parked => self.parked.push_head(&self.folios, pfn),
             Place::Isolated => self.isolated += 1,
             Place::Lru => {}
@@ -175,6 +181,7 @@ impl Frames {
         match from {
             Place::First => self.first.remove(&self.folios, pfn),
             Place::Cool => self.cool.remove(&self.folios, pfn),
+            Place::Barren => self.barren.remove(&self.folios, pfn),
             Place::Parked => self.parked.remove(&self.folios, pfn),
             Place::Isolated => self.isolated -= 1,
             Place::Lru => {}
@@ -201,6 +208,7 @@ impl Frames {
         match place {
             Place::First => &self.first,
             Place::Cool => &self.cool,
+            Place::Barren => &self.barren,
             Place::Parked => &self.parked,
             Place::Lru | Place::Isolated | Place::Free => unreachable!("no list of its own"),
         }
@@ -227,7 +235,7 @@ impl Frames {
 
     /// I2 and I5, with so many frames on the LRU's lists.
     pub fn check(&self, on_lru: u64) {
-        for place in [Place::First, Place::Cool, Place::Parked] {
+        for place in [Place::First, Place::Cool, Place::Barren, Place::Parked] {
             let list = self.list(place);
             list.check(&self.folios);
             for pfn in list.order(&self.folios) {
@@ -236,7 +244,8 @@ impl Frames {
             }
         }
         let count = |wanted| self.places.iter().filter(|&&place| place == wanted).count() as u64;
-        for place in [Place::First, Place::Cool, Place::Parked, Place::Isolated] {
+        let others = [Place::First, Place::Cool, Place::Barren, Place::Parked, Place::Isolated];
+        for place in others {
             assert_eq!(count(place), self.len(place), "I2: frames {place:?}");
         }
         assert_eq!(count(Place::Lru), on_lru, "I2: frames on the LRU's lists");

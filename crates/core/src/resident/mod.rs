@@ -261,9 +261,15 @@ impl Resident {
         self.frames.put(pfn, Place::Cool, Place::Cool);
     }
 
+    /// A cool frame cannot be stored as it is, and nobody can change it while it is cool: not looked at again
+    /// before it was touched.
+    pub fn leave_barren(&mut self, pfn: Pfn) {
+        self.frames.put(pfn, Place::Cool, Place::Barren);
+    }
+
     /// A cool page was touched and is visible again. Returns its place in the pool.
     pub fn rescue(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
-        self.frames.put(pfn, Place::Cool, Place::Lru);
+        self.frames.put(pfn, self.frames.place(pfn), Place::Lru);
         self.order.rescued(&self.frames, pfn);
         space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));
         self.frames.set_pool(pfn, NO_POOL)
@@ -279,7 +285,7 @@ impl Resident {
 
     /// A cool page is visible again although nobody has touched it. Returns its place in the pool.
     pub fn uncool(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
-        self.frames.put(pfn, Place::Cool, Place::Lru);
+        self.frames.put(pfn, self.frames.place(pfn), Place::Lru);
         self.order.add(&self.frames, pfn);
         space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));
         self.frames.set_pool(pfn, NO_POOL)
@@ -438,7 +444,8 @@ impl Resident {
                     let frame = self.frames.get(pfn);
                     assert_eq!((frame.mm, frame.vpn), (space.mm(), vpn), "I1: owner of {pfn:?}");
                     let cool = matches!(entry, Entry::Cool(_));
-                    assert_eq!(cool, frame.place == Place::Cool, "I4: place of {pfn:?}");
+                    let hidden = matches!(frame.place, Place::Cool | Place::Barren);
+                    assert_eq!(cool, hidden, "I4: place of {pfn:?}");
                     owned += 1;
                     if let Some(slot) = frame.slot() {
                         *shares.entry(slot.0).or_default() += 1;

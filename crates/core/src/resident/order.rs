@@ -76,7 +76,7 @@ impl Order {
     pub fn add_touched(&self, frames: &Frames, pfn: Pfn, shadow: Option<ShortShadow>) {
         let cx = self.cx(frames);
         if let Some(short) = shadow {
-            self.lruvec.set_taken(frames.len(Place::Cool));
+            self.lruvec.set_taken(frames.len(Place::Cool) + frames.len(Place::Barren));
             self.lruvec.refault(&cx, pfn, self.lruvec.recall(&cx, short), true);
         }
         self.lruvec.note_fault(&cx, pfn);

@@ -14,14 +14,19 @@ use crate::seam::Process;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::resident::{Dropped, Entry, Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
-use ebb_store::{Page, page_hash};
+use ebb_store::{Page, StoreError, page_hash};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 const ESRCH: i32 = 3;
 
+/// The share of the budget by which compressed memory grows at a time.
+const GROW_SHARE: u64 = 64;
+
 /// How far beyond a batch clean pages are looked for while threads wait for memory, in batches.
 const CLEAN_REACH: usize = 4;
+/// The same, in pages, while the store takes no others.
+const CLEAN_REACH_FULL: usize = 1 << 16;
 
 /// A cool page on its way to the store.
 #[derive(Clone, Copy)]
@@ -35,6 +40,8 @@ struct Victim {
     /// The copy it leaves.
     stored: Option<SlotId>,
     written: bool,
+    /// The store can do nothing with it.
+    barren: bool,
 }
 
 /// Places of a pool in a row whose pages are of no more use.
@@ -50,7 +57,12 @@ impl Reclaim {
     pub fn evict(&mut self, max: usize) -> usize {
         let groups = {
             let waited_for = self.pager.starving.load(Relaxed) > 0;
-            let reach = if waited_for { CLEAN_REACH * max } else { max };
+            let reach = match waited_for {
+                // Nothing else can leave: they are looked for wherever they are.
+                true if self.refused => CLEAN_REACH_FULL,
+                true => CLEAN_REACH * max,
+                false => max,
+            };
             let able = if waited_for { self.able() } else { Vec::new() };
             let resident = self.pager.resident();
             let mut coolest = Vec::with_capacity(reach);
@@ -113,7 +125,27 @@ impl Reclaim {
             self.pager.wake_if_starving();
         }
         self.write(&mut dirty);
-        evicted + self.commit_evict(&mm, &dirty.into_iter().map(|(v, _)| v).collect::<Vec<_>>())
+        let dirty: Vec<Victim> = dirty.into_iter().map(|(victim, _)| victim).collect();
+        let stored = self.commit_evict(&mm, &dirty);
+        // Others may get smaller, or be taken by another tier: they are not to wait behind these.
+        self.set_aside(&mm, &dirty);
+        evicted + stored
+    }
+
+    /// Victims that were not stored make way for others, for good as long as they are what they are.
+    fn set_aside(&self, mm: &Arc<Mm>, victims: &[Victim]) {
+        let state = mm.lock();
+        let mut resident = self.pager.resident();
+        for victim in victims.iter().filter(|victim| victim.stored.is_none()) {
+            if still_cool(&resident, &state, mm.id, victim.pfn).is_none() {
+                continue;
+            }
+            if victim.barren {
+                resident.leave_barren(victim.pfn);
+            } else {
+                resident.pass_over(victim.pfn);
+            }
+        }
     }
 
     /// Cool frames that cannot be stored now make way for others.
@@ -157,10 +189,15 @@ impl Reclaim {
         let mut results = Vec::with_capacity(writes.len());
         self.pager.store.put_batch(&writes, &mut results);
         let mut failed = Dropped::default();
+        let (mut full, mut refused) = (false, 0);
+        let count = writes.len();
         let tried = victims.iter_mut().map(|(victim, _)| victim).filter(|victim| victim.written);
         for (victim, result) in tried.zip(results) {
             if let Err(error) = result {
-                self.store_error = Some(error.to_string());
+                full |= matches!(error, StoreError::Full);
+                victim.barren = matches!(error, StoreError::NotSmaller);
+                self.store_error = Some(error);
+                refused += 1;
                 if let Some(slot) = victim.stored.take() {
                     self.pager.resident().release_slot(slot, &mut failed);
                 }
@@ -168,6 +205,18 @@ impl Reclaim {
             }
         }
         self.pager.discard(&failed);
+        self.refused = refused == count;
+        if full {
+            self.grow_store();
+        }
+    }
+
+    /// Compressed memory that is full, and the only tier, gets some of the program's: as long as pages get smaller
+    /// in it, more of them fit in less.
+    fn grow_store(&self) {
+        let Some(most) = self.pager.config.ram_bytes_max() else { return };
+        let step = self.pager.config.memory_max_bytes / GROW_SHARE;
+        self.pager.store.grow_ram(step, most);
     }
 
     fn commit_evict(&mut self, mm: &Arc<Mm>, victims: &[Victim]) -> usize {
@@ -335,6 +384,7 @@ fn still_cool(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<
         copy: frame.slot(),
         stored: None,
         written: false,
+        barren: false,
     })
 }
 

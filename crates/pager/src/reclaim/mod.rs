@@ -18,7 +18,7 @@ use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::reclaim::{Kswapd, NAP_MS, Pass, Passed, Step};
 use ebb_core::resident::{Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn};
-use ebb_store::Page;
+use ebb_store::{Page, StoreError};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How long nothing may be reclaimed, with threads waiting for memory, before the run is given up.
 const HOPELESS: Duration = Duration::from_secs(2);
+/// How often it must be seen that there is nothing, in that time: a thread that is not run sees nothing.
+const DESPAIR_MIN: u32 = 16;
 /// The same while an agent does not answer: the machine may be busy, or the process stopped.
 const SILENCE: Duration = Duration::from_secs(10);
 /// Pages lent, on top of what is beyond the limit already (`lend`), while a process that does not answer
@@ -52,6 +54,23 @@ enum Work {
     Unshare(Vec<Pfn>),
 }
 
+/// What a round came to, in pages.
+#[derive(Clone, Copy, Default)]
+struct Round {
+    /// Moved out of sight.
+    cooled: u64,
+    /// Of which the store has a copy now, and the program none.
+    stored: u64,
+    /// Dropped: memory again.
+    dropped: u64,
+}
+
+impl Round {
+    fn sum(self) -> u64 {
+        self.cooled + self.stored + self.dropped
+    }
+}
+
 pub struct Reclaim {
     pager: Arc<Pager>,
     kswapd: Kswapd,
@@ -64,13 +83,17 @@ pub struct Reclaim {
     offered: HashSet<u32>,
     unparked: Instant,
     hopeless_since: Option<Instant>,
-    store_error: Option<String>,
+    store_error: Option<StoreError>,
+    /// The store took none of the pages it was last given.
+    refused: bool,
     /// Shared pages wait for room for copies of them.
     crowded: bool,
     /// Pages are lent beyond the limit.
     lending: bool,
     /// How often nothing could be had for those who wait, since all agents answered.
     despaired: u32,
+    /// The same, since something was last stored.
+    despaired_for: u32,
     /// Pages looked at.
     scanned: u64,
     /// How many there were at the last harvest.
@@ -102,9 +125,11 @@ impl Reclaim {
             unparked: pager.clock.now(),
             hopeless_since: None,
             store_error: None,
+            refused: false,
             crowded: false,
             lending: false,
             despaired: 0,
+            despaired_for: 0,
             scanned: 0,
             harvested_at: 0,
             fixed: 0,
@@ -157,25 +182,40 @@ impl Reclaim {
                 self.prevent_thrashing();
                 break;
             }
-            let pages = self.round() as u64;
-            passed.reclaimed += pages;
+            let round = self.round();
+            passed.reclaimed += round.sum();
             fruitless += self.scanned - before;
-            if pages > 0 {
-                fruitless = 0;
-                self.hopeless_since = None;
+            if round.stored + round.dropped > 0 {
                 self.pager.wake_if_starving();
-            } else if self.scanned == before || fruitless > self.scannable() {
+            }
+            if round.stored > 0 {
+                fruitless = 0;
+                (self.hopeless_since, self.despaired_for) = (None, 0);
+            } else if round.sum() == 0 && self.scanned == before
+                || fruitless > self.scannable()
+                || self.is_in_vain()
+            {
                 // Of what was scanned nothing could leave, and there are no others.
                 self.despair();
                 break;
             }
         }
         if self.pager.resident().zone.is_balanced() {
-            self.hopeless_since = None;
+            (self.hopeless_since, self.despaired_for) = (None, 0);
             self.pager.wake_if_starving();
         }
         passed.scanned = self.scanned - scanned;
         passed
+    }
+
+    /// Whether threads have waited for some time, and nothing was stored since. What is cooled is no memory yet, and
+    /// what is dropped may be what threads have taken back, again and again.
+    fn is_in_vain(&mut self) -> bool {
+        if self.pager.starving.load(Relaxed) == 0 {
+            return false;
+        }
+        let since = *self.hopeless_since.get_or_insert_with(|| self.pager.clock.now());
+        self.pager.clock.since(since) > HOPELESS
     }
 
     /// Pages that a search for some that can leave may come across.
@@ -190,7 +230,7 @@ impl Reclaim {
         self.pager.desk.progress();
         self.finish_stalled();
         if self.pager.starving.load(Relaxed) + self.pager.held.load(Relaxed) == 0 {
-            self.hopeless_since = None;
+            (self.hopeless_since, self.despaired_for) = (None, 0);
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return;
         }
@@ -205,7 +245,9 @@ impl Reclaim {
         if unheard && long {
             self.lend();
         }
-        if self.pager.clock.since(since) > patience && !growing_up {
+        self.despaired_for += 1;
+        let waited = self.pager.clock.since(since) > patience && self.despaired_for > DESPAIR_MIN;
+        if waited && !growing_up {
             return self.give_up();
         }
         self.unpark();
@@ -256,8 +298,8 @@ impl Reclaim {
         }
     }
 
-    /// One round; returns how many pages were cooled, stored or dropped.
-    fn round(&mut self) -> usize {
+    /// One round.
+    fn round(&mut self) -> Round {
         let (cool, evictable, parked) = {
             let resident = self.pager.resident();
             let parked = resident.count(Place::Parked);
@@ -269,19 +311,22 @@ impl Reclaim {
         self.harvest_if_due(evictable);
         let scanned = self.scanned;
         let target = evictable * u64::from(self.pager.config.cool_permille) / 1000;
-        let mut progress = 0;
+        let mut round = Round::default();
         if cool < target.max(BATCH_MAX as u64) {
-            progress += self.cool(BATCH_MAX);
+            round.cooled = self.cool(BATCH_MAX) as u64;
         }
         let crowded = std::mem::take(&mut self.crowded);
         if cool >= target / 2 || crowded || self.pager.starving.load(Relaxed) > 0 {
-            progress += self.evict(BATCH_MAX);
+            round.stored = self.evict(BATCH_MAX) as u64;
         }
-        if progress == 0 && self.scanned == scanned {
+        if round.sum() == 0 && self.scanned == scanned {
             // What is cool cannot go, because its process is stopped: it is no stock.
-            progress += self.cool(BATCH_MAX);
+            round.cooled = self.cool(BATCH_MAX) as u64;
         }
-        progress + self.drop_retired(BATCH_MAX / 2)
+        // Whoever waits waits for the few there are, if no more are to come.
+        let few = self.pager.starving.load(Relaxed) > 0 && round.stored < BATCH_MAX as u64 / 2;
+        round.dropped = self.drop_retired(if few { 1 } else { BATCH_MAX / 2 }) as u64;
+        round
     }
 
     fn unpark(&mut self) {

@@ -2,6 +2,8 @@
 
 use super::Reclaim;
 use crate::seam::Process;
+use ebb_store::StoreError;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How many processes are listed when memory runs out.
@@ -16,7 +18,7 @@ impl Reclaim {
         };
         let mib = |pages: u64| pages as f64 / 256.0;
         let why = match self.store_error.take() {
-            Some(error) => format!("the store takes no more: {error}"),
+            Some(error) => format!("the store takes no more: {}", self.explain_store(&error)),
             None => format!(
                 "{:.1} MiB are in areas that are locked or not writable, {:.1} MiB are pinned or \
                  shared, the rest is not under management",
@@ -36,6 +38,29 @@ impl Reclaim {
             processes.iter().for_each(|line| self.pager.say(line));
         }
         self.pager.kill_tree();
+    }
+
+    /// What the store said, with the path of the tier that said it.
+    fn explain_store(&self, error: &StoreError) -> String {
+        let tiers = self.pager.store.stats().tiers;
+        let of_path = |path: Option<PathBuf>| path.unwrap_or_default().display().to_string();
+        let at = match error {
+            StoreError::Write { tier, source, .. } => {
+                let of = tiers.into_iter().find(|of| of.name == *tier && of.path.is_some());
+                of.map(|of| {
+                    format!("writing to tier {tier} in {} failed: {source}", of_path(of.path))
+                })
+            }
+            StoreError::Full => {
+                let of = tiers.into_iter().find(|of| of.disk_full);
+                of.map(|of| {
+                    let (name, path) = (of.name, of_path(of.path));
+                    format!("tier {name}: no space left on the file system of {path}")
+                })
+            }
+            _ => None,
+        };
+        at.unwrap_or_else(|| error.to_string())
     }
 
     /// Pages in use would have to go for others in use, and the user said (`gen.min_ttl_ms`) that the run

@@ -22,6 +22,8 @@ pub trait Storage: Send + Sync {
     fn remove(&self, slot: SlotId);
     /// Bytes of memory that the store takes.
     fn ram_bytes(&self) -> u64;
+    /// Lets compressed memory grow by `step` bytes, up to `most`.
+    fn grow_ram(&self, step: u64, most: u64);
     /// Figures of the tiers.
     fn stats(&self) -> StoreStats;
     /// Readable while completions wait; a simulated one has none.
@@ -59,6 +61,10 @@ impl Storage for Store {
 
     fn ram_bytes(&self) -> u64 {
         Self::ram_bytes(self)
+    }
+
+    fn grow_ram(&self, step: u64, most: u64) {
+        Self::grow_ram(self, step, most);
     }
 
     fn stats(&self) -> StoreStats {

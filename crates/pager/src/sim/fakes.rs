@@ -535,6 +535,8 @@ impl Storage for Arc<FakeStorage> {
         self.store.ram_bytes()
     }
 
+    fn grow_ram(&self, _: u64, _: u64) {}
+
     fn stats(&self) -> StoreStats {
         self.store.stats()
     }

@@ -40,6 +40,8 @@ pub(crate) struct FileTier {
     reserved: AtomicU64,
     /// The last write found no room. Where blocks cannot be reserved, that is the only way to know.
     refused: AtomicBool,
+    /// Its disk has refused it room.
+    disk_full: AtomicBool,
     pub reads: AtomicU64,
     pub writes: AtomicU64,
 }
@@ -63,6 +65,7 @@ impl FileTier {
             space: Mutex::new(Space::new(pages)),
             reserved: AtomicU64::new(0),
             refused: AtomicBool::new(false),
+            disk_full: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
         })
@@ -76,6 +79,11 @@ impl FileTier {
     pub(crate) fn fill(&self) -> (u64, u64) {
         let space = lock(&self.space);
         (space.taken(), space.limit())
+    }
+
+    /// Whether the file could not become as large as it was to be: its disk had no room.
+    pub(crate) fn found_disk_full(&self) -> bool {
+        self.disk_full.load(Ordering::Relaxed)
     }
 
     /// Whether there is no room, as far as is known. Room may come when pages are freed.
@@ -108,6 +116,7 @@ impl FileTier {
             let mut space = lock(&self.space);
             space.free(first, count);
             space.stop_growing(reserved);
+            self.disk_full.store(true, Ordering::Relaxed);
         }
     }
 
@@ -145,7 +154,10 @@ impl FileTier {
     pub(crate) fn write(&self, first: u32, pages: &[u8]) -> io::Result<bool> {
         match self.try_write(first, pages) {
             Ok(()) => Ok(true),
-            Err(error) if is_full(&error) => Ok(false),
+            Err(error) if is_full(&error) => {
+                self.disk_full.store(true, Ordering::Relaxed);
+                Ok(false)
+            }
             Err(error) => Err(error),
         }
     }

@@ -1,0 +1,87 @@
+//! Nothing more can be stored: the run goes on as long as it can, and ends with a word when it cannot.
+
+use std::process::Command;
+use std::time::Instant;
+
+use ebb_e2e::MIB;
+use ebb_e2e::launch::{Launch, Outcome};
+use tempfile::TempDir;
+
+/// Pages in one area of its own, each of random bytes said `same` times over: 1 does not compress, 4 compresses
+/// four to one; 0 has every fourth page not compress. Touches all of them twice, and checks them.
+const PAGES: &str = "
+import mmap, os, sys
+pages, same = (int(word) for word in sys.argv[1:])
+area = mmap.mmap(-1, pages * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+times = [(1 if n % 4 == 0 else 8) if same == 0 else same for n in range(pages)]
+sums = []
+for n in range(pages):
+    page = os.urandom(4096 // times[n]) * times[n]
+    area[n * 4096:(n + 1) * 4096] = page
+    sums.append(hash(page))
+for _ in range(2):
+    assert [hash(area[n * 4096:(n + 1) * 4096]) for n in range(pages)] == sums
+print('kept', pages)
+";
+
+fn pages(count: u32, same: u32) -> Launch {
+    let words = [count, same].map(|word| word.to_string());
+    Launch::new("/usr/bin/python3").args(["-c", PAGES]).args(words)
+}
+
+/// It was killed with the message, and did not keep its user waiting.
+fn expect_out_of_memory(outcome: &Outcome, why: &str) {
+    outcome.expect_code(128 + 9);
+    assert!(
+        outcome.stderr.contains("out of memory") && outcome.stderr.contains(why),
+        "{}",
+        outcome.stderr
+    );
+}
+
+/// Pages went out of sight and came back again and again, which counted as progress: the run never ended.
+#[test]
+fn what_only_cools_is_no_progress() {
+    let begun = Instant::now();
+    let outcome = pages(12_000, 1).limit(30 * MIB).options("--swap ram").at_most(30).run();
+    expect_out_of_memory(&outcome, "do not compress");
+    outcome.expect_within_limit();
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+}
+
+/// Half of the limit was all that compressed memory could have, however well it compressed.
+#[test]
+fn compressed_memory_grows_as_far_as_it_pays() {
+    let outcome = pages(12_000, 4).limit(20 * MIB).options("--swap ram").run();
+    outcome.expect_line("kept 12000").expect_within_limit();
+}
+
+/// Of pages that all wait to leave, those that compress make way for the others.
+#[test]
+fn what_does_not_compress_stays_and_the_rest_leaves() {
+    let outcome = pages(8_000, 0).limit(26 * MIB).options("--swap ram").run();
+    outcome.expect_line("kept 8000").expect_within_limit();
+}
+
+#[test]
+fn a_full_disk_is_named_with_its_path() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let path = folder.path().display().to_string();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=8M", "none", &path]).status();
+    assert!(
+        mounted.expect("mount runs").success(),
+        "this test mounts a small disk: run it as root"
+    );
+    let run = |swap: &str| {
+        let swap = format!("--swap {swap}file:{path}");
+        pages(12_000, 1).limit(30 * MIB).options(&swap).at_most(30).run()
+    };
+    let outcomes = [run(""), run("ram,")];
+    let unmounted = Command::new("umount").arg(&path).status();
+    assert!(unmounted.expect("umount runs").success());
+    for outcome in outcomes {
+        expect_out_of_memory(&outcome, &format!("no space left on the file system of {path}"));
+        outcome.expect_within_limit();
+    }
+}
