@@ -81,6 +81,9 @@ pub struct Arguments {
     /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// End the run with status 125 when memory is met that cannot be managed: static programs, shared memory
+    #[arg(long)]
+    strict: bool,
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
     inject: Option<String>,
@@ -235,6 +238,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         harvest: false,
         switches: Vec::new(),
         eager: false,
+        strict: arguments.strict,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     };
     for setting in &arguments.set {
@@ -429,10 +433,11 @@ impl Front {
 
     fn finish(&mut self, status: i32) -> ExitCode {
         let told = FrontMessage::Ended(status).send(&self.socket);
-        if told.is_err() || hear(&self.socket, &self.pager_life).is_err() {
-            return fail(FAILED, "the pager ended before it could report");
+        match told.and_then(|()| hear(&self.socket, &self.pager_life)) {
+            Ok(FrontMessage::Reported { failed: true }) => ExitCode::from(FAILED),
+            Ok(_) => ExitCode::from(status as u8),
+            Err(_) => fail(FAILED, "the pager ended before it could report"),
         }
-        ExitCode::from(status as u8)
     }
 }
 

@@ -148,6 +148,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         look_around: true,
         harvest: false,
         eager: false,
+        strict: false,
         command: Vec::new(),
     };
     serde_json::to_vec(&FrontMessage::Start(Box::new(config))).expect("JSON")

@@ -50,6 +50,8 @@ pub struct Config {
     pub harvest: bool,
     /// Manage every area from the start, however far the limit is.
     pub eager: bool,
+    /// Memory that is not managed ends the run.
+    pub strict: bool,
     /// The command line, for the report.
     pub command: Vec<String>,
 }

@@ -43,12 +43,14 @@ mod record;
 mod report;
 mod seam;
 mod server;
+mod shared_memory;
 mod signal;
 #[cfg(test)]
 mod sim;
 mod solo;
 mod stat;
 mod strangers;
+mod unmanaged;
 mod vacant;
 
 pub use config::{Config, ReportFormat};

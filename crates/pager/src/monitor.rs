@@ -10,6 +10,7 @@ use crate::mm::Mm;
 use crate::pressure::COUNT_EVERY;
 use crate::seam::Process;
 use crate::server::Pager;
+use crate::shared_memory::SharedMemory;
 use crate::solo::Watch;
 use crate::strangers::Strangers;
 use ebb_core::types::PAGE_SIZE;
@@ -38,6 +39,7 @@ pub struct Monitor {
     /// Below this many pages nothing is registered.
     threshold: u64,
     strangers: Strangers,
+    shared: SharedMemory,
     census: Instant,
     running_counted: Instant,
     sharing_counted: Instant,
@@ -111,6 +113,7 @@ impl Monitor {
             pager: pager.clone(),
             threshold: goal.saturating_sub(room.max(goal / 8)),
             strangers: Strangers::default(),
+            shared: SharedMemory::new(now),
             census: now,
             running_counted: now,
             sharing_counted: now,
@@ -144,7 +147,7 @@ impl Monitor {
                 self.manage(mm, resident);
             }
         }
-        total += self.strangers.pages(&mms);
+        total += self.strangers.pages(&self.pager, &mms) + self.shared.pages();
         self.account(total, &growing)
     }
 
@@ -203,6 +206,7 @@ impl Monitor {
         let tree = self.pager.host.tree(&self.pager);
         self.count_running(&tree);
         self.strangers.count(&self.pager, &tree, mms);
+        self.shared.count(&self.pager, &tree);
     }
 
     /// Counts the threads that do something: pressure is full while nobody does.

@@ -2,6 +2,7 @@
 
 use crate::config::ReportFormat;
 use crate::server::Pager;
+use crate::unmanaged;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -67,6 +68,7 @@ struct Report {
     recorded_lost: u64,
     waiting: Waiting,
     pressure: Pressure,
+    unmanaged: Vec<unmanaged::Line>,
 }
 
 /// Time in which at least one thread waited for memory, and in which nobody did anything else.
@@ -178,6 +180,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
             p99_ns: waits.quantile_ns(990),
         },
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
+        unmanaged: pager.unmanaged.list(),
     }
 }
 
@@ -275,6 +278,9 @@ fn text(report: &Report) -> String {
             time(report.waiting.p99_ns)
         ),
     );
+    for kind in &report.unmanaged {
+        line("not managed", kind.text());
+    }
     if report.pages_lost > 0 {
         line("pages lost", format!("{}", report.pages_lost));
     }

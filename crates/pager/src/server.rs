@@ -11,6 +11,7 @@ use crate::record::Recorder;
 use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
 use crate::solo::Solo;
+use crate::unmanaged::Unmanaged;
 use crate::{door, faults, monitor, reclaim, report};
 use ebb_core::folio::MM_END;
 use ebb_core::frame::Order;
@@ -31,6 +32,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+/// The exit status of a run that Ebb did not let go on.
+const FAILED: i32 = 125;
 /// How long the front may take to stop once it has said so.
 const STOPPING: Duration = Duration::from_secs(1);
 
@@ -50,8 +53,8 @@ pub enum FrontMessage {
     Stopping,
     /// Front: every process has ended; the program's own exit status (as a shell shows it).
     Ended(i32),
-    /// Pager: the report is written.
-    Reported,
+    /// Pager: the report is written. `ebb` failed the program, if that is so.
+    Reported { failed: bool },
 }
 
 impl FrontMessage {
@@ -136,6 +139,7 @@ pub struct Pager {
     pub loading: AtomicU64,
     pub solo: Solo,
     pub pressure: Arc<Pressure>,
+    pub unmanaged: Unmanaged,
     /// What `ebb lru-gen` wants done.
     pub requests: Requests,
     pub recorder: Option<Recorder>,
@@ -182,6 +186,7 @@ impl Pager {
             loading: AtomicU64::new(0),
             solo: Solo::default(),
             pressure: Pressure::new(clock.clone()),
+            unmanaged: Unmanaged::default(),
             requests: Requests::default(),
             recorder,
             last_words: Mutex::default(),
@@ -393,10 +398,12 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
                 pager.ending.store(true, SeqCst);
                 drop(pager.last_words.lock());
                 end_recording(&pager);
+                let failed = pager.unmanaged.has_ended_run();
+                let status = if failed { FAILED } else { status };
                 if let Err(error) = report::write(&pager, status) {
                     say(&format!("cannot write the report: {error}"));
                 }
-                return FrontMessage::Reported.send(front);
+                return FrontMessage::Reported { failed }.send(front);
             }
             Ok(other) => return Err(std::io::Error::other(format!("unexpected {other:?}"))),
             // The front is gone: so is the run. Agents kill their processes when this one ends. The

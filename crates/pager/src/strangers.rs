@@ -5,19 +5,26 @@
 //!   whose fork is still to be read, which takes long on a busy machine. Censuses look anew. Orphans
 //!   count by their share.
 //! * N2: one that has joined since the last census is none.
+//! * N3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
+//!   could bring the agent, else when it has had time. One that has the agent and did not join is the door's to tell
+//!   of.
 
 use crate::mm::Mm;
 use crate::seam::Clock;
 use crate::server::Pager;
-use ebb_sys::proc::{self, Statm};
+use crate::unmanaged::Kind;
+use ebb_sys::proc::{self, Area, Statm};
 use ebb_sys::process;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// How many censuses must find a process without an agent before that is said.
+/// How many censuses must find a process without an agent before it counts as one that stays so.
 const SIGHTINGS: u32 = 25;
+/// The same where its program takes none: one may have met it in the middle of an exec.
+const SIGHTINGS_STATIC: u32 = 1;
 /// How many pages that count elsewhere are not worth another walk of the page tables.
 const FEW: u64 = 64;
 
@@ -31,13 +38,21 @@ struct Stranger {
     sightings: u32,
     /// Pages of it that count elsewhere, by the last look.
     elsewhere: u64,
+    /// It will never join, for this reason.
+    kind: Option<Kind>,
     /// When that may be measured again: at most a quarter of the time goes into it.
     due: Instant,
 }
 
 impl Stranger {
     fn open(pid: u32, now: Instant) -> Option<Self> {
-        Some(Self { statm: Statm::open(pid).ok()?, sightings: 0, elsewhere: 0, due: now })
+        Some(Self {
+            statm: Statm::open(pid).ok()?,
+            sightings: 0,
+            elsewhere: 0,
+            kind: None,
+            due: now,
+        })
     }
 
     fn look(&mut self, clock: &Clock, pid: u32, has_parent: bool) {
@@ -48,6 +63,23 @@ impl Stranger {
         let own = own(pid).unwrap_or(u64::MAX);
         self.elsewhere = self.statm.anonymous_pages().unwrap_or(0).saturating_sub(own);
         self.due = clock.now() + clock.since(began) * 3;
+    }
+
+    /// Finds out whether it will never join.
+    fn judge(&mut self, pager: &Pager, pid: u32) {
+        let due = matches!(self.sightings, SIGHTINGS_STATIC | SIGHTINGS);
+        if !due || self.kind.is_some() || self.statm.anonymous_pages().unwrap_or(0) == 0 {
+            return;
+        }
+        let folder = pager.config.socket.parent();
+        self.kind = match proc::areas(pid) {
+            Ok(areas) => kind(&areas, folder, self.sightings),
+            // Another user's.
+            Err(_) => (self.sightings >= SIGHTINGS).then_some(Kind::NoAgent),
+        };
+        if let Some(kind) = self.kind {
+            pager.unmanaged.met(pager, kind, pid, &proc::name(pid));
+        }
     }
 
     fn pages(&self) -> u64 {
@@ -70,12 +102,7 @@ impl Strangers {
                 if stranger.elsewhere > FEW && now >= stranger.due {
                     stranger.look(&pager.clock, pid, has_parent);
                 }
-                if stranger.sightings == SIGHTINGS {
-                    pager.complain(&format!(
-                        "process {pid} ({}) has no agent: its memory counts and cannot be stored",
-                        proc::name(pid)
-                    ));
-                }
+                stranger.judge(pager, pid);
             } else if mms.iter().any(|mm| process::shares_memory(mm.pid(), pid)) {
                 // Between vfork and exec: it is counted where it borrows.
             } else if let Some(mut stranger) = Stranger::open(pid, now) {
@@ -86,13 +113,68 @@ impl Strangers {
     }
 
     /// Pages they hold.
-    pub fn pages(&self, mms: &[Arc<Mm>]) -> u64 {
+    pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>]) -> u64 {
         // A child that has not greeted is a stranger too, and its pages are counted already.
         let infants = mms.iter().any(|mm| mm.is_infant());
         let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
-        (self.0.iter())
-            .filter(|(pid, of)| (!infants || of.sightings >= SIGHTINGS) && !joined(pid))
-            .map(|(_, stranger)| stranger.pages())
-            .sum()
+        let (mut total, mut of_kind) = (0, BTreeMap::new());
+        for (pid, stranger) in &self.0 {
+            if infants && stranger.sightings < SIGHTINGS || joined(pid) {
+                continue;
+            }
+            let pages = stranger.pages();
+            total += pages;
+            if let Some(kind) = stranger.kind {
+                *of_kind.entry(kind).or_default() += pages;
+            }
+        }
+        of_kind.into_iter().for_each(|(kind, pages)| pager.unmanaged.hold(kind, pages));
+        total
+    }
+}
+
+/// Why a process with these areas will never join, if that is so; `folder` is where the agent lies.
+fn kind(areas: &[Area], folder: Option<&Path>, sightings: u32) -> Option<Kind> {
+    let files = || areas.iter().filter(|area| area.inode != 0).map(|area| Path::new(&area.name));
+    let is_loader = |file: &Path| {
+        file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld"))
+    };
+    let is_agent = |file: &Path| folder.is_some_and(|folder| file.starts_with(folder));
+    if files().next().is_some() && !files().any(is_loader) {
+        Some(Kind::StaticProgram)
+    } else {
+        (sightings >= SIGHTINGS && !files().any(is_agent)).then_some(Kind::NoAgent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn areas(names: &[&str]) -> Vec<Area> {
+        let area = |name: &&str| Area {
+            start: 0,
+            end: 4096,
+            readable: true,
+            writable: true,
+            shared: false,
+            inode: u64::from(name.starts_with('/')),
+            name: (*name).to_owned(),
+        };
+        names.iter().map(area).collect()
+    }
+
+    #[test]
+    fn who_has_no_loader_is_told_of_at_once_and_who_has_the_agent_never() {
+        let folder = Some(Path::new("/run/ebb-1"));
+        let kind = |names: &[&str], sightings| kind(&areas(names), folder, sightings);
+        let fixed = ["/bin/busybox", "[heap]", "/usr/share/data"];
+        assert_eq!(kind(&fixed, 1), Some(Kind::StaticProgram));
+        let setuid = ["/bin/su", "/lib/ld-linux-x86-64.so.2", "/lib/libc.so.6"];
+        assert_eq!(kind(&setuid, 1), None, "the agent may be next");
+        assert_eq!(kind(&setuid, SIGHTINGS), Some(Kind::NoAgent));
+        let slow = ["/bin/sh", "/lib/ld-linux-x86-64.so.2", "/run/ebb-1/agent.so"];
+        assert_eq!(kind(&slow, SIGHTINGS), None);
+        assert_eq!(kind(&["[heap]"], SIGHTINGS_STATIC), None, "in the middle of an exec");
     }
 }

@@ -193,12 +193,26 @@ pub fn private_dirty_pages(pid: u32) -> io::Result<u64> {
     rolled_up_pages(pid, "Private_Dirty:")
 }
 
+/// Pages of shared memory that process `pid` maps, each counted by its share among those who map it. Walks the
+/// page tables.
+pub fn proportional_shared_pages(pid: u32) -> io::Result<u64> {
+    rolled_up_pages(pid, "Pss_Shmem:")
+}
+
+/// Resident pages of shared memory that process `pid` maps, each as often as it maps it.
+#[must_use]
+pub fn shared_memory_pages(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    // Threads of the kernel and ended processes have none.
+    rolled_up(&text, "RssShmem:").ok()
+}
+
 /// A field of the sum over all areas, in pages.
 fn rolled_up_pages(pid: u32, field: &str) -> io::Result<u64> {
     rolled_up(&std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, field)
 }
 
-/// A field of a /proc/PID/smaps_rollup, in pages.
+/// A field of a /proc/PID/smaps_rollup, or another file of that form, in pages.
 pub(crate) fn rolled_up(text: &str, field: &str) -> io::Result<u64> {
     let kib = text.lines().find_map(|line| {
         let value = line.strip_prefix(field)?.trim().strip_suffix("kB")?;
@@ -258,6 +272,16 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(own < 1000, "{own} pages in a process that sleeps");
+    }
+
+    #[test]
+    fn shared_memory_is_told_from_other_memory() {
+        let status = "VmRSS:\t  400 kB\nRssAnon:\t  100 kB\nRssShmem:\t  200 kB\n";
+        assert_eq!(rolled_up(status, "RssShmem:").unwrap(), 50);
+        let pid = std::process::id();
+        let mapped = shared_memory_pages(pid).unwrap();
+        assert!(proportional_shared_pages(pid).unwrap() <= mapped + 64);
+        assert_eq!(shared_memory_pages(2), None, "kthreadd has none");
     }
 
     #[test]

@@ -33,6 +33,9 @@ impl Reclaim {
             mib(limit),
             mib(used + u64::from(self.pager.starving.load(Relaxed))),
         ));
+        for kind in self.pager.unmanaged.list() {
+            self.pager.say(&format!("not managed: {}", kind.text()));
+        }
         let processes = self.processes();
         if processes.len() > 1 {
             processes.iter().for_each(|line| self.pager.say(line));

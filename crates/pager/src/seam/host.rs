@@ -23,6 +23,8 @@ pub trait Host: Debug + Send + Sync {
     fn process_of(&self, thread: u32) -> Option<u32>;
     /// Every process of the tree that can be found.
     fn tree(&self, pager: &Pager) -> Vec<u32>;
+    /// Resident pages of shared memory that a process maps, each as often as it maps it.
+    fn shared_memory_pages(&self, pid: u32) -> u64;
     /// Kills them all.
     fn kill_tree(&self, pager: &Pager);
 }
@@ -56,6 +58,10 @@ impl Host for Machine {
 
     fn tree(&self, pager: &Pager) -> Vec<u32> {
         monitor::tree(pager)
+    }
+
+    fn shared_memory_pages(&self, pid: u32) -> u64 {
+        proc::shared_memory_pages(pid).unwrap_or(0)
     }
 
     fn kill_tree(&self, pager: &Pager) {

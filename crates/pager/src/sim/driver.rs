@@ -90,6 +90,7 @@ fn config(limit: u64) -> Config {
         harvest: false,
         switches: Vec::new(),
         eager: false,
+        strict: false,
         command: Vec::new(),
     }
 }

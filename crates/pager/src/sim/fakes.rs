@@ -592,6 +592,10 @@ impl Host for FakeHost {
         world.spaces.iter().filter(|space| space.alive).map(|space| space.pid).collect()
     }
 
+    fn shared_memory_pages(&self, _: u32) -> u64 {
+        0
+    }
+
     fn kill_tree(&self, _: &Pager) {
         let mut world = self.world.lock();
         world.killed = true;

@@ -1,0 +1,67 @@
+//! Memory that Ebb sees and does not manage: it counts, is told of once, and ends the run where that is wanted.
+
+use ebb_e2e::MIB;
+use ebb_e2e::build::static_program;
+use ebb_e2e::launch::{Launch, Outcome};
+
+const LIMIT: u64 = 64 * MIB;
+
+/// A static program that stays for a moment, three times.
+fn with_static_programs(options: &str) -> Outcome {
+    let hold = format!("{} 24 1", static_program("holder").display());
+    let script = format!("{hold} & {hold} & {hold} & wait");
+    let options = format!("--report json {options}");
+    Launch::new("sh").args(["-c", &script]).limit(2 * LIMIT).options(&options).at_most(30).run()
+}
+
+fn lines_with<'a>(outcome: &'a Outcome, text: &str) -> Vec<&'a str> {
+    outcome.stderr.lines().filter(|line| line.contains(text)).collect()
+}
+
+#[test]
+fn static_programs_are_told_of_once_and_counted_in_the_report() {
+    let outcome = with_static_programs("");
+    assert_eq!(outcome.expect_code(0).text(), "holder: ok\n".repeat(3));
+    let told = lines_with(&outcome, "is statically linked");
+    assert_eq!(told.len(), 1, "{}", outcome.stderr);
+    let report = lines_with(&outcome, "\"why\":\"static_program\"");
+    assert!(report[0].contains("\"static_program\",\"processes\":3,"), "{report:?}");
+    let peak = outcome.figure("peak_bytes");
+    assert!((72 * MIB..80 * MIB).contains(&peak), "{peak} at most");
+}
+
+#[test]
+fn a_strict_run_ends_with_the_first_of_them() {
+    let outcome = with_static_programs("--strict");
+    outcome.expect_code(125);
+    let told = lines_with(&outcome, "--strict");
+    assert!(told.len() == 1 && told[0].contains("Link it dynamically"), "{}", outcome.stderr);
+    assert_eq!(outcome.figure("exit_status"), 125);
+}
+
+/// Four processes map the same 24 MiB: a tree that counted each of them would be far beyond its limit.
+#[test]
+fn shared_memory_counts_once_however_many_map_it() {
+    let options = "--report json";
+    let launch = Launch::program("holder", "24 1 3").limit(LIMIT).options(options).at_most(30);
+    let outcome = launch.run();
+    assert_eq!(outcome.expect_code(0).text(), "holder: ok\n");
+    assert_eq!(lines_with(&outcome, "shares memory").len(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\"shared_memory\",\"processes\":4,"), "{}", outcome.stderr);
+    let peak = outcome.figure("peak_bytes");
+    assert!((24 * MIB..26 * MIB).contains(&peak), "{peak} at most");
+}
+
+#[test]
+fn shared_memory_beyond_the_limit_ends_the_run_and_is_named() {
+    let outcome = Launch::program("holder", "96 30 1").limit(LIMIT).at_most(30).run();
+    outcome.expect_code(137);
+    assert_eq!(lines_with(&outcome, "ebb: out of memory: the limit is 64.0 MiB").len(), 1);
+    assert_eq!(lines_with(&outcome, "ebb: not managed: ").len(), 1, "{}", outcome.stderr);
+}
+
+#[test]
+fn a_strict_run_of_what_can_be_managed_goes_on() {
+    let launch = Launch::program("process", "fork 16").limit(LIMIT).options("--strict");
+    launch.run().expect_line("fork: ok");
+}

@@ -1,0 +1,178 @@
+//! What Ebb sees of the tree's memory and does not manage: of whom, how much at most, and why. It counts against
+//! the limit and cannot be stored.
+//!
+//! * U1: each kind is told of once, when it is first met; with `--strict` that ends the run. The report has all.
+//! * U2: whoever meets a process says so once. Here nobody is remembered but by name.
+//!
+//! Lock order: the lock is a leaf; the tree is killed without it.
+
+use crate::server::Pager;
+use ebb_core::types::PAGE_SIZE;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Most processes of a kind that are named.
+const NAMES_MAX: usize = 8;
+
+/// Why memory is not managed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Nothing can be preloaded into the program.
+    StaticProgram,
+    /// Nothing was preloaded into it, for another reason.
+    NoAgent,
+    /// It belongs to several processes, or to a file in memory.
+    SharedMemory,
+}
+
+impl Kind {
+    /// The processes, for the report.
+    fn whose(self) -> &'static str {
+        match self {
+            Self::StaticProgram => "statically linked",
+            Self::NoAgent => "without an agent",
+            Self::SharedMemory => "with shared memory",
+        }
+    }
+
+    /// What is said when a process of this kind is met, and what to do.
+    fn tell(self, pid: u32, name: &str) -> String {
+        let (what, instead) = match self {
+            Self::StaticProgram => (
+                "is statically linked and takes no agent: its memory counts and cannot be stored",
+                "Link it dynamically",
+            ),
+            Self::NoAgent => (
+                "has no agent: its memory counts and cannot be stored",
+                "It may be setuid, not of glibc, or started with an empty environment",
+            ),
+            Self::SharedMemory => (
+                "shares memory (shm_open, memfd_create, MAP_SHARED): that counts and cannot be stored",
+                "Give it less, or raise --memory-max by as much",
+            ),
+        };
+        format!("process {pid} ({name}) {what}. {instead}")
+    }
+}
+
+#[derive(Debug, Default)]
+struct Met {
+    processes: u64,
+    peak_pages: u64,
+    names: Vec<String>,
+}
+
+/// All of it.
+#[derive(Debug, Default)]
+pub struct Unmanaged {
+    kinds: Mutex<BTreeMap<Kind, Met>>,
+    has_ended_run: AtomicBool,
+}
+
+/// A kind, for the report.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Line {
+    pub why: Kind,
+    pub processes: u64,
+    pub peak_bytes: u64,
+    pub names: Vec<String>,
+}
+
+impl Line {
+    /// For people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let processes = if self.processes == 1 { "process" } else { "processes" };
+        format!(
+            "{:.1} MiB at most in {} {processes} {} ({})",
+            self.peak_bytes as f64 / 1048576.0,
+            self.processes,
+            self.why.whose(),
+            self.names.join(", ")
+        )
+    }
+}
+
+impl Unmanaged {
+    fn kinds(&self) -> MutexGuard<'_, BTreeMap<Kind, Met>> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A process of this kind was found. The user is told of the first, and the run may end with it.
+    pub fn met(&self, pager: &Pager, kind: Kind, pid: u32, name: &str) {
+        if !self.note(kind, name) {
+            return;
+        }
+        let text = kind.tell(pid, name);
+        if !pager.config.strict {
+            pager.say(&format!("{text}."));
+        } else if !self.has_ended_run.swap(true, SeqCst) {
+            pager.say(&format!("{text}, or leave --strict out. The program is killed."));
+            pager.kill_tree();
+        }
+    }
+
+    /// Whether it is the first of its kind.
+    fn note(&self, kind: Kind, name: &str) -> bool {
+        let mut kinds = self.kinds();
+        let met = kinds.entry(kind).or_default();
+        met.processes += 1;
+        if met.names.len() < NAMES_MAX && !met.names.iter().any(|known| known == name) {
+            met.names.push(name.to_owned());
+        }
+        met.processes == 1
+    }
+
+    /// So many pages are of this kind now.
+    pub fn hold(&self, kind: Kind, pages: u64) {
+        if let Some(met) = self.kinds().get_mut(&kind) {
+            met.peak_pages = met.peak_pages.max(pages);
+        }
+    }
+
+    /// Whether the run was ended for it.
+    #[must_use]
+    pub fn has_ended_run(&self) -> bool {
+        self.has_ended_run.load(SeqCst)
+    }
+
+    /// Every kind that was met.
+    #[must_use]
+    pub fn list(&self) -> Vec<Line> {
+        let line = |(&why, met): (&Kind, &Met)| Line {
+            why,
+            processes: met.processes,
+            peak_bytes: met.peak_pages * PAGE_SIZE as u64,
+            names: met.names.clone(),
+        };
+        self.kinds().iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_of_a_kind_is_told_of_and_all_are_counted() {
+        let unmanaged = Unmanaged::default();
+        unmanaged.hold(Kind::NoAgent, 7);
+        assert_eq!(unmanaged.list(), [], "nobody of that kind was met");
+        let first = ["sh", "sh", "ls"].map(|name| unmanaged.note(Kind::NoAgent, name));
+        assert_eq!(first, [true, false, false]);
+        assert!(unmanaged.note(Kind::SharedMemory, "sh"), "another kind");
+        [3, 9, 5].into_iter().for_each(|pages| unmanaged.hold(Kind::NoAgent, pages));
+        let names = ["sh", "ls"].map(str::to_owned).to_vec();
+        let line = Line { why: Kind::NoAgent, processes: 3, peak_bytes: 9 * 4096, names };
+        assert_eq!(unmanaged.list()[0], line);
+        assert_eq!(line.text(), "0.0 MiB at most in 3 processes without an agent (sh, ls)");
+        for number in 0..20 {
+            unmanaged.note(Kind::StaticProgram, &number.to_string());
+        }
+        let line = &unmanaged.list()[0];
+        assert_eq!((line.processes, line.names.len()), (20, NAMES_MAX));
+    }
+}
