@@ -432,7 +432,7 @@ pub struct FakeStorage {
     /// Reads under way, each with the hash that its page had.
     reads: Mutex<VecDeque<(SlotId, u64, Option<u64>)>>,
     /// In a hundred: reads that take their time.
-    slow: u64,
+    pub slow: u64,
     keeps: bool,
     /// In a thousand: writes that fail.
     fails: u64,
