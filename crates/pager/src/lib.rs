@@ -50,6 +50,7 @@ mod sim;
 mod solo;
 mod stat;
 mod strangers;
+mod thrashing;
 mod unmanaged;
 mod vacant;
 

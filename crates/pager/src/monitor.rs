@@ -13,6 +13,7 @@ use crate::server::Pager;
 use crate::shared_memory::SharedMemory;
 use crate::solo::Watch;
 use crate::strangers::Strangers;
+use crate::thrashing;
 use ebb_core::types::PAGE_SIZE;
 use ebb_sys::proc;
 use ebb_sys::sched;
@@ -40,6 +41,7 @@ pub struct Monitor {
     threshold: u64,
     strangers: Strangers,
     shared: SharedMemory,
+    thrashing: thrashing::Watch,
     census: Instant,
     running_counted: Instant,
     sharing_counted: Instant,
@@ -114,6 +116,7 @@ impl Monitor {
             threshold: goal.saturating_sub(room.max(goal / 8)),
             strangers: Strangers::default(),
             shared: SharedMemory::new(now),
+            thrashing: thrashing::Watch::default(),
             census: now,
             running_counted: now,
             sharing_counted: now,
@@ -207,6 +210,7 @@ impl Monitor {
         self.count_running(&tree);
         self.strangers.count(&self.pager, &tree, mms);
         self.shared.count(&self.pager, &tree);
+        self.thrashing.look(&self.pager);
     }
 
     /// Counts the threads that do something: pressure is full while nobody does.

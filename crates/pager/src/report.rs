@@ -2,7 +2,7 @@
 
 use crate::config::ReportFormat;
 use crate::server::Pager;
-use crate::unmanaged;
+use crate::{thrashing, unmanaged};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -69,6 +69,7 @@ struct Report {
     waiting: Waiting,
     pressure: Pressure,
     unmanaged: Vec<unmanaged::Line>,
+    thrashing: Option<thrashing::Finding>,
 }
 
 /// Time in which at least one thread waited for memory, and in which nobody did anything else.
@@ -181,6 +182,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         },
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
         unmanaged: pager.unmanaged.list(),
+        thrashing: pager.thrashing.get().cloned(),
     }
 }
 
@@ -278,6 +280,17 @@ fn text(report: &Report) -> String {
             time(report.waiting.p99_ns)
         ),
     );
+    if let Some(finding) = &report.thrashing {
+        line(
+            "thrashing",
+            format!(
+                "{} % of ten seconds spent waiting for pages, {} into the run; a limit of {} would be enough",
+                finding.lost_percent,
+                time(finding.at_us * 1000),
+                bytes(finding.enough_bytes)
+            ),
+        );
+    }
     for kind in &report.unmanaged {
         line("not managed", kind.text());
     }

@@ -11,6 +11,7 @@ use crate::record::Recorder;
 use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
 use crate::solo::Solo;
+use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
 use crate::{door, faults, monitor, reclaim, report};
 use ebb_core::folio::MM_END;
@@ -29,7 +30,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// The exit status of a run that Ebb did not let go on.
@@ -140,6 +141,8 @@ pub struct Pager {
     pub solo: Solo,
     pub pressure: Arc<Pressure>,
     pub unmanaged: Unmanaged,
+    /// The run was found to thrash.
+    pub thrashing: OnceLock<Finding>,
     /// What `ebb lru-gen` wants done.
     pub requests: Requests,
     pub recorder: Option<Recorder>,
@@ -187,6 +190,7 @@ impl Pager {
             solo: Solo::default(),
             pressure: Pressure::new(clock.clone()),
             unmanaged: Unmanaged::default(),
+            thrashing: OnceLock::new(),
             requests: Requests::default(),
             recorder,
             last_words: Mutex::default(),

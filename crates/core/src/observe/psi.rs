@@ -6,6 +6,7 @@
 //! each.
 
 use std::fmt;
+use std::time::Duration;
 
 const PERIOD_NS: u64 = 2_000_000_000;
 const FIXED_1: u64 = 1 << 11;
@@ -29,6 +30,8 @@ pub struct Psi {
     period_end_ns: u64,
     some: Series,
     full: Series,
+    stalled_ns: u64,
+    running_ns: u64,
 }
 
 /// One line: percentages and the total in microseconds.
@@ -73,6 +76,8 @@ impl Psi {
         while self.since_ns < now_ns {
             let until = now_ns.min(self.period_end_ns);
             let span = until.saturating_sub(self.since_ns);
+            self.stalled_ns += span * u64::from(self.stalled);
+            self.running_ns += span * u64::from(self.running);
             if self.stalled > 0 {
                 self.some.total_ns += span;
                 self.some.in_period_ns += span;
@@ -131,6 +136,12 @@ impl Psi {
         self.some.line()
     }
 
+    /// The time of tasks, all together: stalled, and doing something useful.
+    #[must_use]
+    pub fn task_time(&self) -> (Duration, Duration) {
+        (Duration::from_nanos(self.stalled_ns), Duration::from_nanos(self.running_ns))
+    }
+
     /// The line `full`.
     #[must_use]
     pub fn full(&self) -> Line {
@@ -185,6 +196,8 @@ mod tests {
         psi.advance(10 * S);
         assert_eq!(psi.some().total_us, 10_000_000);
         assert_eq!(psi.full().total_us, 6_000_000, "3 to 5 s, and from 6 s on");
+        let (stalled, running) = psi.task_time();
+        assert_eq!((stalled.as_secs(), running.as_secs()), (12, 4), "one of them stopped");
     }
 
     #[test]

@@ -1,0 +1,197 @@
+//! Thrashing: a run that spends most of its time waiting for pages is told so, once.
+//!
+//! What is lost is the time of threads from their touch to their page, as the report has it; what they could have
+//! done is the time in which they ran or waited ([`crate::pressure`]). Most of it lost in a window of ten seconds,
+//! and that being worth half of the window at least, is thrashing.
+//!
+//! The least that would end it is not known: with more memory the program would get on and use other pages. What is
+//! known to be enough is all that it has, resident and stored.
+
+use crate::server::Pager;
+use ebb_core::types::PAGE_SIZE;
+use ebb_store::{StoreStats, TierName};
+use serde::Serialize;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// How long it must last.
+const WINDOW: Duration = Duration::from_secs(10);
+/// How often it is looked at.
+const STEP: Duration = Duration::from_secs(1);
+/// Room for the watermarks, beside what is needed: a part in so many.
+const SPARE: u64 = 16;
+
+/// What had been counted at a time.
+#[derive(Clone, Debug, Default)]
+struct Moment {
+    at: Duration,
+    /// Time of threads, waiting for pages.
+    lost: Duration,
+    /// Time of threads that ran, or waited so.
+    active: Duration,
+    /// Reads of each tier.
+    reads: Vec<u64>,
+}
+
+/// It thrashes: what happened in the window.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Finding {
+    /// When it was found.
+    pub at_us: u64,
+    pub lost_percent: u64,
+    pub reads: Vec<u64>,
+    /// With so much it would not: all of it would be resident.
+    pub enough_bytes: u64,
+}
+
+/// Looks at the last ten seconds.
+#[derive(Debug, Default)]
+pub struct Watch {
+    moments: VecDeque<Moment>,
+}
+
+impl Watch {
+    /// Looks, if it is time, and says what is found.
+    pub fn look(&mut self, pager: &Pager) {
+        let at = pager.clock.since(pager.started);
+        let due = self.moments.back().is_none_or(|last| at >= last.at + STEP);
+        if !due || pager.thrashing.get().is_some() {
+            return;
+        }
+        let stats = pager.store.stats();
+        let Some(mut finding) = self.decide(Moment::now(pager, at, &stats)) else { return };
+        finding.enough_bytes = enough(pager, &stats);
+        let finding = pager.thrashing.get_or_init(|| finding);
+        pager.say(&finding.text(pager.config.memory_max_bytes, &stats));
+    }
+
+    fn decide(&mut self, now: Moment) -> Option<Finding> {
+        while self.moments.get(1).is_some_and(|next| next.at + WINDOW <= now.at) {
+            self.moments.pop_front();
+        }
+        let finding = self.moments.front().and_then(|then| now.after(then));
+        self.moments.push_back(now);
+        finding
+    }
+}
+
+impl Moment {
+    fn now(pager: &Pager, at: Duration, stats: &StoreStats) -> Self {
+        let psi = pager.pressure.now();
+        let (stalled, running) = psi.task_time();
+        Self {
+            at,
+            // Waits count when they end, stalls while they last.
+            lost: Duration::from_nanos(pager.counters.waits().total_ns).max(stalled),
+            active: stalled + running,
+            reads: stats.tiers.iter().map(|tier| tier.reads).collect(),
+        }
+    }
+
+    /// What has happened since `then`, if that is thrashing.
+    fn after(&self, then: &Self) -> Option<Finding> {
+        let window = self.at.saturating_sub(then.at);
+        let lost = self.lost.saturating_sub(then.lost);
+        let active = self.active.saturating_sub(then.active).max(lost);
+        (window >= WINDOW && lost >= window / 2 && lost >= active / 2).then(|| Finding {
+            at_us: self.at.as_micros() as u64,
+            lost_percent: (lost.as_millis() * 100 / active.as_millis()) as u64,
+            reads: self.reads.iter().zip(&then.reads).map(|(now, then)| now - then).collect(),
+            enough_bytes: 0,
+        })
+    }
+}
+
+/// All that the program has would be in memory.
+fn enough(pager: &Pager, stats: &StoreStats) -> u64 {
+    let used = pager.resident().zone.used() * PAGE_SIZE as u64;
+    let stored = stats.tiers.iter().map(|tier| tier.pages).sum::<u64>() + stats.same_filled_pages;
+    let all = used.saturating_sub(pager.store.ram_bytes()) + stored * PAGE_SIZE as u64;
+    (all + all / SPARE).next_multiple_of(1 << 20)
+}
+
+impl Finding {
+    /// For the user, as it happens.
+    fn text(&self, limit: u64, stats: &StoreStats) -> String {
+        let from: Vec<String> = (stats.tiers.iter().zip(&self.reads))
+            .filter(|&(_, &reads)| reads > 0)
+            .map(|(tier, reads)| match (tier.name, &tier.path) {
+                (TierName::Ram, _) => format!("{reads} from compressed memory"),
+                (_, Some(path)) => format!("{reads} from the file in {}", path.display()),
+                (name, None) => format!("{reads} from tier {name}"),
+            })
+            .collect();
+        let from = if from.is_empty() { "none was read".to_owned() } else { from.join(", ") };
+        format!(
+            "thrashing: in the last 10 s the program spent {} % of its time waiting for pages ({from}). The limit \
+             is {:.1} MiB; --memory-max {}M would be enough. It goes on; gen.min_ttl_ms (--set) ends such runs.",
+            self.lost_percent,
+            limit as f64 / 1048576.0,
+            self.enough_bytes >> 20
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks once a second; each second so many milliseconds are lost of so many.
+    fn seconds(watch: &mut Watch, lost: u64, active: u64, count: usize) -> Option<Finding> {
+        (0..count).find_map(|_| {
+            let last = watch.moments.back().cloned().unwrap_or_default();
+            watch.decide(Moment {
+                at: last.at + STEP,
+                lost: last.lost + Duration::from_millis(lost),
+                active: last.active + Duration::from_millis(active),
+                reads: last.reads.iter().map(|reads| reads + 7).collect(),
+            })
+        })
+    }
+
+    #[test]
+    fn ten_seconds_of_waiting_are_thrashing_and_nine_are_not() {
+        let mut watch = Watch::default();
+        watch.decide(Moment { reads: vec![5], ..Moment::default() });
+        assert_eq!(seconds(&mut watch, 900, 1000, 9), None);
+        let finding = seconds(&mut watch, 900, 1000, 1).expect("it is ten seconds now");
+        assert_eq!(finding.lost_percent, 90);
+        assert_eq!(finding.reads, [70], "of the window");
+    }
+
+    #[test]
+    fn what_is_lost_counts_against_all_that_threads_could_do() {
+        assert_eq!(
+            seconds(&mut Watch::default(), 900, 4000, 60),
+            None,
+            "one of four threads waits"
+        );
+        assert!(seconds(&mut Watch::default(), 2400, 4000, 60).is_some(), "each of them does");
+        assert_eq!(seconds(&mut Watch::default(), 90, 100, 60), None, "it sleeps mostly");
+    }
+
+    #[test]
+    fn a_short_time_of_it_is_forgotten() {
+        let mut watch = Watch::default();
+        for _ in 0..5 {
+            assert_eq!(seconds(&mut watch, 1000, 1000, 4), None);
+            assert_eq!(seconds(&mut watch, 0, 1000, 20), None);
+        }
+        assert!(watch.moments.len() <= 12);
+        assert!(seconds(&mut watch, 1000, 1000, 7).is_some(), "most of ten seconds");
+    }
+
+    #[test]
+    fn the_user_is_told_what_is_waited_for_and_what_would_be_enough() {
+        let finding =
+            Finding { at_us: 0, lost_percent: 81, reads: vec![3, 0], enough_bytes: 80 << 20 };
+        let store = ebb_store::Store::open(
+            &ebb_store::parse_tiers("ram,file").unwrap(),
+            &ebb_store::Options::default(),
+        );
+        let text = finding.text(20 << 20, &store.unwrap().stats());
+        let start = "thrashing: in the last 10 s the program spent 81 % of its time waiting for pages (3 from \
+                     compressed memory). The limit is 20.0 MiB; --memory-max 80M would be enough.";
+        assert!(text.starts_with(start), "{text}");
+    }
+}
