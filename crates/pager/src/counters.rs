@@ -28,6 +28,8 @@ pub struct Counters {
     pub forks: AtomicU64,
     pub processes: AtomicU64,
     pub throttled_us: AtomicU64,
+    /// The longest that the lock of an address space that has ended was held, in nanoseconds.
+    pub longest_hold: AtomicU64,
     pub peak_resident: AtomicU64,
     pub peak_managed: AtomicU64,
     waits: Mutex<Waits>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 
 /// Pages that are taken on, copied or let go in one hold of the lock.
-pub const SLICE_PAGES: u64 = 4096;
+pub const SLICE_PAGES: u64 = 1024;
 
-/// Address space that is harvested in one hold of the lock: as many entries, some 40 us.
+/// Address space that is harvested in one hold of the lock: as many entries, some 10 us.
 pub const SLICE_BYTES: u64 = SLICE_PAGES * 4096;

@@ -10,6 +10,7 @@ use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -44,6 +45,7 @@ pub struct Mm {
     probe: u64,
     state: Mutex<State>,
     quiet: Condvar,
+    longest_hold: AtomicU64,
     /// Absent for children of forks that never greet (nothing of theirs can be moved out).
     pub link: OnceLock<Link>,
     /// Pages the page table says are in memory, pool included.
@@ -112,6 +114,7 @@ impl Mm {
             probe: state.pool.start(),
             state: Mutex::new(state),
             quiet: Condvar::new(),
+            longest_hold: AtomicU64::new(0),
             link: OnceLock::new(),
             known: AtomicI64::new(0),
             unknown: AtomicU64::new(0),
@@ -270,8 +273,14 @@ impl Mm {
 
     /// The state, whether or not a batch is under way. For what does not read messages and does not
     /// rely on pages staying where they are.
-    pub fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock(&self) -> Held<'_> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Held { state, mm: self, since: self.clock.now() }
+    }
+
+    /// The longest that this lock was held so far.
+    pub fn longest_hold_ns(&self) -> u64 {
+        self.longest_hold.load(Ordering::Relaxed)
     }
 
     /// Whether nobody holds the state.
@@ -281,20 +290,51 @@ impl Mm {
     }
 
     /// The state with no batch under way; None if one does not end within `patience`.
-    pub fn lock_quiet(&self, patience: Duration) -> Option<MutexGuard<'_, State>> {
+    pub fn lock_quiet(&self, patience: Duration) -> Option<Held<'_>> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (state, timeout) = self
             .quiet
-            .wait_timeout_while(self.lock(), self.clock.patience(patience), |state| {
+            .wait_timeout_while(state, self.clock.patience(patience), |state| {
                 state.busy && !is_broken(Rule::P1)
             })
             .unwrap_or_else(PoisonError::into_inner);
-        (!timeout.timed_out() || !state.busy).then_some(state)
+        let held = !timeout.timed_out() || !state.busy;
+        held.then(|| Held { state, mm: self, since: self.clock.now() })
     }
 
     /// The batch is over.
     pub fn end_batch(&self, state: &mut State) {
         state.busy = false;
         self.quiet.notify_all();
+    }
+}
+
+/// The state of an address space, as long as its lock is held; how long that was is noted.
+#[derive(Debug)]
+pub struct Held<'a> {
+    state: MutexGuard<'a, State>,
+    mm: &'a Mm,
+    since: Instant,
+}
+
+impl Deref for Held<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let held = self.mm.clock.since(self.since).as_nanos() as u64;
+        self.mm.longest_hold.fetch_max(held, Ordering::Relaxed);
     }
 }
 

@@ -68,6 +68,8 @@ struct Report {
     recorded_lost: u64,
     waiting: Waiting,
     pressure: Pressure,
+    /// How long faults may have had to wait for the lock of their address space, at most (`limits`).
+    longest_hold_us: u64,
     unmanaged: Vec<unmanaged::Line>,
     thrashing: Option<thrashing::Finding>,
 }
@@ -180,10 +182,16 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
             p50_ns: waits.quantile_ns(500),
             p99_ns: waits.quantile_ns(990),
         },
+        longest_hold_us: longest_hold_us(pager),
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
         unmanaged: pager.unmanaged.list(),
         thrashing: pager.thrashing.get().cloned(),
     }
+}
+
+fn longest_hold_us(pager: &Pager) -> u64 {
+    let there = pager.mms().iter().map(|mm| mm.longest_hold_ns()).max().unwrap_or(0);
+    there.max(pager.counters.longest_hold.load(Relaxed)) / 1000
 }
 
 /// Writes the report where the run wants it.

@@ -3,6 +3,7 @@
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::lru_gen::Requests;
 use crate::mm::Mm;
@@ -311,14 +312,19 @@ impl Pager {
             let mut state = mm.lock();
             state.ended = true;
             mm.end_batch(&mut state);
-            let mut resident = self.resident();
-            let all = (ebb_core::types::Vpn(0), ebb_core::types::Vpn(u64::MAX));
-            resident.forget_range(&mut state.space, all.0, all.1, &mut dropped);
-            // What it shared with a relative was charged once: the next measurement tells.
-            if !mm.related.load(Relaxed) {
-                resident.zone.uncharge(dropped.frames + state.pool.retired() as u64);
-            }
         }
+        // A slice at a time: whoever waits for a page of another waits for the same books.
+        loop {
+            let mut state = mm.lock();
+            let Some((start, end)) = state.space.front(SLICE_PAGES) else { break };
+            self.resident().forget_range(&mut state.space, start, end, &mut dropped);
+        }
+        // What it shared with a relative was charged once: the next measurement tells.
+        if !mm.related.load(Relaxed) {
+            let retired = mm.lock().pool.retired() as u64;
+            self.resident().zone.uncharge(dropped.frames + retired);
+        }
+        self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
         self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
         if mm.related.load(Relaxed) {
             self.sharing_changed.store(true, SeqCst);

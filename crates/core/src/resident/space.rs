@@ -63,6 +63,21 @@ impl Space {
         }
     }
 
+    /// The range of the first entries that say something: some `pages`, and no more than that and a table.
+    #[must_use]
+    pub fn front(&self, pages: u64) -> Option<(Vpn, Vpn)> {
+        let (&first, _) = self.tables.first_key_value()?;
+        let (mut last, mut count) = (first, 0);
+        for (&key, table) in &self.tables {
+            last = key;
+            count += u64::from(table.used);
+            if count >= pages {
+                break;
+            }
+        }
+        Some((Vpn(first * ENTRIES), Vpn((last + 1) * ENTRIES)))
+    }
+
     /// Takes every entry of `[start, end)` out, in address order.
     pub fn take_range(&mut self, start: Vpn, end: Vpn, mut taken: impl FnMut(Vpn, Entry)) {
         if start >= end {
