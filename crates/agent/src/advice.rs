@@ -9,7 +9,8 @@
 //!   are there first, so that nobody can bring pages back in between, and outlast the discarding. One
 //!   that the pager was just about to put a page over is then put there once more.
 
-use crate::preload::AGENT;
+use crate::own::own;
+use crate::preload::{AGENT, PRESENT};
 use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::Acquire;
 
@@ -25,6 +26,12 @@ struct Range {
     len: usize,
 }
 
+/// Whether the pager is told of changes, which it is even of a child that has no agent.
+fn is_heard() -> bool {
+    own();
+    AGENT.stage.load(Acquire) == PRESENT
+}
+
 /// Makes the call `madvise`.
 ///
 /// # Safety
@@ -32,7 +39,7 @@ struct Range {
 pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
     // SAFETY: the caller vouches for the arguments.
     let result = unsafe { ask(start, len, advice) };
-    if result == 0 && AGENT.present.load(Acquire) {
+    if result == 0 && is_heard() {
         // SAFETY: the kernel has just accepted the advice for this range.
         return unsafe { make_known(start, len, advice) };
     }
@@ -47,7 +54,7 @@ pub unsafe fn advise_process(args: [usize; 6]) -> isize {
     let [_, ranges, count, advice, ..] = args;
     // SAFETY: the caller vouches for the arguments.
     let result = unsafe { call(syscall::PROCESS_MADVISE, args) };
-    if result <= 0 || !AGENT.present.load(Acquire) {
+    if result <= 0 || !is_heard() {
         return result;
     }
     let mut left = result as usize;

@@ -5,13 +5,14 @@
 
 use crate::advice::{advise, advise_process};
 use crate::lock::{Area, lock_all};
-use crate::map::{Pool, map};
+use crate::map::map;
+use crate::own::own;
 use crate::preload::{AGENT, set_errno};
 use crate::remap::{Request, remap};
 use crate::syscall::{self, call};
 use crate::worker::BIN_BYTES;
 use core::ffi::{c_int, c_uint, c_void};
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Stands before glibc's `madvise`.
 ///
@@ -64,15 +65,10 @@ pub unsafe extern "C" fn mmap(
     offset: usize,
 ) -> *mut c_void {
     let args = [address, len, prot as usize, flags as usize, fd as usize, offset];
-    let shared = AGENT.shared.load(Acquire);
-    let result = if shared.is_null() {
+    let result = match own() {
         // SAFETY: the caller vouches for the call.
-        unsafe { call(syscall::MMAP, args) }
-    } else {
-        let pool =
-            Pool { start: AGENT.pool_start.load(Relaxed), len: AGENT.pool_len.load(Relaxed) };
-        // SAFETY: the mapping lives as long as the process.
-        map(unsafe { &*shared }, &pool, args)
+        None => unsafe { call(syscall::MMAP, args) },
+        Some(shared) => map(shared, args),
     };
     if (-4095..0).contains(&result) {
         set_errno(-result as c_int);
@@ -111,13 +107,10 @@ pub unsafe extern "C" fn mremap(
     new: usize,
 ) -> *mut c_void {
     let request = Request { old, old_len, new_len, flags: flags as usize, new };
-    let shared = AGENT.shared.load(Acquire);
-    let result = if shared.is_null() {
+    let result = match own() {
         // SAFETY: the caller vouches for the call.
-        unsafe { call(syscall::MREMAP, [old, old_len, new_len, flags as usize, new, 0]) }
-    } else {
-        // SAFETY: the mapping lives as long as the process.
-        remap(unsafe { &*shared }, &request)
+        None => unsafe { call(syscall::MREMAP, [old, old_len, new_len, flags as usize, new, 0]) },
+        Some(shared) => remap(shared, &request),
     };
     if (-4095..0).contains(&result) {
         set_errno(-result as c_int);
@@ -132,17 +125,16 @@ pub unsafe extern "C" fn mremap(
 /// As `mlockall`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    let shared = AGENT.shared.load(Acquire);
-    let result = if shared.is_null() {
+    let result = match own() {
         // SAFETY: the caller vouches for the call.
-        unsafe { call(syscall::MLOCKALL, [flags as usize, 0, 0, 0, 0, 0]) }
-    } else {
-        let (start, len) = (AGENT.pool_start.load(Relaxed), AGENT.pool_len.load(Relaxed));
-        let pool = Area { start: start as usize, len: len as usize };
-        // SAFETY: the mapping lives as long as the process.
-        let bin = unsafe { (*shared).bin.load(Relaxed) } as usize;
-        let bin = Area { start: bin, len: if bin == 0 { 0 } else { BIN_BYTES as usize } };
-        lock_all(flags as usize, &[pool, bin])
+        None => unsafe { call(syscall::MLOCKALL, [flags as usize, 0, 0, 0, 0, 0]) },
+        Some(shared) => {
+            let (start, len) = (AGENT.pool_start.load(Relaxed), AGENT.pool_len.load(Relaxed));
+            let pool = Area { start: start as usize, len: len as usize };
+            let bin = shared.bin.load(Relaxed) as usize;
+            let bin = Area { start: bin, len: if bin == 0 { 0 } else { BIN_BYTES as usize } };
+            lock_all(flags as usize, &[pool, bin])
+        }
     };
     if result < 0 {
         set_errno(-result as c_int);

@@ -7,11 +7,12 @@
 //! `--cfg ebb_preload`, as the shared object that `ebb run` puts into the program.
 //!
 //! Rules of the preloaded half:
-//! * A1: the agent's thread touches only its code, and the shared memory (which holds its stack and
-//!   its thread block too). Never libc, never the heap, never thread-local data: any of those can be
+//! * A1: from when it serves, the agent's thread touches only its code, its berth (stack and thread block) and
+//!   the memory shared with the pager. Never libc, never the heap, never thread-local data: any of those can be
 //!   stored away, and the thread would wait for itself.
 //! * A2: it has its own descriptor table (cloned without `CLONE_FILES`): whatever the program closes,
-//!   the userfaultfd and the line to the pager stay open, so a touch waits rather than reads zeros.
+//!   the userfaultfd and the line to the pager stay open, so a touch waits rather than reads zeros. Nor does
+//!   the program ever see one of them in its own table.
 //! * A3: if the line to the pager breaks, it kills the process: a dead pager is a dead program.
 //! * A4: it holds none of the program's descriptors, or pipes would never reach their end.
 #![no_std]
@@ -21,11 +22,21 @@ pub mod protocol;
 #[cfg(ebb_preload)]
 mod advice;
 #[cfg(ebb_preload)]
+mod births;
+#[cfg(ebb_preload)]
+mod calls;
+#[cfg(ebb_preload)]
+mod greet;
+#[cfg(ebb_preload)]
 mod hooks;
+#[cfg(ebb_preload)]
+mod join;
 #[cfg(ebb_preload)]
 mod lock;
 #[cfg(ebb_preload)]
 mod map;
+#[cfg(ebb_preload)]
+mod own;
 #[cfg(ebb_preload)]
 mod pins;
 #[cfg(ebb_preload)]

@@ -2,13 +2,14 @@
 //!
 //! The pager finds new areas by looking, which takes it a millisecond or more; until then the program
 //! fills them at the kernel's speed, whatever the limit. Where management has begun, an area that the
-//! program maps itself is therefore announced: its place in [`Shared::calls`] names it, discarding the
-//! page of the bell wakes the pager, and the thread goes on when the area is registered. (The C
-//! library's own calls, malloc's for one, do not pass here: those areas are found by looking.)
+//! program maps itself is therefore announced ([`crate::calls`]), and the thread goes on when the area is
+//! registered. (The C library's own calls, malloc's for one, do not pass here: those areas are found by
+//! looking.)
 
-use crate::protocol::{BELLS, CALL_FREE, CALL_MADE, Shared};
+use crate::calls::ask;
+use crate::protocol::{ASK_MANAGE, Shared};
 use crate::syscall::{self, call};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::Acquire;
 
 const PROT_WRITE: usize = 2;
 const MAP_PRIVATE: usize = 0x02;
@@ -17,19 +18,12 @@ const MAP_ANONYMOUS: usize = 0x20;
 const MAP_GROWSDOWN: usize = 0x100;
 const MAP_POPULATE: usize = 0x8000;
 const MAP_HUGETLB: usize = 0x4_0000;
-const MADV_DONTNEED: usize = 4;
 const MADV_POPULATE_WRITE: usize = 23;
 /// Areas smaller than this are not worth the wait.
 const LEN_MIN: usize = 4 * 4096;
 
-/// Where the bells of this process are.
-pub struct Pool {
-    pub start: u64,
-    pub len: u64,
-}
-
 /// Makes the call `args` of mmap, and has the area managed.
-pub fn map(shared: &Shared, pool: &Pool, mut args: [usize; 6]) -> isize {
+pub fn map(shared: &Shared, mut args: [usize; 6]) -> isize {
     let [_, len, prot, flags, ..] = args;
     let managed = shared.managing.load(Acquire) != 0
         && flags & MAP_TYPE == MAP_PRIVATE
@@ -44,37 +38,12 @@ pub fn map(shared: &Shared, pool: &Pool, mut args: [usize; 6]) -> isize {
     if !managed || at < 0 {
         return at;
     }
-    announce(shared, pool, at as u64, len as u64);
+    // Unanswered, the area is found by looking.
+    ask(shared, ASK_MANAGE, [at as u64, len.next_multiple_of(4096) as u64]);
     if populate {
         // As with the flag, failing to is no error.
         // SAFETY: the area just made, whose pages hold nothing.
         unsafe { call(syscall::MADVISE, [at as usize, len, MADV_POPULATE_WRITE, 0, 0, 0]) };
     }
     at
-}
-
-fn announce(shared: &Shared, pool: &Pool, start: u64, len: u64) {
-    let free = |place: &crate::protocol::Call| {
-        place.state.compare_exchange(CALL_FREE, CALL_MADE, Acquire, Relaxed).is_ok()
-    };
-    // As many callers as bells at once: then this area is found by looking.
-    let Some(bell) = shared.calls.iter().position(free) else { return };
-    let place = &shared.calls[bell];
-    place.start.store(start, Relaxed);
-    place.len.store(len.next_multiple_of(4096), Relaxed);
-    // Partner: the pager's Acquire load.
-    place.state.store(CALL_MADE, Release);
-    let page = pool.start + pool.len - ((BELLS - bell) as u64) * 4096;
-    // SAFETY: a page of the pool that never holds anything; then a futex on shared memory.
-    unsafe {
-        if call(syscall::MADVISE, [page as usize, 4096, MADV_DONTNEED, 0, 0, 0]) == 0 {
-            while place.state.load(Acquire) == CALL_MADE {
-                call(
-                    syscall::FUTEX,
-                    [place.state.as_ptr() as usize, 0, CALL_MADE as usize, 0, 0, 0],
-                );
-            }
-        }
-    }
-    place.state.store(CALL_FREE, Release);
 }

@@ -3,31 +3,44 @@
 //! The table lies in the shared memory. The agent adds to it, the pager reads it and takes out what is
 //! unmapped.
 
-use crate::preload::AGENT;
-use crate::protocol::{PINNED_GRAVE, PINNED_MAX, pinned_home};
+use crate::own::own;
+use crate::preload::{ABSENT, AGENT, COMING};
+use crate::protocol::{PINNED_GRAVE, PINNED_MAX, Shared, pinned_home};
 use crate::syscall::{self, call};
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU64, AtomicUsize, fence};
 
 const MADV_POPULATE_WRITE: usize = 23;
 
+/// Most pages pinned before the agent runs: by threads and mutexes of libraries that are loaded before it.
+const EARLY_MAX: usize = PINNED_MAX;
+
+/// They.
+static EARLY: [AtomicU64; EARLY_MAX] = [const { AtomicU64::new(0) }; EARLY_MAX];
+static EARLY_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether pages need to be pinned: there is an agent, or may be one soon.
+pub fn pins_count() -> bool {
+    AGENT.stage.load(Acquire) != ABSENT
+}
+
 /// Keeps the pages of `[start, start + len)` in memory until they are unmapped.
 pub fn pin(start: u64, len: u64) {
-    let shared = AGENT.shared.load(Acquire);
-    if shared.is_null() {
-        return;
+    let (first, last) = (start >> 12, (start + len - 1) >> 12);
+    if AGENT.stage.load(Acquire) == COMING {
+        (first..=last).for_each(remember);
+        // Partner: the fence in `pin_early`. Either that sees the pages or this sees that it comes.
+        fence(SeqCst);
+        if AGENT.stage.load(Relaxed) == COMING {
+            return;
+        }
     }
-    let last = (start + len - 1) >> 12;
-    for vpn in start >> 12..=last {
-        // SAFETY: the mapping lives as long as the process.
-        insert(unsafe { &(*shared).pinned }, vpn);
-    }
-    // SAFETY: the mapping lives as long as the process.
-    if unsafe { (*shared).managing.load(Acquire) } == 1 {
+    let Some(shared) = own() else { return };
+    (first..=last).for_each(|vpn| insert(shared, vpn));
+    if shared.managing.load(Acquire) == 1 {
         // What the pager did to a page just before it could know of the pin is undone by a write,
         // made by the kernel: what is pinned may be gone by now, a thread's stack for one.
-        let start = start & !4095;
-        let len = (last + 1) * 4096 - start;
+        let (start, len) = (first * 4096, (last + 1 - first) * 4096);
         // SAFETY: changes no content, and fails where nothing is mapped.
         unsafe {
             call(syscall::MADVISE, [start as usize, len as usize, MADV_POPULATE_WRITE, 0, 0, 0]);
@@ -35,10 +48,34 @@ pub fn pin(start: u64, len: u64) {
     }
 }
 
-fn insert(table: &[AtomicU64; PINNED_MAX], vpn: u64) {
+fn remember(vpn: u64) {
+    // What there is no place for is counted all the same: see `pin_early`.
+    let at = EARLY_COUNT.fetch_add(1, Relaxed);
+    if let Some(place) = EARLY.get(at) {
+        place.store(vpn, Release);
+    }
+}
+
+/// Pins what was to be pinned before the agent ran. The stage says already that it does.
+pub fn pin_early(shared: &Shared) {
+    fence(SeqCst);
+    let count = EARLY_COUNT.load(Relaxed);
+    if count > EARLY_MAX {
+        shared.pins_full.store(1, Release);
+    }
+    for place in &EARLY[..count.min(EARLY_MAX)] {
+        let vpn = place.load(Acquire);
+        if vpn != 0 {
+            insert(shared, vpn);
+        }
+    }
+}
+
+/// Takes note of a page. Where there is no place left all pages are kept from leaving.
+fn insert(shared: &Shared, vpn: u64) {
     let home = pinned_home(vpn);
     for step in 0..PINNED_MAX {
-        let place = &table[(home + step) % PINNED_MAX];
+        let place = &shared.pinned[(home + step) % PINNED_MAX];
         let there = place.load(Acquire);
         if there == vpn {
             return;
@@ -48,4 +85,5 @@ fn insert(table: &[AtomicU64; PINNED_MAX], vpn: u64) {
             return;
         }
     }
+    shared.pins_full.store(1, Release);
 }

@@ -4,13 +4,20 @@
 //! the agent swaps POSTED for [`RUNNING`], executes in order, writes every result, sets [`DONE`] and
 //! wakes the futex on `state`. The pager may swap POSTED back for [`IDLE`] (the agent never started:
 //! nothing was done); from RUNNING it can only wait.
+//!
+//! Life of a call: a thread of the program takes a place ([`CALL_FREE`] to [`CALL_TAKEN`]), fills it in, sets
+//! [`CALL_MADE`] and rings the bell of that number; the pager writes its answer, sets [`CALL_ANSWERED`] and
+//! wakes the futex. The thread gives the place back, answered or not: it does not wait for ever.
+//!
+//! A forked child has its parent's memory, this one included, until it has some of its own. It calls through
+//! that; the bell it rings is in an address space of its own, so the pager knows who calls.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// First word of a greeting and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
@@ -45,19 +52,30 @@ pub const OP_UNSHARE: u32 = 3;
 pub const BELLS: usize = 64;
 /// The place of a call is free.
 pub const CALL_FREE: u32 = 0;
-/// A thread has taken it.
+/// The call is made.
 pub const CALL_MADE: u32 = 1;
 /// The pager has done what it asks.
 pub const CALL_ANSWERED: u32 = 2;
+/// A thread has taken the place and fills it in.
+pub const CALL_TAKEN: u32 = 3;
 
-/// What a thread of the program wants of the pager at once: that a new area be managed.
+/// A new area, `a`, of `b` bytes, is to be managed.
+pub const ASK_MANAGE: u32 = 0;
+/// A forked child is to have an agent: its thread `a` (as it sees itself) has, as descriptor `b` of a table of
+/// its own, one end of a connection, and greets at the other.
+pub const ASK_JOIN: u32 = 1;
+/// A forked child will have no agent; `a` says why: an errno.
+pub const ASK_ALONE: u32 = 2;
+
+/// What a thread of the program wants of the pager at once.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
     pub state: AtomicU32,
-    pub reserved: AtomicU32,
-    pub start: AtomicU64,
-    pub len: AtomicU64,
+    /// What is asked; the answer: 0, or an errno.
+    pub word: AtomicU32,
+    pub a: AtomicU64,
+    pub b: AtomicU64,
 }
 
 /// Nobody.
@@ -90,7 +108,7 @@ pub struct Shared {
     pub magic: AtomicU32,
     pub state: AtomicU32,
     pub count: AtomicU32,
-    /// 1 once the agent's thread runs and has let go of the program's descriptors.
+    /// 1 once the agent's thread is ready for batches.
     pub ready: AtomicU32,
     /// Number of the agent's thread: it lives as long as the address space, the process's first
     /// thread need not.
@@ -99,7 +117,8 @@ pub struct Shared {
     pub managing: AtomicU32,
     /// Who may change areas: see [`MAPPING_FREE`].
     pub mapping: AtomicU32,
-    pub reserved: AtomicU32,
+    /// 1 once there was no place left for a page that must stay: then all of them must.
+    pub pins_full: AtomicU32,
     /// Start of the area through which pages of the pool leave; 0 if there is none.
     pub bin: AtomicU64,
     pub entries: [Entry; BATCH_MAX],
@@ -108,12 +127,7 @@ pub struct Shared {
     /// Pages that must stay, by page number: an open-addressing table, 0 = empty. They hold what the
     /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.
     pub pinned: [AtomicU64; PINNED_MAX],
-    /// Stack and thread block of the agent.
-    pub stack: [AtomicU64; STACK_WORDS],
 }
-
-/// 8-byte words of the agent's stack.
-pub const STACK_WORDS: usize = 4096;
 
 /// Where the search for a page in the pinned table begins.
 #[must_use]
@@ -130,20 +144,20 @@ pub const GREET_STAT: u32 = 2;
 /// The same for the generations; what it asks for follows the greeting, as text.
 pub const GREET_LRU_GEN: u32 = 3;
 
-/// The greeting. Descriptors with it: the shared memory, then (for [`GREET_START`]) the userfaultfd.
+/// The greeting. With that of a new program comes its userfaultfd.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Greeting {
     pub magic: u32,
     pub version: u32,
     pub kind: u32,
-    /// For [`GREET_FORKED`]: the parent's process number.
-    pub parent: u32,
+    pub reserved: u32,
     pub pool_start: u64,
     pub pool_len: u64,
 }
 
-/// The answer: 0, or why not. For [`GREET_FORKED`] the process's userfaultfd comes with it.
+/// The answer: 0, or 1 if it is refused. Descriptors with it: the shared memory, then (for [`GREET_FORKED`])
+/// the process's userfaultfd.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Answer {
@@ -156,7 +170,7 @@ impl Greeting {
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
         let mut bytes = [0; size_of::<Self>()];
-        let words = [self.magic, self.version, self.kind, self.parent];
+        let words = [self.magic, self.version, self.kind, self.reserved];
         for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
@@ -174,7 +188,7 @@ impl Greeting {
             magic: word(0)?,
             version: word(4)?,
             kind: word(8)?,
-            parent: word(12)?,
+            reserved: word(12)?,
             pool_start: long(16)?,
             pool_len: long(24)?,
         };
@@ -215,9 +229,9 @@ mod tests {
     fn a_greeting_comes_back_as_it_was_sent() {
         let (kind, pool_len) = (GREET_STAT, 9);
         let sent =
-            Greeting { magic: MAGIC, version: VERSION, kind, parent: 3, pool_start: 5, pool_len };
+            Greeting { magic: MAGIC, version: VERSION, kind, reserved: 3, pool_start: 5, pool_len };
         let got = Greeting::from_bytes(&sent.to_bytes()).unwrap();
-        assert_eq!((got.kind, got.parent, got.pool_start, got.pool_len), (kind, 3, 5, 9));
+        assert_eq!((got.kind, got.reserved, got.pool_start, got.pool_len), (kind, 3, 5, 9));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! Runs on the program's own threads.
 
 use crate::pins::pin;
-use crate::preload::AGENT;
+use crate::preload::{AGENT, PRESENT};
 use crate::threads::behind;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicPtr;
@@ -29,7 +29,7 @@ core::arch::global_asm!(".weak __pthread_mutex_init");
 /// up may call the allocator: until the agent runs it is glibc's under its other name, which the
 /// loader has looked up (none in a program without libpthread.so, before glibc 2.34).
 fn real_mutex_init() -> *mut c_void {
-    if !AGENT.present.load(Acquire) {
+    if AGENT.stage.load(Acquire) != PRESENT {
         let own: *mut c_void;
         // SAFETY: reads this object's table of addresses.
         unsafe {
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn pthread_mutex_init(
     // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
     let result = unsafe { core::mem::transmute::<*mut c_void, MutexInit>(real)(mutex, attributes) };
     // SAFETY: initialised attributes, or the call above would have been wrong.
-    if result == 0 && AGENT.present.load(Acquire) && unsafe { is_robust(attributes) } {
+    if result == 0 && AGENT.stage.load(Acquire) == PRESENT && unsafe { is_robust(attributes) } {
         pin(mutex as u64, MUTEX_BYTES);
     }
     result

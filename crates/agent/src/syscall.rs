@@ -2,6 +2,7 @@
 //! (a negated errno on failure).
 
 use core::arch::asm;
+use core::sync::atomic::AtomicU32;
 
 #[cfg(not(target_arch = "x86_64"))]
 compile_error!("the agent speaks x86-64 only");
@@ -16,6 +17,11 @@ pub const SCHED_YIELD: usize = 24;
 pub const MREMAP: usize = 25;
 pub const MADVISE: usize = 28;
 pub const GETPID: usize = 39;
+pub const SOCKETPAIR: usize = 53;
+pub const SETSOCKOPT: usize = 54;
+pub const GETSOCKOPT: usize = 55;
+pub const GETUID: usize = 102;
+pub const TGKILL: usize = 234;
 pub const SOCKET: usize = 41;
 pub const CONNECT: usize = 42;
 pub const SENDMSG: usize = 46;
@@ -29,11 +35,9 @@ pub const MLOCK: usize = 149;
 pub const MUNLOCK: usize = 150;
 pub const MLOCKALL: usize = 151;
 pub const GETTID: usize = 186;
-pub const FTRUNCATE: usize = 77;
 pub const FUTEX: usize = 202;
 pub const EXIT_GROUP: usize = 231;
 pub const OPENAT: usize = 257;
-pub const MEMFD_CREATE: usize = 319;
 pub const USERFAULTFD: usize = 323;
 pub const CLONE3: usize = 435;
 pub const CLOSE_RANGE: usize = 436;
@@ -63,6 +67,29 @@ pub unsafe fn call(number: usize, args: [usize; 6]) -> isize {
         );
     }
     result
+}
+
+/// A length of time, as the kernel wants it.
+#[repr(C)]
+pub struct Timespec {
+    pub seconds: i64,
+    pub nanoseconds: i64,
+}
+
+const FUTEX_WAIT: usize = 0;
+const FUTEX_WAKE: usize = 1;
+
+/// Waits until somebody wakes `word`, while it is `seen`, for `limit` at most. Returns early for any reason.
+pub fn wait(word: &AtomicU32, seen: u32, limit: &Timespec) -> isize {
+    let limit = core::ptr::from_ref(limit) as usize;
+    // SAFETY: the word and the limit outlive the call; the kernel only compares the word.
+    unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAIT, seen as usize, limit, 0, 0]) }
+}
+
+/// Wakes all who wait on `word`.
+pub fn wake(word: &AtomicU32) {
+    // SAFETY: the kernel uses the address as a key only.
+    unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0]) };
 }
 
 /// Starts a thread that shares all but the descriptor table and runs `entry(argument)` on `stack_top`

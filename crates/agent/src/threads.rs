@@ -2,8 +2,8 @@
 //!
 //! Runs on the program's own threads.
 
-use crate::pins::pin;
-use crate::preload::AGENT;
+use crate::births;
+use crate::pins::{pin, pins_count};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -40,23 +40,18 @@ pub fn behind(known: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     real
 }
 
-/// A thread was made; its handle is glibc's descriptor.
-fn began(thread: u64) {
-    if AGENT.present.load(Acquire) {
-        pin_thread(thread);
-    }
-}
+/// An error of the C library's: there is not enough of something for a thread.
+const EAGAIN: c_int = 11;
+/// `thrd_nomem`.
+const THRD_NOMEM: c_int = 3;
 
-type PthreadCreate = unsafe extern "C" fn(
-    *mut u64,
-    *const c_void,
-    extern "C" fn(*mut c_void) -> *mut c_void,
-    *mut c_void,
-) -> c_int;
+type PthreadCreate =
+    unsafe extern "C" fn(*mut u64, *const c_void, *const c_void, *mut c_void) -> c_int;
 
 static REAL_PTHREAD_CREATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Stands before glibc's `pthread_create` to learn where each thread's descriptor lies.
+/// Stands before glibc's `pthread_create` to learn where each thread's descriptor lies: from the thread, as the
+/// first thing it does.
 ///
 /// # Safety
 /// As `pthread_create`.
@@ -64,21 +59,17 @@ static REAL_PTHREAD_CREATE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_m
 pub unsafe extern "C" fn pthread_create(
     thread: *mut u64,
     attributes: *const c_void,
-    entry: extern "C" fn(*mut c_void) -> *mut c_void,
+    entry: *const c_void,
     argument: *mut c_void,
 ) -> c_int {
     let real = behind(&REAL_PTHREAD_CREATE, c"pthread_create");
     // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
-    let result = unsafe {
+    let create = |entry, argument| unsafe {
         core::mem::transmute::<*mut c_void, PthreadCreate>(real)(
             thread, attributes, entry, argument,
         )
     };
-    if result == 0 {
-        // SAFETY: on success the caller's place holds the thread's handle.
-        began(unsafe { *thread });
-    }
-    result
+    born(create, EAGAIN, entry, argument)
 }
 
 type ThrdCreate = unsafe extern "C" fn(*mut u64, *const c_void, *mut c_void) -> c_int;
@@ -97,11 +88,29 @@ pub unsafe extern "C" fn thrd_create(
 ) -> c_int {
     let real = behind(&REAL_THRD_CREATE, c"thrd_create");
     // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
-    let result =
-        unsafe { core::mem::transmute::<*mut c_void, ThrdCreate>(real)(thread, entry, argument) };
-    if result == 0 {
-        // SAFETY: on success the caller's place holds the thread's handle.
-        began(unsafe { *thread });
+    let create = |entry, argument| unsafe {
+        core::mem::transmute::<*mut c_void, ThrdCreate>(real)(thread, entry, argument)
+    };
+    born(create, THRD_NOMEM, entry, argument)
+}
+
+/// Has `create` make a thread that pins itself before it runs `entry(argument)`.
+fn born(
+    create: impl Fn(*const c_void, *mut c_void) -> c_int,
+    no_memory: c_int,
+    entry: *const c_void,
+    argument: *mut c_void,
+) -> c_int {
+    if !pins_count() {
+        return create(entry, argument);
+    }
+    let record = births::record(entry as usize, argument as usize);
+    if record.is_null() {
+        return no_memory;
+    }
+    let result = create(births::beginning(), record);
+    if result != 0 {
+        births::forget(record);
     }
     result
 }

@@ -1,26 +1,20 @@
 //! The agent's thread. See the rules in the crate's head.
 
+use crate::greet::greet;
+use crate::join::{Berth, stay_alone};
 use crate::lock::{Area, unlock};
+use crate::preload::die;
 use crate::protocol::{
-    BATCH_MAX, DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared, TELL_LEAVE,
+    BATCH_MAX, DONE, GREET_FORKED, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared,
+    TELL_LEAVE,
 };
-use crate::syscall::{self, call};
+use crate::syscall::{self, call, wake};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-/// What the thread is started with; lives at the top of its own stack.
-#[repr(C)]
-pub struct Start {
-    pub shared: *const Shared,
-    pub socket: u32,
-    pub uffd: u32,
-}
-
-const SIGKILL: usize = 9;
 const EINTR: isize = -4;
 const EINVAL: i32 = 22;
 const MADV_DONTNEED: usize = 4;
 const MADV_POPULATE_WRITE: usize = 23;
-const FUTEX_WAKE: usize = 1;
 /// `UFFDIO_MOVE`, and its flag "wake nobody".
 const MOVE_REQUEST: usize = 0xC028_AA05;
 const MOVE_DONT_WAKE: u64 = 1;
@@ -36,27 +30,34 @@ struct MoveArg {
 
 /// The thread's life.
 pub extern "C" fn run(argument: usize) -> ! {
-    // SAFETY: the starter put a `Start` there (top of this thread's stack) and leaves it alone.
-    let start = unsafe { &*(argument as *const Start) };
-    // SAFETY: the mapping outlives the thread: only the death of the process ends either.
-    let shared = unsafe { &*start.shared };
-    keep_only(start.socket, start.uffd);
+    // SAFETY: the berth that this thread was started in, which is its own for as long as it lives.
+    let berth = unsafe { &*(argument as *const Berth) };
+    // A4 before all else.
+    let line = match close_all().and_then(|()| greet(berth.kind)) {
+        Ok(line) => line,
+        Err(reason) => {
+            if berth.kind == GREET_FORKED {
+                stay_alone(reason);
+            }
+            berth.fails(reason)
+        }
+    };
     drop_rights();
+    let shared = line.shared;
     // SAFETY: GETTID takes nothing.
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
     let mut bin = Bin::new();
     shared.bin.store(bin.start, Relaxed);
     shared.ready.store(1, Release);
-    wake(&shared.ready);
+    berth.serves(shared);
     loop {
         let mut word = [0u8; 2];
         // SAFETY: two bytes of our own stack.
-        let got = unsafe {
-            call(syscall::READ, [start.socket as usize, word.as_mut_ptr() as usize, 2, 0, 0, 0])
-        };
+        let got =
+            unsafe { call(syscall::READ, [line.socket, word.as_mut_ptr() as usize, 2, 0, 0, 0]) };
         match got {
             2 if word[0] == TELL_LEAVE => leave(word[1]),
-            1 => run_batch(shared, start.uffd as usize, &mut bin),
+            1 => run_batch(shared, line.uffd, &mut bin),
             EINTR => {}
             _ => die(),
         }
@@ -105,48 +106,20 @@ impl Bin {
 
     fn new() -> Self {
         let nothing = Self { uffd: 0, start: 0, used: 0 };
-        #[repr(C)]
-        struct ApiArg {
-            api: u64,
-            features: u64,
-            ioctls: u64,
+        let Some(uffd) = make_quiet_uffd() else { return nothing };
+        // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE
+        let len = BIN_BYTES as usize;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let start = unsafe { call(syscall::MMAP, [0, len, 3, 0x4022, usize::MAX, 0]) };
+        if start < 0 {
+            return nothing;
         }
-        #[repr(C)]
-        struct RegisterArg {
-            start: u64,
-            len: u64,
-            mode: u64,
-            ioctls: u64,
+        if !register_quietly(uffd, start as u64, BIN_BYTES) {
+            // SAFETY: the mapping just made.
+            unsafe { call(syscall::MUNMAP, [start as usize, len, 0, 0, 0, 0]) };
+            return nothing;
         }
-        // CLOEXEC | NONBLOCK | UFFD_USER_MODE_ONLY, which everyone may use: nobody ever touches it.
-        const FLAGS: usize = 0x8_0000 | 0x800 | 1;
-        // SAFETY: a fresh descriptor, a fresh mapping, arguments that outlive their calls.
-        unsafe {
-            let uffd = call(syscall::USERFAULTFD, [FLAGS, 0, 0, 0, 0, 0]);
-            if uffd < 0 {
-                return nothing;
-            }
-            let uffd = uffd as usize;
-            let mut api = ApiArg { api: 0xAA, features: 0, ioctls: 0 };
-            let shaken = call(syscall::IOCTL, [uffd, 0xC018_AA3F, &raw mut api as usize, 0, 0, 0]);
-            // READ | WRITE, PRIVATE | ANONYMOUS | NORESERVE
-            let len = BIN_BYTES as usize;
-            let start = call(syscall::MMAP, [0, len, 3, 0x4022, usize::MAX, 0]);
-            if shaken < 0 || start < 0 {
-                return nothing;
-            }
-            // Write protection, which is never used: a program that looks at all of its memory, or
-            // locks it, must find nothing to wait for here.
-            let mut register =
-                RegisterArg { start: start as u64, len: BIN_BYTES, mode: 2, ioctls: 0 };
-            let registered =
-                call(syscall::IOCTL, [uffd, 0xC020_AA00, &raw mut register as usize, 0, 0, 0]);
-            if registered < 0 {
-                call(syscall::MUNMAP, [start as usize, len, 0, 0, 0, 0]);
-                return nothing;
-            }
-            Self { uffd, start: start as u64, used: 0 }
-        }
+        Self { uffd, start: start as u64, used: 0 }
     }
 
     /// Drops the pages of `[start, start + len)`.
@@ -174,6 +147,47 @@ impl Bin {
     }
 }
 
+/// A userfaultfd that reports nothing.
+pub fn make_quiet_uffd() -> Option<usize> {
+    #[repr(C)]
+    struct ApiArg {
+        api: u64,
+        features: u64,
+        ioctls: u64,
+    }
+    // CLOEXEC | NONBLOCK | UFFD_USER_MODE_ONLY, which everyone may use.
+    const FLAGS: usize = 0x8_0000 | 0x800 | 1;
+    let mut api = ApiArg { api: 0xAA, features: 0, ioctls: 0 };
+    // SAFETY: a fresh descriptor; the argument outlives its call.
+    unsafe {
+        let uffd = call(syscall::USERFAULTFD, [FLAGS, 0, 0, 0, 0, 0]);
+        if uffd < 0 {
+            return None;
+        }
+        let uffd = uffd as usize;
+        if call(syscall::IOCTL, [uffd, 0xC018_AA3F, &raw mut api as usize, 0, 0, 0]) < 0 {
+            call(syscall::CLOSE, [uffd, 0, 0, 0, 0, 0]);
+            return None;
+        }
+        Some(uffd)
+    }
+}
+
+/// Gives a range to it, unless the range has another: for write protection, which is never used. A program
+/// that looks at all of its memory, or locks it, must find nothing to wait for there.
+pub fn register_quietly(uffd: usize, start: u64, len: u64) -> bool {
+    #[repr(C)]
+    struct RegisterArg {
+        start: u64,
+        len: u64,
+        mode: u64,
+        ioctls: u64,
+    }
+    let mut register = RegisterArg { start, len, mode: 2, ioctls: 0 };
+    // SAFETY: the argument outlives the call.
+    unsafe { call(syscall::IOCTL, [uffd, 0xC020_AA00, &raw mut register as usize, 0, 0, 0]) == 0 }
+}
+
 fn move_pages(uffd: usize, dst: u64, src: u64, len: u64) -> i32 {
     let mut arg = MoveArg { dst, src, len, mode: MOVE_DONT_WAKE, moved: 0 };
     // SAFETY: the argument lives through the call; the kernel checks the addresses.
@@ -198,27 +212,11 @@ fn advise(address: u64, len: u64, advice: usize) -> i32 {
     unsafe { call(syscall::MADVISE, [address as usize, len as usize, advice, 0, 0, 0]) as i32 }
 }
 
-fn wake(word: &core::sync::atomic::AtomicU32) {
-    // SAFETY: the kernel uses the address as a key only.
-    unsafe {
-        call(syscall::FUTEX, [word.as_ptr() as usize, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0]);
-    }
-}
-
-/// Closes every descriptor but these two in this thread's own table.
-fn keep_only(a: u32, b: u32) {
-    let (low, high) = if a < b { (a, b) } else { (b, a) };
-    let close = |from: u32, to: u32| {
-        // SAFETY: affects only this thread's descriptor table.
-        unsafe { call(syscall::CLOSE_RANGE, [from as usize, to as usize, 0, 0, 0, 0]) };
-    };
-    if low > 0 {
-        close(0, low - 1);
-    }
-    if high - low > 1 {
-        close(low + 1, high - 1);
-    }
-    close(high + 1, u32::MAX);
+/// Closes every descriptor in this thread's own table.
+fn close_all() -> Result<(), u32> {
+    // SAFETY: affects only this thread's descriptor table.
+    let closed = unsafe { call(syscall::CLOSE_RANGE, [0, u32::MAX as usize, 0, 0, 0, 0]) };
+    if closed < 0 { Err(closed.unsigned_abs() as u32) } else { Ok(()) }
 }
 
 /// Gives up every capability: the thread needs none, and its stack is memory that the program can
@@ -243,17 +241,5 @@ fn leave(code: u8) -> ! {
     loop {
         // SAFETY: ends this thread.
         unsafe { call(syscall::EXIT, [code as usize, 0, 0, 0, 0, 0]) };
-    }
-}
-
-/// A3: the pager is gone, and so is every page it kept.
-fn die() -> ! {
-    loop {
-        // SAFETY: signals this process, then leaves it.
-        unsafe {
-            let pid = call(syscall::GETPID, [0; 6]);
-            call(syscall::KILL, [pid as usize, SIGKILL, 0, 0, 0, 0]);
-            call(syscall::EXIT_GROUP, [137, 0, 0, 0, 0, 0]);
-        }
     }
 }

@@ -4,6 +4,7 @@
  */
 #include "common.h"
 
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
@@ -173,7 +174,113 @@ static int case_forked_threads(int argc, char **argv) {
     return 0;
 }
 
+/* A detached thread frees the job that its handle was written to, and more: the whole page. */
+struct job {
+    pthread_t thread;
+    struct ballast *b;
+    volatile int *left;
+};
+
+static void *do_job(void *argument) {
+    struct job *job = argument;
+    volatile int *left = job->left;
+    MUST(munmap(job, PAGE) == 0);
+    uint64_t deep[512];
+    for (size_t i = 0; i < 512; i++) deep[i] = word_at(7, i);
+    for (size_t i = 0; i < 512; i++) MUST(deep[i] == word_at(7, i));
+    __sync_fetch_and_sub(left, 1);
+    return NULL;
+}
+
+static int case_detached(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    long count = number(argc, argv, 1, 2000);
+    volatile int left = count;
+    pthread_attr_t detached;
+    MUST(pthread_attr_init(&detached) == 0);
+    MUST(pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED) == 0);
+    for (long i = 0; i < count; i++) {
+        struct job *job = map(PAGE);
+        job->b = &b;
+        job->left = &left;
+        MUST(pthread_create(&job->thread, &detached, do_job, job) == 0);
+        while (i - (count - left) > 100) usleep(100);
+    }
+    while (left) usleep(1000);
+    ballast_check(&b, "after detached threads");
+    puts("detached: ok");
+    return 0;
+}
+
+/* Threads that a library made before the agent ran end when their memory is gone. */
+static int case_early(int argc, char **argv) {
+    void (*join)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "early_join");
+    if (!join) die("the library was not loaded");
+    struct ballast b = load(argc, argv, 0);
+    for (int round = 0; round < 5; round++) ballast_change(&b);
+    join();
+    ballast_check(&b, "after early threads");
+    puts("early: ok");
+    return 0;
+}
+
+/* Cancelled threads unwind through what they were begun with; exiting ones too. */
+static void note_end(void *argument) { __sync_fetch_and_add((int *)argument, 1); }
+
+static void *wait_for_ever(void *argument) {
+    pthread_cleanup_push(note_end, argument);
+    for (;;) pause();
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void *exit_early(void *argument) {
+    pthread_cleanup_push(note_end, argument);
+    pthread_exit(argument);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static int case_cancelled(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    int ended = 0;
+    pthread_t threads[32];
+    for (int i = 0; i < 32; i++)
+        MUST(pthread_create(&threads[i], NULL, i % 2 ? wait_for_ever : exit_early, &ended) == 0);
+    ballast_check(&b, "beside threads to be cancelled");
+    for (int i = 0; i < 32; i++) {
+        void *result;
+        if (i % 2) MUST(pthread_cancel(threads[i]) == 0);
+        MUST(pthread_join(threads[i], &result) == 0);
+        MUST(result == (i % 2 ? PTHREAD_CANCELED : (void *)&ended));
+    }
+    MUST(ended == 32);
+    puts("cancelled: ok");
+    return 0;
+}
+
+/* More pages that must stay than can be noted: a robust mutex in each. */
+static int case_pins(int argc, char **argv) {
+    long count = number(argc, argv, 0, 9000);
+    char *area = map(count * PAGE);
+    pthread_mutexattr_t robust;
+    MUST(pthread_mutexattr_init(&robust) == 0);
+    MUST(pthread_mutexattr_setrobust(&robust, PTHREAD_MUTEX_ROBUST) == 0);
+    for (long i = 0; i < count; i++) {
+        pthread_mutex_t *mutex = (pthread_mutex_t *)(area + i * PAGE);
+        MUST(pthread_mutex_init(mutex, &robust) == 0 && pthread_mutex_lock(mutex) == 0);
+    }
+    struct ballast b = ballast_new(16, 3);
+    for (int round = 0; round < 3; round++) ballast_change(&b), ballast_check(&b, "beside pins");
+    for (long i = 0; i < count; i++)
+        MUST(pthread_mutex_unlock((pthread_mutex_t *)(area + i * PAGE)) == 0);
+    puts("pins: ok");
+    return 0;
+}
+
 static const struct test_case cases[] = {
+    {"detached", case_detached}, {"early", case_early}, {"cancelled", case_cancelled},
+    {"pins", case_pins},
     {"threads", case_threads}, {"standard-threads", case_standard_threads},
     {"late-threads", case_late_threads}, {"robust-lock", case_robust_lock},
     {"forked-threads", case_forked_threads}, {NULL, NULL},

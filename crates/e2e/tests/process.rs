@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ebb_e2e::launch::Launch;
 use ebb_e2e::tree::is_alive;
-use ebb_e2e::{MIB, SMALL};
+use ebb_e2e::{MIB, SMALL, build};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -253,4 +253,31 @@ fn a_signal_to_ebb_reaches_the_program() {
         let text = format!("ready\nsignal {}\n", signal.as_raw());
         assert_eq!(outcome.expect_code(40).text(), text);
     }
+}
+
+/// The place that the handle was written to was read after the thread had unmapped it.
+#[test]
+fn detached_threads_that_free_their_own_job() {
+    case_of("threads", "detached 48 2000");
+}
+
+#[test]
+fn threads_that_are_cancelled_or_exit_run_their_cleanups() {
+    case_of("threads", "cancelled 48");
+}
+
+/// Their descriptors were noted by nobody; joined when these were out, they were waited for for ever.
+#[test]
+fn threads_of_a_library_that_begins_before_the_agent() {
+    let launch = Launch::program("threads", "early 48").limit(SMALL).at_most(60);
+    let early = launch.env("LD_PRELOAD", build::library("early")).env("EARLY", "threads");
+    early.run().expect_line("early: ok").expect_within_limit();
+}
+
+/// What there was no place for was left out without a word.
+#[test]
+fn more_pages_that_must_stay_than_can_be_noted() {
+    let outcome = Launch::program("threads", "pins 9000").limit(80 * MIB).run();
+    outcome.expect_line("pins: ok");
+    assert!(outcome.report.contains("with too many pages that must stay"), "{}", outcome.report);
 }

@@ -59,8 +59,9 @@ fn register(mm: &Mm, state: &mut State, start: u64, end: u64) -> bool {
         return false;
     }
     state.areas.add(start, end);
-    if mm.guarded.load(Relaxed) {
-        let pins = mm.link.get().map(Link::pins).unwrap_or_default();
+    if mm.guarded.load(Relaxed)
+        && let Some(pins) = mm.link.get().and_then(Link::pins)
+    {
         guard::raise_range(&*mm.uffd, start, end, &pins);
     }
     true

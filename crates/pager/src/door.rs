@@ -9,17 +9,17 @@ use crate::seam::{AddressSpace, Process, Wire};
 use crate::server::Pager;
 use crate::{lru_gen, stat};
 use ebb_agent::protocol::{
-    Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_STAT, Greeting, MAGIC,
+    Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_STAT, Greeting, MAGIC, Shared,
 };
 use ebb_core::resident::Space;
 use ebb_sys::rights;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
-use ebb_sys::uffd::{Mode, Uffd, feature};
+use ebb_sys::uffd::{Mode, PlaceError, Uffd, feature};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::Ordering::SeqCst;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,48 +43,64 @@ const GREETING_PATIENCE: Duration = Duration::from_secs(30);
 const OUT_OF_DESCRIPTORS: &str = "no descriptor is left to take another process in; the program was killed; \
                                   allow more (each process takes about five): ulimit -n 65536";
 
+/// Who has connected and is to greet.
+struct Caller {
+    socket: Socket,
+    since: Instant,
+    /// The forked child that it is, if it was fetched and did not come by itself.
+    child: Option<Arc<Mm>>,
+}
+
 /// The thread. Who has connected may take its time to greet (it may wait for memory itself): others
 /// do not wait for it.
 pub fn run(pager: &Arc<Pager>, listener: &Listener) {
-    let mut silent: Vec<(Socket, Instant)> = Vec::new();
+    let mut silent: Vec<Caller> = Vec::new();
     loop {
-        let readable = match wait(listener, &silent) {
+        let readable = match wait(listener, pager, &silent) {
             Ok(readable) => readable,
             Err(_) => continue,
         };
-        for (index, _) in readable.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
-            if index == 0 {
-                match listener.accept() {
-                    Ok(Some(socket)) => silent.push((socket, pager.clock.now())),
-                    Ok(None) => {}
-                    // Who connected would wait for ever.
-                    Err(error) if is_out_of_descriptors(&error) => {
-                        if !pager.ending.load(SeqCst) {
-                            pager.say(OUT_OF_DESCRIPTORS);
-                            pager.kill_tree();
-                        }
-                        pager.host.sleep(Duration::from_millis(100));
-                    }
-                    Err(error) => {
-                        pager.complain(&format!("cannot accept an agent: {error}"));
-                        pager.host.sleep(Duration::from_millis(100));
-                    }
-                }
-                continue;
-            }
-            let (socket, _) = silent.swap_remove(index - 1);
-            if let Err(error) = greet(pager, socket) {
+        let (doors, callers) = readable.split_at(2);
+        for (index, _) in callers.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
+            let caller = silent.swap_remove(index);
+            if let Err(error) = greet(pager, caller) {
                 pager.complain(&format!("an agent could not join: {error}"));
             }
         }
-        silent.retain(|&(_, since)| pager.clock.since(since) < GREETING_PATIENCE);
+        let since = pager.clock.now();
+        if doors[0] {
+            match listener.accept() {
+                Ok(Some(socket)) => silent.push(Caller { socket, since, child: None }),
+                Ok(None) => {}
+                // Who connected would wait for ever.
+                Err(error) if is_out_of_descriptors(&error) => {
+                    if !pager.ending.load(SeqCst) {
+                        pager.say(OUT_OF_DESCRIPTORS);
+                        pager.kill_tree();
+                    }
+                    pager.host.sleep(Duration::from_millis(100));
+                }
+                Err(error) => {
+                    pager.complain(&format!("cannot accept an agent: {error}"));
+                    pager.host.sleep(Duration::from_millis(100));
+                }
+            }
+        }
+        if doors[1] {
+            for candidate in pager.candidates.take() {
+                let Some(socket) = candidate.serve(pager) else { continue };
+                silent.push(Caller { socket, since, child: Some(candidate.mm) });
+            }
+        }
+        silent.retain(|caller| pager.clock.since(caller.since) < GREETING_PATIENCE);
     }
 }
 
-/// Waits until somebody connects or greets: the listener first, then each of `silent`.
-fn wait(listener: &Listener, silent: &[(Socket, Instant)]) -> std::io::Result<Vec<bool>> {
-    let mut waiting = vec![PollFd::new(listener, PollFlags::IN)];
-    waiting.extend(silent.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN)));
+/// Waits until somebody connects, is to be fetched, or greets: two doors first, then each of `silent`.
+fn wait(listener: &Listener, pager: &Pager, silent: &[Caller]) -> std::io::Result<Vec<bool>> {
+    let mut waiting =
+        vec![PollFd::new(listener, PollFlags::IN), PollFd::new(&pager.candidates, PollFlags::IN)];
+    waiting.extend(silent.iter().map(|caller| PollFd::new(&caller.socket, PollFlags::IN)));
     let limit = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
     poll(&mut waiting, (!silent.is_empty()).then_some(&limit))?;
     Ok(waiting.iter().map(|fd| !fd.revents().is_empty()).collect())
@@ -103,7 +119,8 @@ fn refuse(socket: &Socket) -> std::io::Result<()> {
     socket.send(&Answer { magic: MAGIC, refused: 1 }.to_bytes(), &[])
 }
 
-fn greet(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
+fn greet(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<()> {
+    let Caller { socket, child, .. } = caller;
     let mut bytes = [0; 4096];
     let mut fds = Vec::new();
     let got = socket.receive(&mut bytes, &mut fds)?;
@@ -126,16 +143,10 @@ fn greet(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
     if greeting.kind == GREET_LRU_GEN {
         return lru_gen::asked(pager, &String::from_utf8_lossy(text), socket);
     }
-    let pid = socket.peer()?;
-    let mut fds = fds.into_iter();
-    let Some(memory) = fds.next() else {
-        return Err(std::io::Error::other("it brought no shared memory"));
-    };
-    let shared = SharedMap::new(memory.as_fd())?;
-    let joined = if greeting.kind == GREET_FORKED {
-        greet_forked(pager, pid, socket, shared)
-    } else {
-        greet_new(pager, &greeting, pid, socket, shared, fds.next())
+    let joined = match (greeting.kind, child) {
+        (GREET_FORKED, Some(child)) => welcome(pager, &child, socket),
+        (GREET_FORKED, None) => greet_forked(pager, socket),
+        _ => greet_new(pager, &greeting, socket, fds.pop()),
     };
     if joined.is_ok() {
         pager.monitor.raise();
@@ -146,9 +157,7 @@ fn greet(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
 fn greet_new(
     pager: &Arc<Pager>,
     greeting: &Greeting,
-    pid: u32,
     socket: Socket,
-    shared: SharedMap<ebb_agent::protocol::Shared>,
     uffd: Option<OwnedFd>,
 ) -> std::io::Result<()> {
     let Some(uffd) = uffd.map(Uffd::new) else {
@@ -170,9 +179,8 @@ fn greet_new(
         return Err(std::io::Error::other("its pool is too small"));
     }
     let pool = (greeting.pool_start, greeting.pool_len);
-    let mm = take_on(pager, Box::new(uffd), process(pager, pid)?, pool)?;
-    socket.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &[])?;
-    pager.attach(&mm, Link::new(Box::new(Wire::new(socket, shared)), pager.clock.clone()))
+    let mm = take_on(pager, Box::new(uffd), process(pager, socket.peer()?)?, pool)?;
+    open_line(pager, &mm, socket, None)
 }
 
 /// Takes a new program on, whose pool is `(start, length)`.
@@ -197,13 +205,31 @@ pub fn take_on(
     Ok(mm)
 }
 
-fn greet_forked(
-    pager: &Arc<Pager>,
-    pid: u32,
+/// Answers the greeting, with the memory in common and what else the agent needs.
+fn open_line(
+    pager: &Pager,
+    mm: &Arc<Mm>,
     socket: Socket,
-    shared: SharedMap<ebb_agent::protocol::Shared>,
+    uffd: Option<BorrowedFd<'_>>,
 ) -> std::io::Result<()> {
-    let process = process(pager, pid)?;
+    // Made here, and not in the program, whose limit on the size of files would count.
+    let (shared, memory) = SharedMap::<Shared>::create("ebb-agent")?;
+    shared.magic.store(MAGIC, Relaxed);
+    let fds: Vec<_> = [memory.as_fd()].into_iter().chain(uffd).collect();
+    let line = Arc::new(Wire::new(socket, shared));
+    let link = Link::new(line.clone(), pager.clock.clone());
+    link.pin(mm.inherited_pins.as_deref());
+    if pager.managing.load(Relaxed) {
+        // The first area that it maps is to be announced already.
+        link.managing();
+    }
+    line.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &fds)?;
+    pager.attach(mm, link)
+}
+
+/// A forked child that came by itself, where it could not be fetched (before Linux 6.9).
+fn greet_forked(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
+    let process = process(pager, socket.peer()?)?;
     let deadline = pager.clock.now() + FORK_PATIENCE;
     let mut strangers: Vec<Arc<Mm>> = Vec::new();
     let mm = loop {
@@ -217,20 +243,27 @@ fn greet_forked(
         strangers.push(candidate);
     };
     adopt(pager, &mm, process);
-    let answer = Answer { magic: MAGIC, refused: 0 };
-    let uffd: Vec<_> = mm.uffd.descriptor().into_iter().collect();
-    socket.send(&answer.to_bytes(), &uffd)?;
-    pager.attach(&mm, Link::new(Box::new(Wire::new(socket, shared)), pager.clock.clone()))
+    welcome(pager, &mm, socket)
+}
+
+/// The child that greets is this one.
+fn welcome(pager: &Arc<Pager>, mm: &Arc<Mm>, socket: Socket) -> std::io::Result<()> {
+    if mm.link.get().is_some() {
+        return refuse(&socket);
+    }
+    no_longer_waits(pager, mm);
+    open_line(pager, mm, socket, mm.uffd.descriptor())
 }
 
 /// A forked child that has greeted is this process.
 pub fn adopt(pager: &Pager, mm: &Arc<Mm>, process: Box<dyn Process>) {
-    pager
-        .forked
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .retain(|waiting| !Arc::ptr_eq(waiting, mm));
+    no_longer_waits(pager, mm);
     mm.set_process(process);
+}
+
+fn no_longer_waits(pager: &Pager, mm: &Arc<Mm>) {
+    let waiting = || pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
+    waiting().retain(|waiting| !Arc::ptr_eq(waiting, mm));
 }
 
 /// A forked child that has not greeted and is none of `strangers`, as soon as there is one. Whose
@@ -260,12 +293,14 @@ pub fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
         if state.ended {
             return false;
         }
-        let proof = mm.is_process(&mut state, process, pager.nonce());
+        let token = mm.show_token(&mut state, pager.nonce());
         drop(state);
         pager.resident().zone.charge(1);
-        match proof {
-            Some(proof) => return proof,
-            None => pager.host.sleep(Duration::from_micros(100)),
+        match token {
+            Ok(token) => return token.is_seen_by(process),
+            Err(PlaceError::Dead) => return false,
+            // Something is there already, or the mapping is changing: another place, another time.
+            Err(_) => pager.host.sleep(Duration::from_micros(100)),
         }
     }
     false

@@ -3,11 +3,12 @@
 //! It never waits for a device, an agent or memory: a touch that needs one of these is set aside and
 //! taken up again when the store or kswapd says so.
 
+use crate::children::{Candidate, Wish};
 use crate::counters;
 use crate::fork;
 use crate::guard;
 use crate::limits::BATCH_PATIENCE;
-use crate::link::Link;
+use crate::link::{Ask, Link};
 use crate::loads::Load;
 use crate::look_around::{BESIDE_MAX, Beside};
 use crate::mm::{Mm, State};
@@ -232,7 +233,7 @@ impl Server {
                 }
             }
             Event::Remove { start, end } => match state.pool.bell(start) {
-                Some(bell) => self.called(mm, state, bell),
+                Some(bell) => self.heard(mm, state, bell),
                 None => self.forget(mm, state, start, end),
             },
             Event::Remap { from, to, len } => self.remap(mm, state, from, to, len),
@@ -488,6 +489,8 @@ impl Server {
         }
         let from = state.pool.address(place);
         let page = std::array::from_mut(&mut *self.buffer);
+        // A child that has not asked for an agent is not known yet.
+        fork::seek_process(&self.pager, mm, state);
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
             self.uncharge();
             if mm.is_alive() {
@@ -523,18 +526,34 @@ impl Server {
         self.let_go(mm, state, &dropped);
     }
 
-    /// A thread has mapped an area and waits for it to come under management. Where that cannot be now
-    /// the monitor finds it later.
-    fn called(&self, mm: &Arc<Mm>, state: &mut State, bell: usize) {
-        let Some(link) = mm.link.get() else { return };
-        if let Some((start, end)) = link.call(bell) {
-            for (start, end) in state.areas.missing(start, end) {
-                if mm.manage(start, end) {
-                    state.areas.add(start, end);
+    /// A thread has called, and waits. A child that has no agent calls through those of its ancestors.
+    fn heard(&self, mm: &Arc<Mm>, state: &mut State, bell: usize) {
+        let own = mm.link.get();
+        let inherited = mm.inherited.iter().filter(|_| own.is_none());
+        let called = own.into_iter().chain(inherited).rev();
+        let Some((line, ask)) = called.filter_map(|line| Some((line, line.call(bell)?))).next()
+        else {
+            return;
+        };
+        match ask {
+            Ask::Manage { start, end } => {
+                // Where that cannot be now the monitor finds it later.
+                for (start, end) in state.areas.missing(start, end) {
+                    if mm.manage(start, end) {
+                        state.areas.add(start, end);
+                    }
                 }
+                line.answer(bell, 0);
+            }
+            Ask::Wish(wish) => {
+                match wish {
+                    Wish::Join { .. } => mm.has_asked(),
+                    Wish::Alone { .. } => mm.alone.store(true, SeqCst),
+                }
+                let (mm, line) = (mm.clone(), line.clone());
+                self.pager.candidates.add(Candidate { mm, wish, line, bell });
             }
         }
-        link.answer(bell);
     }
 
     fn remap(&self, mm: &Arc<Mm>, state: &mut State, from: u64, to: u64, len: u64) {

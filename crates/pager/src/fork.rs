@@ -2,14 +2,13 @@
 //!
 //! Called by the fault thread with the parent's (or the child's) state held, and nothing else.
 
-use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
 use crate::seam::{AddressSpace, Process};
 use crate::server::Pager;
 use crate::{counters, guard};
 use ebb_core::resident::{Dropped, Entry, Space};
 use ebb_core::types::Vpn;
-use ebb_sys::uffd::Mode;
+use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -25,28 +24,50 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
         return;
     }
     if let Some(pid) = pager.host.process_of(thread) {
-        prove(pager, mm, state, pid);
+        prove(pager, mm, state, &[pid]);
     }
 }
 
-/// Whether process `pid` is the one; then it is known from now on.
-fn prove(pager: &Pager, mm: &Arc<Mm>, state: &mut State, pid: u32) -> bool {
-    let Ok(process) = pager.host.open(pid) else { return false };
-    let proof = mm.is_process(state, &*process, pager.nonce());
+/// Whether it is one of the processes `pids`: then it is known from now on. None if that cannot be found out
+/// now.
+fn prove(pager: &Pager, mm: &Mm, state: &mut State, pids: &[u32]) -> Option<bool> {
+    let token = mm.show_token(state, pager.nonce());
     pager.resident().zone.charge(1);
-    if proof == Some(true) {
-        mm.set_process(process);
-    }
-    proof == Some(true)
+    let token = match token {
+        Ok(token) => token,
+        Err(PlaceError::Dead) => return Some(false),
+        // Something is there already, or the mapping is changing: another place, another time.
+        Err(_) => return None,
+    };
+    let mut processes = pids.iter().filter_map(|&pid| pager.host.open(pid).ok());
+    let found = processes.find(|process| token.is_seen_by(&**process));
+    Some(found.map(|process| mm.set_process(process)).is_some())
 }
 
-/// A child of a raw `clone` never greets: it is looked for among the processes of the tree.
-fn find_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State) {
+/// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
+/// now whether it is among them.
+pub fn find_process(pager: &Pager, mm: &Mm, state: &mut State) -> Option<bool> {
+    if mm.process().is_some() {
+        return Some(true);
+    }
+    let known: Vec<u32> = pager.mms().iter().map(|mm| mm.pid()).collect();
+    let mut pids = pager.host.tree(pager);
+    pids.retain(|pid| !known.contains(pid));
+    prove(pager, mm, state, &pids)
+}
+
+/// The same for one whose page is needed, when it is time to look again.
+pub fn seek_process(pager: &Pager, mm: &Mm, state: &mut State) {
+    if mm.process().is_none() && mm.is_sought() {
+        find_process(pager, mm, state);
+    }
+}
+
+/// The same for one that forks.
+fn find_parent(pager: &Pager, mm: &Mm, state: &mut State) {
     for _ in 0..FIND_TRIES {
-        for pid in pager.host.tree(pager) {
-            if prove(pager, mm, state, pid) {
-                return;
-            }
+        if find_process(pager, mm, state) == Some(true) {
+            return;
         }
         // No token can be put into it until its thread goes on, which the reading of its message lets it.
         pager.host.sleep(FIND_PAUSE);
@@ -61,7 +82,7 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn 
     let mut areas = state.areas.clone();
     let mut pool = state.pool.clone();
     if parent.process().is_none() {
-        find_process(pager, parent, state);
+        find_parent(pager, parent, state);
     }
     let parent_pid = parent.pid();
     // Nothing of these ranges reached the child; the program may have asked for that at any time.
@@ -93,11 +114,11 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn 
         resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
     });
     // The child does not run yet. The parent does: the monitor's turn.
-    let pins = || parent.link.get().map(Link::pins).unwrap_or_default();
-    let guarded =
-        guard::is_needed(pager, resident.unsigned_abs()) && guard::raise(&*uffd, &areas, &pins());
+    let needed = guard::is_needed(pager, resident.unsigned_abs()).then(|| areas.clone());
     let state = State::new(space, areas, pool, pager.window_max());
     let child = Mm::new(uffd, state, pager.clock.clone()).related_to(parent);
+    let guarded = needed.zip(child.inherited_pins.as_ref());
+    let guarded = guarded.is_some_and(|(areas, pins)| guard::raise(&*child.uffd, &areas, pins));
     let child = Arc::new(child);
     child.known.store(resident, Relaxed);
     // All of it is the parent's too, until counted.

@@ -61,14 +61,20 @@ pub fn raise_range(uffd: &dyn AddressSpace, start: u64, end: u64, pins: &[u64]) 
 pub fn raise_all(mm: &Mm) {
     let Some(link) = mm.link.get() else { return };
     let areas = mm.lock().areas.clone();
-    let pins = link.pins();
+    let Some(pins) = link.pins() else { return };
     if !raise(&*mm.uffd, &areas, &pins) {
         return;
     }
     mm.guarded.store(true, Relaxed);
     // Pinned in between.
-    let late = link.pins().into_iter().filter(|vpn| pins.binary_search(vpn).is_err());
-    for vpn in late {
+    let Some(now) = link.pins() else {
+        for (start, end) in areas.iter() {
+            // What is gone is not guarded either.
+            let _ = mm.uffd.unprotect(start, end - start);
+        }
+        return;
+    };
+    for vpn in now.into_iter().filter(|vpn| pins.binary_search(vpn).is_err()) {
         // It may be gone again.
         let _ = mm.uffd.unprotect(vpn * PAGE_SIZE as u64, PAGE_SIZE as u64);
     }

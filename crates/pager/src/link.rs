@@ -1,11 +1,14 @@
 //! The line to one agent: batches out, results back.
 
+use crate::children::Wish;
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
-    BATCH_MAX, CALL_ANSWERED, CALL_MADE, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER, OP_DROP, OP_MOVE,
-    OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared, TELL_BATCH, TELL_LEAVE, pinned_home,
+    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_ANSWERED, CALL_MADE, DONE, IDLE, MAPPING_FREE,
+    MAPPING_PAGER, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared,
+    TELL_BATCH, TELL_LEAVE, pinned_home,
 };
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Duration;
 
@@ -31,20 +34,29 @@ pub enum Outcome {
     Stalled,
 }
 
+/// What a thread of the program wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// That an area be managed.
+    Manage { start: u64, end: u64 },
+    /// What a forked child may.
+    Wish(Wish),
+}
+
 /// How long an agent may take before its batch is called back.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The line. One batch at a time; only the kswapd thread posts.
-#[derive(Debug)]
+/// The line. One batch at a time; only the kswapd thread posts. Copies are the same line.
+#[derive(Clone, Debug)]
 pub struct Link {
-    line: Box<dyn Line>,
+    line: Arc<dyn Line>,
     clock: Clock,
 }
 
 impl Link {
     /// The protocol over a line.
     #[must_use]
-    pub fn new(line: Box<dyn Line>, clock: Clock) -> Self {
+    pub fn new(line: Arc<dyn Line>, clock: Clock) -> Self {
         Self { line, clock }
     }
 
@@ -61,6 +73,9 @@ impl Link {
     /// Whether the page must stay: it holds what the kernel writes when a thread ends.
     #[must_use]
     pub fn is_pinned(&self, vpn: u64) -> bool {
+        if self.pins_everything() {
+            return true;
+        }
         let home = pinned_home(vpn);
         for step in 0..PINNED_MAX {
             match self.shared().pinned[(home + step) % PINNED_MAX].load(Acquire) {
@@ -72,13 +87,38 @@ impl Link {
         false
     }
 
-    /// The pages that must stay, in order.
+    /// More pages must stay than there are places to note them: nobody knows which.
     #[must_use]
-    pub fn pins(&self) -> Vec<u64> {
+    pub fn pins_everything(&self) -> bool {
+        self.shared().pins_full.load(Acquire) != 0
+    }
+
+    /// The pages that must stay, in order; None if all must.
+    #[must_use]
+    pub fn pins(&self) -> Option<Vec<u64>> {
+        if self.pins_everything() {
+            return None;
+        }
         let there = self.shared().pinned.iter().map(|place| place.load(Acquire));
         let mut pins: Vec<u64> = there.filter(|&vpn| vpn > PINNED_GRAVE).collect();
         pins.sort_unstable();
-        pins
+        Some(pins)
+    }
+
+    /// In the memory of an agent that has yet to begin: what must stay in a forked child, as it had to in
+    /// its parent.
+    pub fn pin(&self, pins: Option<&[u64]>) {
+        let Some(pins) = pins else {
+            self.shared().pins_full.store(1, Release);
+            return;
+        };
+        for &vpn in pins {
+            let home = pinned_home(vpn);
+            let mut places = (0..PINNED_MAX).map(|step| (home + step) % PINNED_MAX);
+            if let Some(free) = places.find(|&at| self.shared().pinned[at].load(Relaxed) == 0) {
+                self.shared().pinned[free].store(vpn, Release);
+            }
+        }
     }
 
     /// The pages of `[start, end)` are unmapped: whatever was pinned there is no more.
@@ -131,21 +171,31 @@ impl Link {
         self.shared().managing.store(1, Release);
     }
 
-    /// The area that the call behind a bell is about.
+    /// What the call behind a bell asks. None if there is no call, or none that makes sense.
     #[must_use]
-    pub fn call(&self, bell: usize) -> Option<(u64, u64)> {
+    pub fn call(&self, bell: usize) -> Option<Ask> {
         let call = self.shared().calls.get(bell)?;
-        (call.state.load(Acquire) == CALL_MADE).then(|| {
-            let start = call.start.load(Relaxed);
-            (start, start.saturating_add(call.len.load(Relaxed)))
+        if call.state.load(Acquire) != CALL_MADE {
+            return None;
+        }
+        let (a, b) = (call.a.load(Relaxed), call.b.load(Relaxed));
+        Some(match call.word.load(Relaxed) {
+            ASK_MANAGE => Ask::Manage { start: a, end: a.saturating_add(b) },
+            ASK_JOIN => Ask::Wish(Wish::Join { thread: a as u32, descriptor: b as u32 }),
+            ASK_ALONE => Ask::Wish(Wish::Alone { reason: a as i32 }),
+            _ => return None,
         })
     }
 
-    /// Has the thread behind a bell go on.
-    pub fn answer(&self, bell: usize) {
+    /// Has the thread behind a bell go on, with this answer, if it still waits.
+    pub fn answer(&self, bell: usize, answer: u32) {
         let Some(call) = self.shared().calls.get(bell) else { return };
-        call.state.store(CALL_ANSWERED, Release);
-        self.line.wake(&call.state);
+        if call.state.load(Acquire) == CALL_MADE {
+            call.word.store(answer, Relaxed);
+            // It may have given up just now: then nobody looks at the place until it is taken anew.
+            let _ = call.state.compare_exchange(CALL_MADE, CALL_ANSWERED, Release, Relaxed);
+            self.line.wake(&call.state);
+        }
     }
 
     /// Keeps the program's threads from moving areas until `mapped`; false if one is at it.

@@ -48,6 +48,19 @@ pub struct Mm {
     longest_hold: AtomicU64,
     /// Absent for children of forks that never greet (nothing of theirs can be moved out).
     pub link: OnceLock<Link>,
+    /// Lines to the agents of the ancestors through which a child calls that has none of its own yet: the
+    /// one it was forked from, and the one before, whose memory that one may just have been letting go of.
+    pub inherited: Vec<Link>,
+    /// Pages that had to stay when it was forked; None: all.
+    pub inherited_pins: Option<Vec<u64>>,
+    /// When it asked for an agent, in milliseconds since `born`; 0: it has not.
+    asked: AtomicU64,
+    /// It will never have one.
+    pub alone: AtomicBool,
+    /// It has been said that none of its pages can leave.
+    pub told_stuck: AtomicBool,
+    /// When its process was last sought in vain, in milliseconds since `born`; 0: never.
+    sought: AtomicU64,
     /// Pages the page table says are in memory, pool included.
     pub known: AtomicI64,
     /// Resident pages beyond the known ones when the areas were last read.
@@ -116,6 +129,12 @@ impl Mm {
             quiet: Condvar::new(),
             longest_hold: AtomicU64::new(0),
             link: OnceLock::new(),
+            inherited: Vec::new(),
+            inherited_pins: Some(Vec::new()),
+            asked: AtomicU64::new(0),
+            alone: AtomicBool::new(false),
+            told_stuck: AtomicBool::new(false),
+            sought: AtomicU64::new(0),
             known: AtomicI64::new(0),
             unknown: AtomicU64::new(0),
             discount: AtomicU64::new(0),
@@ -136,14 +155,46 @@ impl Mm {
     pub fn related_to(mut self, parent: &Self) -> Self {
         self.family = parent.family;
         self.related.store(true, Ordering::Relaxed);
+        self.inherited = parent.inherited.clone();
+        self.inherited_pins.clone_from(&parent.inherited_pins);
+        if let Some(link) = parent.link.get() {
+            let elder = self.inherited.pop();
+            self.inherited = elder.into_iter().chain([link.clone()]).collect();
+            self.inherited_pins = link.pins();
+        }
         self
+    }
+
+    /// It has asked for an agent.
+    pub fn has_asked(&self) {
+        self.asked.store(self.age_ms(), Ordering::Relaxed);
+    }
+
+    /// In milliseconds, and never 0.
+    fn age_ms(&self) -> u64 {
+        (self.clock.since(self.born).as_millis() as u64).max(1)
+    }
+
+    /// Whether it is time to look again which process it is. Each look costs a page, and time for each process
+    /// there is: so each is later than the one before.
+    pub fn is_sought(&self) -> bool {
+        let (now, last) = (self.age_ms(), self.sought.load(Ordering::Relaxed));
+        let due = last == 0 || now >= last * 2;
+        if due {
+            self.sought.store(now, Ordering::Relaxed);
+        }
+        due
     }
 
     /// A forked child that may still greet, or has and is still to start its agent.
     pub fn is_infant(&self) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        let grows_up = || self.age_ms().saturating_sub(asked) < CHILDHOOD.as_millis() as u64;
         match self.link.get() {
+            _ if self.alone.load(Ordering::Relaxed) => false,
+            None if asked > 0 => grows_up(),
             None => self.clock.since(self.born) < INFANCY,
-            Some(link) => !link.is_ready() && self.clock.since(self.born) < CHILDHOOD,
+            Some(link) => !link.is_ready() && grows_up(),
         }
     }
 
@@ -243,32 +294,19 @@ impl Mm {
         self.process().ok_or_else(unknown)?.read_pages(addresses, pages)
     }
 
-    /// Whether it is the address space of `process`: a page put into the one must be seen in the
-    /// other. Two forks of one process cannot be told apart otherwise, and to take one child for
-    /// another would be to read the wrong memory. None if that cannot be found out now. The page
-    /// stays charged until its place is dropped.
-    pub fn is_process(
-        &self,
-        state: &mut State,
-        process: &dyn Process,
-        nonce: u128,
-    ) -> Option<bool> {
-        let mut token = [0; 4096];
-        token[..4].copy_from_slice(&self.id.0.to_ne_bytes());
-        token[4..20].copy_from_slice(&nonce.to_ne_bytes());
-        let place = state.pool.take()?;
+    /// Puts a page into it by which it can be told: it must be seen in the process that it is. Two forks of one
+    /// process cannot be told apart otherwise, and to take one child for another would be to read the wrong
+    /// memory. The page stays charged until its place is dropped.
+    pub fn show_token(&self, state: &mut State, nonce: u128) -> Result<Token, PlaceError> {
+        let mut page = Box::new([0; PAGE_SIZE]);
+        page[..4].copy_from_slice(&self.id.0.to_ne_bytes());
+        page[4..20].copy_from_slice(&nonce.to_ne_bytes());
+        let place = state.pool.take().ok_or(PlaceError::NoMemory)?;
         let address = state.pool.address(place);
-        let placed = self.uffd.copy(address, &token);
-        let mut seen = [[0; 4096]];
-        let read = matches!(process.read_pages(&[address], &mut seen), Ok(1));
+        let placed = self.uffd.copy(address, &*page);
         state.pool.retire(place);
         self.known.fetch_add(1, Ordering::Relaxed);
-        match placed {
-            Ok(()) => Some(read && seen[0] == token),
-            Err((_, PlaceError::Dead)) => Some(false),
-            // Something is there already, or the mapping is changing: another place, another time.
-            Err(_) => None,
-        }
+        placed.map(|()| Token { address, page }).map_err(|(_, error)| error)
     }
 
     /// The state, whether or not a batch is under way. For what does not read messages and does not
@@ -335,6 +373,21 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         let held = self.mm.clock.since(self.since).as_nanos() as u64;
         self.mm.longest_hold.fetch_max(held, Ordering::Relaxed);
+    }
+}
+
+/// A page that one address space has, and no other.
+#[derive(Debug)]
+pub struct Token {
+    address: u64,
+    page: Box<[u8; PAGE_SIZE]>,
+}
+
+impl Token {
+    /// Whether `process` has it.
+    pub fn is_seen_by(&self, process: &dyn Process) -> bool {
+        let mut seen = [[0; PAGE_SIZE]];
+        matches!(process.read_pages(&[self.address], &mut seen), Ok(1)) && seen[0] == *self.page
     }
 }
 

@@ -14,11 +14,13 @@ use crate::shared_memory::SharedMemory;
 use crate::solo::Watch;
 use crate::strangers::Strangers;
 use crate::thrashing;
+use crate::unmanaged::Kind;
 use ebb_core::types::PAGE_SIZE;
 use ebb_sys::proc;
 use ebb_sys::sched;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
@@ -211,6 +213,11 @@ impl Monitor {
         self.strangers.count(&self.pager, &tree, mms);
         self.shared.count(&self.pager, &tree);
         self.thrashing.look(&self.pager);
+        let held = |which: &AtomicBool, mm: &Mm| which.load(Relaxed).then(|| mm.resident_pages());
+        let alone = mms.iter().filter_map(|mm| held(&mm.alone, mm)).sum();
+        self.pager.unmanaged.hold(Kind::CannotJoin, alone);
+        let stuck = mms.iter().filter_map(|mm| held(&mm.told_stuck, mm)).sum();
+        self.pager.unmanaged.hold(Kind::Pinned, stuck);
     }
 
     /// Counts the threads that do something: pressure is full while nobody does.
@@ -270,6 +277,10 @@ impl Monitor {
     fn manage(&mut self, mm: &Arc<Mm>, resident: u64) {
         let Some(link) = mm.link.get() else { return };
         link.managing();
+        if link.pins_everything() && !mm.told_stuck.swap(true, Relaxed) {
+            let name = mm.process().map_or_else(|| "?".to_owned(), Process::name);
+            self.pager.unmanaged.met(&self.pager, Kind::Pinned, mm.pid(), &name);
+        }
         let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
         let unknown = resident.saturating_sub(known);
         if unknown <= mm.unknown.load(Relaxed) + UNKNOWN_PAGES_MAX {

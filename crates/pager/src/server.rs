@@ -1,6 +1,7 @@
 //! The pager process: what its threads share, its start and its end.
 
 use crate::budget::Budget;
+use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::limits::SLICE_PAGES;
@@ -115,6 +116,8 @@ pub struct Pager {
     /// Children of forks that have not greeted yet.
     pub forked: Mutex<Vec<Arc<Mm>>>,
     pub fork_seen: Condvar,
+    /// Those that ask for an agent.
+    pub candidates: Candidates,
     pub epoll: OwnedFd,
     wake: OwnedFd,
     pub kswapd: Signal,
@@ -172,6 +175,7 @@ impl Pager {
             next_mm: AtomicU32::new(MM_FIRST),
             forked: Mutex::default(),
             fork_seen: Condvar::new(),
+            candidates: Candidates::new()?,
             epoll,
             wake,
             kswapd: Signal::default(),

@@ -24,6 +24,10 @@ pub enum Kind {
     StaticProgram,
     /// Nothing was preloaded into it, for another reason.
     NoAgent,
+    /// The system does not let it have an agent.
+    CannotJoin,
+    /// More of its pages must stay in memory than can be noted, so all do.
+    Pinned,
     /// It belongs to several processes, or to a file in memory.
     SharedMemory,
 }
@@ -34,6 +38,8 @@ impl Kind {
         match self {
             Self::StaticProgram => "statically linked",
             Self::NoAgent => "without an agent",
+            Self::CannotJoin => "that can have no agent",
+            Self::Pinned => "with too many pages that must stay",
             Self::SharedMemory => "with shared memory",
         }
     }
@@ -48,6 +54,15 @@ impl Kind {
             Self::NoAgent => (
                 "has no agent: its memory counts and cannot be stored",
                 "It may be setuid, not of glibc, or started with an empty environment",
+            ),
+            Self::CannotJoin => (
+                "can have no agent: its memory counts and cannot be stored",
+                "A seccomp filter may refuse what that takes, or a limit on threads or descriptors",
+            ),
+            Self::Pinned => (
+                "has more pages that hold what the kernel writes when threads end than Ebb can note: \
+                 its memory counts and cannot be stored",
+                "Give it fewer threads or robust mutexes",
             ),
             Self::SharedMemory => (
                 "shares memory (shm_open, memfd_create, MAP_SHARED): that counts and cannot be stored",

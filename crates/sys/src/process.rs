@@ -89,6 +89,17 @@ impl Pidfd {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// A copy of its descriptor `fd`. Of a thread's pidfd: by that thread's own table.
+    pub fn descriptor(&self, fd: u32) -> io::Result<OwnedFd> {
+        // SAFETY: takes three integers, returns a new descriptor or an error.
+        let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.fd.as_raw_fd(), fd, 0) };
+        if copy < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just made this descriptor.
+        Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
+    }
+
     /// Whether the process has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {

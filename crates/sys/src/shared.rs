@@ -1,8 +1,9 @@
 //! Memory shared with another process through a descriptor.
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A type that may live in memory which another process writes at any time: only atomics, no padding
 /// that matters, every bit pattern valid.
@@ -24,18 +25,19 @@ unsafe impl<T: Shareable> Send for SharedMap<T> {}
 unsafe impl<T: Shareable> Sync for SharedMap<T> {}
 
 impl<T: Shareable> SharedMap<T> {
-    /// Maps the descriptor, which must hold at least `size_of::<T>()` bytes (checked; a shorter file
-    /// would make a touch deadly).
-    pub fn new(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        // SAFETY: an all-zero stat is a valid value of the plain structure that fstat fills in.
-        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure outlives the call.
-        if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if (stat.st_size as u64) < size_of::<T>() as u64 {
-            return Err(io::Error::other("the shared memory is shorter than the protocol"));
-        }
+    /// Makes one of zeros, and the descriptor by which another process maps it. Nobody can make it shorter,
+    /// which would make a touch deadly.
+    pub fn create(name: &str) -> io::Result<(Self, OwnedFd)> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Where the system wants to hear that nothing in there is to be executed.
+        let fd = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| memfd_create(name, flags))?;
+        rustix::fs::ftruncate(&fd, size_of::<T>().next_multiple_of(4096) as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok((Self::map(fd.as_fd())?, fd))
+    }
+
+    fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         // SAFETY: a fresh shared mapping at an address of the kernel's choice.
         let address = unsafe {
             libc::mmap(

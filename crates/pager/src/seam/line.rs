@@ -32,10 +32,15 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Over a connection and the memory that came with its greeting.
+    /// Over a connection and the memory that is sent over it.
     #[must_use]
     pub fn new(socket: Socket, shared: SharedMap<Shared>) -> Self {
         Self { socket, shared }
+    }
+
+    /// Sends a message with descriptors.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.socket.send(bytes, fds)
     }
 }
 

@@ -12,9 +12,11 @@ use ebb_sys::handle::Handle;
 use ebb_sys::memory::Memory;
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{Area, Statm};
+use ebb_sys::process::Pidfd;
 use ebb_sys::{rights, trace};
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -28,6 +30,8 @@ pub trait Process: Debug + Send + Sync {
     fn has_thread(&self, thread: u32);
     /// That thread, as numbered here.
     fn agent(&self) -> Option<u32>;
+    /// A copy of the descriptor `fd` of its thread `thread` (as it sees itself), by that thread's own table.
+    fn take_descriptor(&self, thread: u32, fd: u32) -> io::Result<OwnedFd>;
     /// Reads pages that are there, and waits for none: how many, from the front.
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize>;
     /// Whether a page (by number) is in memory and mapped.
@@ -146,6 +150,17 @@ impl Process for Known {
 
     fn agent(&self) -> Option<u32> {
         self.thread()
+    }
+
+    fn take_descriptor(&self, thread: u32, fd: u32) -> io::Result<OwnedFd> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let thread = self.handle.thread_called(thread).ok_or_else(gone)?;
+        let pidfd = Pidfd::open_thread(thread)?;
+        if !self.handle.has_thread(thread) {
+            // Its number may have been another's by then.
+            return Err(gone());
+        }
+        look(&self.handle, |_| pidfd.descriptor(fd))
     }
 
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {

@@ -395,7 +395,7 @@ impl Driver {
         };
         let shared = Arc::new(SharedMemory::new());
         let line = FakeLine { world: self.world.clone(), id, shared: shared.clone() };
-        let link = Link::new(Box::new(line), self.pager.clock.clone());
+        let link = Link::new(Arc::new(line), self.pager.clock.clone());
         let Ok(process) = self.pager.host.open(pid) else { return };
         let own = if id == 0 {
             let uffd = Box::new(FakeSpace { world: self.world.clone(), id });

@@ -17,7 +17,7 @@ use ebb_sys::uffd::{Mode, PlaceError};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -230,6 +230,10 @@ impl Process for FakeProcess {
         None
     }
 
+    fn take_descriptor(&self, _: u32, _: u32) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
         point();
         let mut world = self.world.lock();
@@ -371,10 +375,7 @@ pub struct SharedMemory(SharedMap<Shared>);
 
 impl SharedMemory {
     pub fn new() -> Self {
-        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-        let memory = memfd_create("sim", MemfdFlags::CLOEXEC).expect("a memory file");
-        ftruncate(&memory, size_of::<Shared>() as u64).expect("room");
-        Self(SharedMap::new(memory.as_fd()).expect("a mapping"))
+        Self(SharedMap::create("sim").expect("a mapping").0)
     }
 
     pub fn get(&self) -> &Shared {

@@ -7,7 +7,8 @@ use super::world::{
     Agent, Area, Change, Doing, Id, OnFork, POOL, Page, Space, Thread, Told, Touch, World,
 };
 use ebb_agent::protocol::{
-    BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING,
+    ASK_MANAGE, BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, OP_DROP, OP_MOVE, OP_UNSHARE,
+    POSTED, RUNNING,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -357,8 +358,9 @@ impl World {
         let Some(bell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE) else {
             return;
         };
-        calls[bell].start.store(start << 12, Relaxed);
-        calls[bell].len.store(pages << 12, Relaxed);
+        calls[bell].word.store(ASK_MANAGE, Relaxed);
+        calls[bell].a.store(start << 12, Relaxed);
+        calls[bell].b.store(pages << 12, Relaxed);
         calls[bell].state.store(CALL_MADE, Relaxed);
         let page = POOL + space.pool_pages - (BELLS - bell) as u64;
         self.tell(id, Some(at), Change::Remove { start: page, end: page + 1 });

@@ -1,0 +1,276 @@
+/*
+ * children CASE [MIB]: children made in every way there is, each of which checks every byte that it
+ * inherited, maps memory of its own, fills and checks that, and changes its copy, while a limit has pushed
+ * most of it out.
+ */
+#include "common.h"
+
+#include <grp.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <spawn.h>
+#include <stddef.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+
+extern char **environ;
+
+static struct ballast load(int argc, char **argv) {
+    return ballast_new(number(argc, argv, 0, 48), 17);
+}
+
+/* What a child does. It maps and fills by the C library's calls: those are what an agent stands before. */
+static void live(struct ballast *b, const char *what) {
+    for (int round = 0; round < 2; round++) {
+        struct ballast own = ballast_new(12, 23 + round);
+        ballast_check(&own, what);
+        ballast_check(b, what);
+        ballast_change(b);
+        ballast_check(b, what);
+        ballast_check(&own, what);
+        MUST(munmap(own.start, own.bytes) == 0);
+    }
+}
+
+static int parent_of(pid_t child, struct ballast *b, const char *name) {
+    MUST(child > 0);
+    ballast_check(b, "parent beside its child");
+    wait_ok(child, name);
+    ballast_check(b, "parent after its child");
+    printf("%s: ok\n", name);
+    return 0;
+}
+
+/* ---- made around fork ------------------------------------------------------------------- */
+
+static int case_underscore_fork(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    pid_t child = _Fork();
+    if (child == 0) {
+        live(&b, "child of _Fork");
+        _exit(0);
+    }
+    return parent_of(child, &b, "_Fork");
+}
+
+/* An instruction of the program's own: nobody stands before that. */
+static long raw(long number, long a, long b) {
+    long result;
+    register long r10 __asm__("r10") = 0, r8 __asm__("r8") = 0;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(a), "S"(b), "d"(0), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+static int case_raw_clone(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    long child = raw(SYS_clone, SIGCHLD, 0);
+    if (child == 0) {
+        live(&b, "child of a clone instruction");
+        pid_t grandchild = fork();
+        MUST(grandchild >= 0);
+        if (grandchild == 0) {
+            live(&b, "its child");
+            _exit(0);
+        }
+        wait_ok(grandchild, "grandchild");
+        _exit(0);
+    }
+    return parent_of(child, &b, "raw-clone");
+}
+
+/* Parent, child and grandchild, none of which passes a hook before the next is made; the parents end. */
+static int case_raw_chain(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    long child = raw(SYS_clone, SIGCHLD, 0);
+    MUST(child >= 0);
+    if (child == 0) {
+        if (raw(SYS_clone, SIGCHLD, 0) != 0) _exit(0);
+        usleep(100 * 1000);
+        live(&b, "grandchild whose parent is gone");
+        MUST(write(ends[1], "x", 1) == 1);
+        _exit(0);
+    }
+    wait_ok(child, "raw-chain");
+    char word;
+    MUST(close(ends[1]) == 0 && read(ends[0], &word, 1) == 1);
+    ballast_check(&b, "parent of a chain");
+    puts("raw-chain: ok");
+    return 0;
+}
+
+/* Never calls anything that an agent stands before; what it reads it must get all the same. */
+static int case_silent(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    long child = raw(SYS_clone, SIGCHLD, 0);
+    if (child == 0) {
+        ballast_check(&b, "child that calls nothing");
+        ballast_check(&b, "child that calls nothing, again");
+        raw(SYS_exit_group, 0, 0);
+    }
+    return parent_of(child, &b, "silent");
+}
+
+/* It may do less than the standard allows here, and programs do more. */
+static int case_vfork(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    pid_t child = vfork();
+    if (child == 0) {
+        struct ballast own = ballast_new(12, 5);
+        ballast_check(&own, "mapped by a borrower");
+        ballast_check(&b, "borrowed");
+        munmap(own.start, own.bytes);
+        _exit(0);
+    }
+    wait_ok(child, "vfork");
+    ballast_check(&b, "after a borrower");
+    child = vfork();
+    if (child == 0) {
+        munmap(map(MIB), MIB);
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(9);
+    }
+    wait_ok(child, "vfork");
+    char *arguments[] = {"true", NULL};
+    MUST(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ) == 0);
+    wait_ok(child, "posix_spawn");
+    ballast_change(&b);
+    ballast_check(&b, "after all of them");
+    puts("vfork: ok");
+    return 0;
+}
+
+/* The C library's fork, with whatever handlers were registered. */
+static int case_handlers(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    pid_t child = fork();
+    if (child == 0) {
+        live(&b, "child with handlers");
+        _exit(0);
+    }
+    return parent_of(child, &b, "handlers");
+}
+
+/* ---- made by somebody else, somewhere else ---------------------------------------------- */
+
+static int and_then_fork(struct ballast *b, const char *name) {
+    pid_t child = fork();
+    if (child == 0) {
+        live(b, name);
+        _exit(0);
+    }
+    return parent_of(child, b, name);
+}
+
+static int case_setuid(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    MUST(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+    return and_then_fork(&b, "setuid");
+}
+
+static int case_chroot(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    char folder[] = "/tmp/ebb-e2e-root-XXXXXX";
+    MUST(mkdtemp(folder) && chdir(folder) == 0 && rmdir(folder) == 0 && chroot(".") == 0);
+    return and_then_fork(&b, "chroot");
+}
+
+static int case_mounts(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    MUST(unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0);
+    MUST(mount("none", "/tmp", "tmpfs", 0, NULL) == 0);
+    MUST(mount("none", "/run", "tmpfs", 0, NULL) == 0);
+    return and_then_fork(&b, "mounts");
+}
+
+static int case_network(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    MUST(unshare(CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS) == 0);
+    return and_then_fork(&b, "network");
+}
+
+static int case_processes(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    MUST(unshare(CLONE_NEWPID) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        MUST(getpid() == 1);
+        live(&b, "first process of a namespace");
+        pid_t grandchild = fork();
+        MUST(grandchild >= 0);
+        if (grandchild == 0) {
+            live(&b, "second process of a namespace");
+            _exit(0);
+        }
+        wait_ok(grandchild, "second process");
+        _exit(0);
+    }
+    return parent_of(child, &b, "processes");
+}
+
+/* No descriptor is left, and no more than COUNT may be. */
+static int case_descriptors(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    struct {
+        unsigned long now, most;
+    } few = {4, 4};
+    while (dup(0) >= 0 && dup(0) < 64);
+    MUST(syscall(SYS_prlimit64, 0, 7 /* NOFILE */, &few, NULL) == 0);
+    int before = dup(0);
+    MUST(before < 0);
+    return and_then_fork(&b, "descriptors");
+}
+
+/* A filter that answers some calls with EPERM. */
+static void refuse(const int *calls, size_t count, unsigned flags) {
+    struct sock_filter code[64];
+    size_t at = 0;
+    code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
+                                              offsetof(struct seccomp_data, nr));
+    for (size_t i = 0; i < count; i++) {
+        code[at++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i], 0, 1);
+        code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+    }
+    code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {.len = at, .filter = code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0);
+}
+
+static int case_filter(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    refuse((int[]){SYS_socket, SYS_connect, SYS_openat}, 3, 0);
+    return and_then_fork(&b, "filter");
+}
+
+/* Nothing that could connect two processes. The child cannot be paged; it goes on all the same. */
+static int case_strict_filter(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    refuse((int[]){SYS_socket, SYS_connect, SYS_socketpair}, 3, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        ballast_check(&b, "child behind a strict filter");
+        ballast_check(&b, "child behind a strict filter, again");
+        munmap(ballast_new(2, 3).start, 2 * MIB);
+        _exit(0);
+    }
+    return parent_of(child, &b, "strict-filter");
+}
+
+static const struct test_case cases[] = {
+    {"_Fork", case_underscore_fork}, {"raw-clone", case_raw_clone},
+    {"raw-chain", case_raw_chain}, {"silent", case_silent}, {"vfork", case_vfork},
+    {"handlers", case_handlers}, {"setuid", case_setuid}, {"chroot", case_chroot},
+    {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
+    {"descriptors", case_descriptors}, {"filter", case_filter},
+    {"strict-filter", case_strict_filter}, {NULL, NULL},
+};
+
+int main(int argc, char **argv) { return run_case(cases, argc, argv); }

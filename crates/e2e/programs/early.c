@@ -1,0 +1,59 @@
+/*
+ * A library that is preloaded after Ebb's agent and so begins before it: with EARLY=handlers it
+ * registers handlers of forks that map memory, with EARLY=threads it makes threads that
+ * wait until they are joined.
+ */
+#include "common.h"
+
+#define THREADS 300
+
+static pthread_t threads[THREADS];
+
+static void map_early(void) {
+    char *area = map(4 * MIB);
+    fill(area, 4 * MIB, 3, 1);
+    check(area, 4 * MIB, 3, 1, "in a handler of a fork");
+    MUST(munmap(area, 4 * MIB) == 0);
+}
+
+static int ends[2];
+
+static void *last(void *argument) {
+    char word;
+    MUST(read(ends[0], &word, 1) == 0);
+    return argument;
+}
+
+__attribute__((constructor)) static void begin(void) {
+    const char *what = getenv("EARLY");
+    /* What starts the programs is left alone. */
+    if (strcmp(program_invocation_short_name, "threads") != 0 &&
+        strcmp(program_invocation_short_name, "children") != 0)
+        return;
+    if (what && strcmp(what, "handlers") == 0) pthread_atfork(map_early, map_early, map_early);
+    if (what && strcmp(what, "threads") == 0) {
+        MUST(pipe(ends) == 0);
+        for (long i = 0; i < THREADS; i++)
+            MUST(pthread_create(&threads[i], NULL, last, (void *)(i + 1)) == 0);
+    }
+}
+
+/* Whether the page is in memory. */
+static int is_there(uintptr_t address) {
+    uint64_t entry;
+    int map = open("/proc/self/pagemap", O_RDONLY);
+    MUST(map >= 0 && pread(map, &entry, 8, address / PAGE * 8) == 8 && close(map) == 0);
+    return entry >> 63;
+}
+
+/* For the program, which has pushed out what can be: what the kernel writes to when a thread ends has
+ * stayed, and the threads end. */
+void early_join(void) {
+    for (long i = 0; i < THREADS; i++)
+        if (!is_there(threads[i] + 720)) die("the descriptor of thread %ld is out", i);
+    MUST(close(ends[1]) == 0);
+    for (long i = 0; i < THREADS; i++) {
+        void *result;
+        MUST(pthread_join(threads[i], &result) == 0 && result == (void *)(i + 1));
+    }
+}

@@ -1,0 +1,100 @@
+//! Children made in every way there is, by parents that have become somebody else, or are somewhere else.
+
+use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::{MIB, SMALL, build};
+
+fn run(name: &str, limit: u64) -> Outcome {
+    // The old hang was for ever.
+    Launch::program("children", name).arg("48").limit(limit).at_most(60).run()
+}
+
+/// All of it is paged: nothing is said, and the limit holds.
+#[track_caller]
+fn paged(name: &str) {
+    let outcome = run(name, SMALL);
+    outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
+    assert_eq!(outcome.stderr, "");
+}
+
+/// It waited for ever in `mmap`, for an answer to a call that it had made as its parent.
+#[test]
+fn a_child_of_underscore_fork_maps_memory() {
+    paged("_Fork");
+}
+
+#[test]
+fn a_child_of_a_clone_instruction_maps_memory() {
+    paged("raw-clone");
+}
+
+#[test]
+fn a_grandchild_joins_after_its_parents_have_ended() {
+    paged("raw-chain");
+}
+
+#[test]
+fn a_child_that_passes_no_hook_reads_what_it_inherited() {
+    run("silent", 80 * MIB).expect_line("silent: ok");
+}
+
+#[test]
+fn children_that_borrow_memory_map_more() {
+    paged("vfork");
+}
+
+/// The child's handlers run in the order of their registration: this one maps memory before the agent's.
+#[test]
+fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
+    let launch = Launch::program("children", "handlers 48").limit(SMALL).at_most(60);
+    let early = launch.env("LD_PRELOAD", build::library("early")).env("EARLY", "handlers");
+    early.run().expect_line("handlers: ok").expect_within_limit();
+}
+
+/// Their children were killed without a word: they could not connect.
+#[test]
+fn a_fork_after_the_user_was_changed() {
+    paged("setuid");
+}
+
+#[test]
+fn a_fork_after_the_root_was_changed() {
+    paged("chroot");
+}
+
+#[test]
+fn a_fork_where_other_things_are_mounted() {
+    paged("mounts");
+}
+
+#[test]
+fn a_fork_in_another_network() {
+    paged("network");
+}
+
+#[test]
+fn forks_in_another_process_namespace() {
+    paged("processes");
+}
+
+/// It ended as out of memory.
+#[test]
+fn a_fork_with_no_descriptor_left() {
+    paged("descriptors");
+}
+
+#[test]
+fn a_fork_behind_a_filter_that_refuses_connections() {
+    paged("filter");
+}
+
+#[test]
+fn a_fork_that_cannot_join_runs_on_and_is_named() {
+    let launch = Launch::program("children", "strict-filter 48").limit(80 * MIB);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_code(0);
+    assert!(outcome.text().ends_with("strict-filter: ok\n"), "{}", outcome.text());
+    let said = outcome
+        .stderr
+        .contains("(children: Operation not permitted (os error 1)) can have no agent");
+    assert!(said && outcome.stderr.contains("\"cannot_join\""), "{}", outcome.stderr);
+}

@@ -1,0 +1,127 @@
+//! Forked children that ask for an agent, and those that will never have one.
+//!
+//! A child asks by a call through the table of the ancestor it was forked from (`Link`); the bell that it rings is
+//! in its own address space, so there is no doubt which child asks, whatever user, root or namespaces it has.
+//! The fault thread notes it here; the door finds the process, takes one end of the child's pair of
+//! sockets out of the descriptor table of its agent, and waits for the greeting there.
+
+use crate::fork;
+use crate::link::Link;
+use crate::mm::Mm;
+use crate::server::Pager;
+use crate::unmanaged::Kind;
+use ebb_sys::socket::Socket;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a batch of moves may keep the door from looking for the process of a child, and how often.
+const BATCH_PATIENCE: Duration = Duration::from_millis(10);
+const LOOKS_MAX: u32 = 100;
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// A child that asks.
+#[derive(Debug)]
+pub struct Candidate {
+    pub mm: Arc<Mm>,
+    pub wish: Wish,
+    /// Where the answer goes.
+    pub line: Link,
+    pub bell: usize,
+}
+
+/// What for. All numbers are those that it has for itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wish {
+    /// An agent, whose thread has one end of a connection as this descriptor.
+    Join { thread: u32, descriptor: u32 },
+    /// Nothing: it cannot have one.
+    Alone { reason: i32 },
+}
+
+/// Those whom the door has yet to look at.
+#[derive(Debug)]
+pub struct Candidates {
+    waiting: Mutex<Vec<Candidate>>,
+    come: OwnedFd,
+}
+
+impl Candidates {
+    /// Nobody yet.
+    pub fn new() -> io::Result<Self> {
+        let come = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { waiting: Mutex::default(), come })
+    }
+
+    /// One more; the door wakes.
+    pub fn add(&self, candidate: Candidate) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(candidate);
+        // A full counter is as good as a raised one.
+        let _ = rustix::io::write(&self.come, &1u64.to_ne_bytes());
+    }
+
+    /// All of them.
+    pub fn take(&self) -> Vec<Candidate> {
+        let mut counter = [0; 8];
+        let _ = rustix::io::read(&self.come, &mut counter);
+        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl AsFd for Candidates {
+    /// Readable when somebody has come.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.come.as_fd()
+    }
+}
+
+impl Candidate {
+    /// Does what it wishes and answers. The connection to it, if it is to have one.
+    pub fn serve(&self, pager: &Pager) -> Option<Socket> {
+        let (answer, socket) = match self.wish {
+            Wish::Join { thread, descriptor } => {
+                match self.take_line(pager, thread, descriptor) {
+                    Ok(socket) => (0, Some(socket)),
+                    // It is told, and tries another way.
+                    Err(error) => (number_of(&error), None),
+                }
+            }
+            Wish::Alone { reason } => {
+                self.find(pager);
+                let reason = io::Error::from_raw_os_error(reason);
+                let name = self.mm.process().map_or_else(|| "?".to_owned(), |known| known.name());
+                let name = format!("{name}: {reason}");
+                pager.unmanaged.met(pager, Kind::CannotJoin, self.mm.pid(), &name);
+                (0, None)
+            }
+        };
+        self.line.answer(self.bell, answer);
+        socket
+    }
+
+    /// Looks which process it is.
+    fn find(&self, pager: &Pager) {
+        for _ in 0..LOOKS_MAX {
+            let Some(mut state) = self.mm.lock_quiet(BATCH_PATIENCE) else { continue };
+            if state.ended || fork::find_process(pager, &self.mm, &mut state).is_some() {
+                return;
+            }
+            // The ringing of the bell itself has yet to end.
+            drop(state);
+            pager.host.sleep(PAUSE);
+        }
+    }
+
+    fn take_line(&self, pager: &Pager, thread: u32, descriptor: u32) -> io::Result<Socket> {
+        self.find(pager);
+        let process = self.mm.process().ok_or(Errno::SRCH)?;
+        Ok(Socket::new(process.take_descriptor(thread, descriptor)?))
+    }
+}
+
+fn number_of(error: &io::Error) -> u32 {
+    Errno::from_io_error(error).unwrap_or(Errno::SRCH).raw_os_error().unsigned_abs()
+}
