@@ -39,6 +39,22 @@ fn a_strict_run_ends_with_the_first_of_them() {
     assert_eq!(outcome.figure("exit_status"), 125);
 }
 
+/// The agent of another user's process may not be looked into, and does not join.
+#[test]
+fn a_process_of_another_user_is_told_of_and_reported() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let words = ["--reuid", "65534", "--clear-groups", "sleep", "4"];
+    let launch = Launch::new("setpriv").args(words).limit(LIMIT).at_most(30);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_code(0);
+    let told = lines_with(&outcome, " (sleep) has ");
+    assert!(told.len() == 1 && told[0].contains("cannot be stored"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\"processes\":1,\"peak_bytes\":"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\"names\":[\"sleep\"]"), "{}", outcome.stderr);
+}
+
 /// Four processes map the same 24 MiB: a tree that counted each of them would be far beyond its limit.
 #[test]
 fn shared_memory_counts_once_however_many_map_it() {

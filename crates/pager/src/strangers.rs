@@ -6,8 +6,7 @@
 //!   count by their share.
 //! * N2: one that has joined since the last census is none.
 //! * N3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
-//!   could bring the agent, else when it has had time. One that has the agent and did not join is the door's to tell
-//!   of.
+//!   could bring the agent, else when it has had time. One that is stopped has none.
 
 use crate::mm::Mm;
 use crate::seam::Clock;
@@ -36,6 +35,8 @@ struct Stranger {
     statm: Statm,
     /// Censuses that found it, after the first.
     sightings: u32,
+    /// Those in which it could have gone on to join.
+    chances: u32,
     /// Pages of it that count elsewhere, by the last look.
     elsewhere: u64,
     /// It will never join, for this reason.
@@ -49,6 +50,7 @@ impl Stranger {
         Some(Self {
             statm: Statm::open(pid).ok()?,
             sightings: 0,
+            chances: 0,
             elsewhere: 0,
             kind: None,
             due: now,
@@ -67,15 +69,19 @@ impl Stranger {
 
     /// Finds out whether it will never join.
     fn judge(&mut self, pager: &Pager, pid: u32) {
-        let due = matches!(self.sightings, SIGHTINGS_STATIC | SIGHTINGS);
+        if matches!(proc::state(pid), Some('T' | 't')) {
+            return;
+        }
+        self.chances += 1;
+        let due = matches!(self.chances, SIGHTINGS_STATIC | SIGHTINGS);
         if !due || self.kind.is_some() || self.statm.anonymous_pages().unwrap_or(0) == 0 {
             return;
         }
         let folder = pager.config.socket.parent();
         self.kind = match proc::areas(pid) {
-            Ok(areas) => kind(&areas, folder, self.sightings),
+            Ok(areas) => kind(&areas, folder, self.chances),
             // Another user's.
-            Err(_) => (self.sightings >= SIGHTINGS).then_some(Kind::NoAgent),
+            Err(_) => (self.chances >= SIGHTINGS).then_some(Kind::NoAgent),
         };
         if let Some(kind) = self.kind {
             pager.unmanaged.met(pager, kind, pid, &proc::name(pid));
@@ -98,10 +104,10 @@ impl Strangers {
             let parent = proc::parent(pid).unwrap_or(0);
             let has_parent = there.contains(&parent) || known(&parent);
             if let Some(stranger) = self.0.get_mut(&pid) {
-                stranger.sightings += 1;
                 if stranger.elsewhere > FEW && now >= stranger.due {
                     stranger.look(&pager.clock, pid, has_parent);
                 }
+                stranger.sightings += 1;
                 stranger.judge(pager, pid);
             } else if mms.iter().any(|mm| process::shares_memory(mm.pid(), pid)) {
                 // Between vfork and exec: it is counted where it borrows.
@@ -134,17 +140,17 @@ impl Strangers {
 }
 
 /// Why a process with these areas will never join, if that is so; `folder` is where the agent lies.
-fn kind(areas: &[Area], folder: Option<&Path>, sightings: u32) -> Option<Kind> {
+fn kind(areas: &[Area], folder: Option<&Path>, chances: u32) -> Option<Kind> {
     let files = || areas.iter().filter(|area| area.inode != 0).map(|area| Path::new(&area.name));
     let is_loader = |file: &Path| {
         file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld"))
     };
     let is_agent = |file: &Path| folder.is_some_and(|folder| file.starts_with(folder));
     if files().next().is_some() && !files().any(is_loader) {
-        Some(Kind::StaticProgram)
-    } else {
-        (sightings >= SIGHTINGS && !files().any(is_agent)).then_some(Kind::NoAgent)
+        return Some(Kind::StaticProgram);
     }
+    let kind = if files().any(is_agent) { Kind::CannotJoin } else { Kind::NoAgent };
+    (chances >= SIGHTINGS).then_some(kind)
 }
 
 #[cfg(test)]
@@ -165,16 +171,17 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_loader_is_told_of_at_once_and_who_has_the_agent_never() {
+    fn who_has_no_loader_is_told_of_at_once_and_others_have_time_to_join() {
         let folder = Some(Path::new("/run/ebb-1"));
-        let kind = |names: &[&str], sightings| kind(&areas(names), folder, sightings);
+        let kind = |names: &[&str], chances| kind(&areas(names), folder, chances);
         let fixed = ["/bin/busybox", "[heap]", "/usr/share/data"];
         assert_eq!(kind(&fixed, 1), Some(Kind::StaticProgram));
         let setuid = ["/bin/su", "/lib/ld-linux-x86-64.so.2", "/lib/libc.so.6"];
         assert_eq!(kind(&setuid, 1), None, "the agent may be next");
         assert_eq!(kind(&setuid, SIGHTINGS), Some(Kind::NoAgent));
         let slow = ["/bin/sh", "/lib/ld-linux-x86-64.so.2", "/run/ebb-1/agent.so"];
-        assert_eq!(kind(&slow, SIGHTINGS), None);
+        assert_eq!(kind(&slow, SIGHTINGS - 1), None);
+        assert_eq!(kind(&slow, SIGHTINGS), Some(Kind::CannotJoin));
         assert_eq!(kind(&["[heap]"], SIGHTINGS_STATIC), None, "in the middle of an exec");
     }
 }

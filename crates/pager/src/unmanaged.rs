@@ -1,7 +1,8 @@
-//! What Ebb sees of the tree's memory and does not manage: of whom, how much at most, and why. It counts against
-//! the limit and cannot be stored.
+//! What Ebb sees of the tree's memory and does not manage: of whom, how much at most, and why. It counts
+//! against the limit and cannot be stored.
 //!
-//! * U1: each kind is told of once, when it is first met; with `--strict` that ends the run. The report has all.
+//! * U1: each kind is told of once, when it is first met; with `--strict` that ends the run. The report
+//!   has all.
 //! * U2: whoever meets a process says so once. Here nobody is remembered but by name.
 //!
 //! Lock order: the lock is a leaf; the tree is killed without it.
@@ -57,7 +58,7 @@ impl Kind {
             ),
             Self::CannotJoin => (
                 "can have no agent: its memory counts and cannot be stored",
-                "A seccomp filter may refuse what that takes, or a limit on threads or descriptors",
+                "Another user's rights, a seccomp filter, or a limit on threads or descriptors may be why",
             ),
             Self::Pinned => (
                 "has more pages that hold what the kernel writes when threads end than Ebb can note: \
