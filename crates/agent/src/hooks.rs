@@ -119,6 +119,34 @@ pub unsafe extern "C" fn mremap(
     result as *mut c_void
 }
 
+/// `CLONE_NEWUSER`
+const NEW_USERS: c_int = 0x1000_0000;
+const EINVAL: isize = -22;
+
+/// Stands before glibc's `unshare`, to say why a user namespace cannot be had: the kernel gives one only to a
+/// process of a single thread, and the agent is another.
+///
+/// # Safety
+/// As `unshare`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    // SAFETY: an integer; the call concerns what the kernel keeps for the process, and no memory.
+    let result = unsafe { call(syscall::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) };
+    if result >= 0 {
+        return 0;
+    }
+    if result == EINVAL && flags & NEW_USERS != 0 && own().is_some() {
+        const WORD: &[u8] =
+            b"ebb: a user namespace is for processes of one thread, and the agent in here is a \
+            second one; start ebb run inside of the namespace instead\n";
+        // Nobody reading it is no reason to stop.
+        // SAFETY: a constant of that length.
+        unsafe { call(syscall::WRITE, [2, WORD.as_ptr() as usize, WORD.len(), 0, 0, 0]) };
+    }
+    set_errno(-result as c_int);
+    -1
+}
+
 /// Stands before glibc's `mlockall`: it is not to fill the agent's own areas, nor to keep what it puts there.
 ///
 /// # Safety

@@ -108,6 +108,12 @@ unsafe fn read_environment(environment: *const *const c_char) -> Option<()> {
     // SAFETY: as promised.
     let (path, pool) =
         unsafe { (variable(environment, ENV_SOCKET)?, variable(environment, ENV_POOL)?) };
+    // Under valgrind, which plays the processor, there is nothing that pages could be moved under.
+    // SAFETY: as promised.
+    let preload = unsafe { variable(environment, "LD_PRELOAD") }.unwrap_or_default();
+    if preload.windows(9).any(|word| word == b"vgpreload") {
+        return None;
+    }
     let pool_len = number(pool)?;
     if path.len() >= PATH_MAX {
         return None;

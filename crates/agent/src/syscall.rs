@@ -8,6 +8,7 @@ use core::sync::atomic::AtomicU32;
 compile_error!("the agent speaks x86-64 only");
 
 pub const READ: usize = 0;
+pub const WRITE: usize = 1;
 pub const CLOSE: usize = 3;
 pub const MMAP: usize = 9;
 pub const MUNMAP: usize = 11;
@@ -39,6 +40,7 @@ pub const FUTEX: usize = 202;
 pub const EXIT_GROUP: usize = 231;
 pub const OPENAT: usize = 257;
 pub const USERFAULTFD: usize = 323;
+pub const UNSHARE: usize = 272;
 pub const CLONE3: usize = 435;
 pub const CLOSE_RANGE: usize = 436;
 pub const PROCESS_MADVISE: usize = 440;

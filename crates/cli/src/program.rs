@@ -72,6 +72,14 @@ fn locate(name: &OsStr) -> Result<PathBuf, Refusal> {
     }
 }
 
+/// Whether a program loads Address Sanitizer's library: it names it near its beginning.
+pub fn has_address_sanitizer(path: &Path) -> bool {
+    const NAMES_WITHIN: u64 = 4 << 20;
+    let mut head = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(NAMES_WITHIN).read_to_end(&mut head));
+    read.is_ok() && head.windows(11).any(|word| word == b"libasan.so.")
+}
+
 fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }

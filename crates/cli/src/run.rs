@@ -35,6 +35,8 @@ const TAKEN: [i32; 10] = [
     signals::SIGCONT,
     signals::SIGCHLD,
 ];
+/// Where Address Sanitizer takes its settings from.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// Ebb's own failure.
 const FAILED: u8 = 125;
 /// The switches of the pager, beside those of the engine.
@@ -172,6 +174,14 @@ fn start(
     std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
     command.args(&words[1..]);
     command.env("LD_PRELOAD", preload(&folder.agent()));
+    if program::has_address_sanitizer(path) {
+        // Its library wants to be loaded before all others, but need not be.
+        let others = std::env::var_os(ASAN_OPTIONS).unwrap_or_default();
+        let joined = if others.is_empty() { "" } else { ":" };
+        let mut options = others;
+        options.push(format!("{joined}verify_asan_link_order=0"));
+        command.env(ASAN_OPTIONS, options);
+    }
     command.env(ENV_SOCKET, folder.socket());
     command.env(ENV_POOL, front.pool_bytes.to_string());
     process::confine(&mut command);

@@ -1,0 +1,54 @@
+//! stress-ng with verification, at half of the memory that each stressor takes.
+
+use ebb_e2e::MIB;
+use ebb_e2e::launch::Launch;
+
+/// Runs one stressor; what it checks itself must hold.
+fn stress(limit: u64, arguments: &str) {
+    let launch = Launch::new("stress-ng").args(arguments.split_whitespace()).arg("--verify");
+    let outcome = launch.limit(limit).run();
+    outcome.expect_code(0).expect_within_limit();
+    assert!(
+        !outcome.text().contains("fail:") && !outcome.stderr.contains("fail:"),
+        "{}",
+        outcome.stderr
+    );
+}
+
+#[test]
+fn every_method_of_virtual_memory() {
+    stress(32 * MIB, "--vm 1 --vm-bytes 64M --vm-method all --vm-ops 45");
+}
+
+#[test]
+fn mappings_of_every_kind() {
+    // Some of them cannot be written to, and such pages stay.
+    stress(96 * MIB, "--mmap 1 --mmap-bytes 64M --mmap-ops 2");
+}
+
+#[test]
+fn allocations_and_frees() {
+    stress(32 * MIB, "--malloc 1 --malloc-bytes 64M --malloc-ops 3000");
+}
+
+#[test]
+fn forks_and_clones() {
+    stress(24 * MIB, "--fork 1 --fork-ops 100");
+    stress(24 * MIB, "--clone 1 --clone-ops 50");
+    stress(24 * MIB, "--vfork 1 --vfork-ops 100");
+}
+
+#[test]
+fn mappings_that_move() {
+    stress(24 * MIB, "--mremap 1 --mremap-bytes 48M --mremap-ops 1");
+}
+
+#[test]
+fn advice_of_every_kind() {
+    stress(24 * MIB, "--madvise 1 --madvise-ops 6");
+}
+
+#[test]
+fn memory_read_and_written_by_another_process() {
+    stress(24 * MIB, "--vm-rw 1 --vm-rw-bytes 16M --vm-rw-ops 2");
+}
