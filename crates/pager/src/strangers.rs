@@ -6,7 +6,7 @@
 //!   count by their share.
 //! * N2: one that has joined since the last census is none.
 //! * N3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
-//!   could bring the agent, else when it has had time. One that is stopped has none.
+//!   could bring the agent, else when it has had time. One that is stopped, or waits for memory, has none.
 
 use crate::mm::Mm;
 use crate::seam::Clock;
@@ -69,7 +69,9 @@ impl Stranger {
 
     /// Finds out whether it will never join.
     fn judge(&mut self, pager: &Pager, pid: u32) {
-        if matches!(proc::state(pid), Some('T' | 't')) {
+        // To join takes memory.
+        let waits = pager.starving.load(Relaxed) > 0;
+        if waits || matches!(proc::state(pid), Some('T' | 't')) {
             return;
         }
         self.chances += 1;
