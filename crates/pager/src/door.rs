@@ -223,8 +223,9 @@ fn open_line(
         // The first area that it maps is to be announced already.
         link.managing();
     }
-    line.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &fds)?;
-    pager.attach(mm, link)
+    // Before it knows: it may call at once, and who hears that must find the line.
+    pager.attach(mm, link)?;
+    line.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &fds)
 }
 
 /// A forked child that came by itself, where it could not be fetched (before Linux 6.9).
