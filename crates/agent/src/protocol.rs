@@ -26,8 +26,8 @@ pub const ENV_POOL: &str = "EBB_POOL_BYTES";
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 64;
-/// Places in the table of pinned pages (a power of two).
-pub const PINNED_MAX: usize = 8192;
+/// Places in the table of pinned pages.
+pub const PINNED_MAX: usize = 7168;
 /// A place of the pinned table whose page is gone.
 pub const PINNED_GRAVE: u64 = 1;
 
@@ -128,6 +128,9 @@ pub struct Shared {
     /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.
     pub pinned: [AtomicU64; PINNED_MAX],
 }
+
+// It is a file to the kernel, and must be possible under `ulimit -f 64`.
+const _: () = assert!(size_of::<Shared>() <= 60 << 10);
 
 /// Where the search for a page in the pinned table begins.
 #[must_use]

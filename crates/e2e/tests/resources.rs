@@ -70,6 +70,19 @@ fn a_limit_of_file_sizes_is_not_the_pagers() {
     assert_eq!(outcome.expect_code(0).text(), right_answer());
 }
 
+/// The memory that agent and pager share is a file, too: under the hard limit it could not be made, or the program
+/// was killed by SIGXFSZ.
+#[test]
+fn a_hard_limit_of_file_sizes_leaves_the_agent_its_memory() {
+    let script = "x = b''.join(b'%-4096d' % i for i in range(8000)); import os; \
+                  c = os.fork(); print(sum(x[i * 4096:i * 4096 + 9].split()[0] == b'%d' % i \
+                  for i in range(8000)), flush=True) if c == 0 else os.waitpid(c, 0)";
+    let line = "ulimit -f 64; exec $ebb run --memory-max 16M --swap ram --report json";
+    let outcome = run(&format!("{line} -- /usr/bin/python3 -c \"{script}\""));
+    assert_eq!(outcome.expect_code(0).text(), "8000\n");
+    assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
+}
+
 /// A run waited for ever when the pager could not take its program in.
 #[test]
 fn too_few_descriptors_are_told() {
