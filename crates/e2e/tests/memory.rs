@@ -191,7 +191,10 @@ fn locked_pages_stay() {
 
 #[test]
 fn shared_memory_and_private_file_pages() {
-    case("shared 48");
+    let outcome = Launch::program("memory", "shared 48").limit(SMALL).run();
+    outcome.expect_line("shared: ok").expect_within_limit();
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    assert!(lines.len() == 1 && lines[0].contains("shares memory"), "{}", outcome.stderr);
 }
 
 #[test]
