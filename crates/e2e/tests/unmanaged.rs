@@ -8,7 +8,7 @@ const LIMIT: u64 = 64 * MIB;
 
 /// A static program that stays for a moment, three times.
 fn with_static_programs(options: &str) -> Outcome {
-    let hold = format!("{} 24 1", static_program("holder").display());
+    let hold = format!("{} 24 3", static_program("holder").display());
     let script = format!("{hold} & {hold} & {hold} & wait");
     let options = format!("--report json {options}");
     Launch::new("sh").args(["-c", &script]).limit(2 * LIMIT).options(&options).at_most(30).run()
