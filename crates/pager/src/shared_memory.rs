@@ -3,9 +3,12 @@
 //!
 //! * C1: a page counts once, however many processes map it, and however often. How many pages each maps is had for
 //!   nothing; how many they are together takes a walk of the page tables, which is made at most a quarter of the
-//!   time. In between what was found then is scaled by what is mapped now.
+//!   time. In between what was found then counts, less as less is mapped; of what is mapped more nobody knows
+//!   whether it is other memory or the same again, so only what one process alone maps counts until the next walk.
 //! * C2: what processes outside the tree map, too, counts by the share of the tree.
 //! * C3: a process that may not be looked into counts as if others of its kind mapped the same.
+//! * C4: a walk looks at one process after the other. What a page counts for changes while others begin to map it, or
+//!   end: a walk beside such processes may find too much. It counts only if as much was mapped after it as before.
 
 use crate::server::Pager;
 use crate::unmanaged::Kind;
@@ -16,6 +19,9 @@ use std::time::Instant;
 
 /// Pages that are worth a word and a walk. An agent has a few of its own.
 const FEW: u64 = (1 << 20) / PAGE_SIZE as u64;
+
+/// What may be mapped more or less after a walk than before (C4): one page of so many.
+const STILL: u64 = 32;
 
 /// What is known of it.
 #[derive(Debug)]
@@ -41,17 +47,20 @@ impl SharedMemory {
     /// Counts what the processes of the tree have.
     pub fn count(&mut self, pager: &Pager, tree: &[u32]) {
         let holders = holders(pager, tree);
-        let mapped = holders.iter().map(|&(_, pages)| pages).sum();
+        let mapped = mapped_by(&holders);
         if mapped <= FEW {
             self.pages = mapped;
             return;
         }
         if pager.clock.now() >= self.due {
             let began = pager.clock.now();
-            self.walked = (mapped, walk(&holders));
+            let found = walk(&holders);
+            let after = mapped_by(&self::holders(pager, tree));
+            let believed = if is_still(mapped, after) { found } else { found.min(most(&holders)) };
+            self.walked = (mapped, believed);
             self.due = pager.clock.now() + pager.clock.since(began) * 3;
         }
-        self.pages = scaled(self.walked, mapped);
+        self.pages = since(self.walked, mapped).max(most(&holders));
         for &(pid, _) in holders.iter().filter(|&&(_, pages)| pages > FEW) {
             if self.told.insert(pid) {
                 pager.unmanaged.met(pager, Kind::SharedMemory, pid, &proc::name(pid));
@@ -76,6 +85,20 @@ fn holders(pager: &Pager, tree: &[u32]) -> Vec<(u32, u64)> {
     holders
 }
 
+fn mapped_by(holders: &[(u32, u64)]) -> u64 {
+    holders.iter().map(|&(_, pages)| pages).sum()
+}
+
+/// What one of them alone maps: at least so many pages there are.
+fn most(holders: &[(u32, u64)]) -> u64 {
+    holders.iter().map(|&(_, pages)| pages).max().unwrap_or(0)
+}
+
+/// Whether what was found between two counts is to be believed (C4).
+fn is_still(before: u64, after: u64) -> bool {
+    after.abs_diff(before) <= before / STILL
+}
+
 /// How many pages they are together.
 fn walk(holders: &[(u32, u64)]) -> u64 {
     let (mut seen, mut unseen) = (0, 0);
@@ -88,18 +111,27 @@ fn walk(holders: &[(u32, u64)]) -> u64 {
     seen + unseen
 }
 
-fn scaled((mapped_then, pages_then): (u64, u64), mapped: u64) -> u64 {
-    (pages_then * mapped).checked_div(mapped_then).unwrap_or(mapped)
+/// What is left of what was found then.
+fn since((mapped_then, pages_then): (u64, u64), mapped: u64) -> u64 {
+    (pages_then * mapped.min(mapped_then)).checked_div(mapped_then).unwrap_or(0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::scaled;
+    use super::{is_still, since};
 
     #[test]
-    fn what_was_found_is_scaled_by_what_is_mapped_now() {
-        assert_eq!(scaled((800, 200), 800), 200, "four processes map the same");
-        assert_eq!(scaled((800, 200), 1200), 300);
-        assert_eq!(scaled((0, 0), 500), 500, "no walk yet");
+    fn a_walk_beside_processes_that_begin_to_map_or_end_is_not_believed() {
+        assert!(is_still(24_576, 24_576) && is_still(24_576, 24_600));
+        assert!(!is_still(6_144, 12_288), "another one has mapped all of it meanwhile");
+        assert!(!is_still(24_576, 18_432), "one has ended, and those after it count for more");
+    }
+
+    #[test]
+    fn what_was_found_counts_less_as_less_is_mapped_and_never_more() {
+        assert_eq!(since((800, 200), 800), 200, "four processes map the same");
+        assert_eq!(since((800, 200), 400), 100);
+        assert_eq!(since((800, 200), 1200), 200, "perhaps two more map the same");
+        assert_eq!(since((0, 0), 500), 0, "no walk yet");
     }
 }
