@@ -89,5 +89,5 @@ fn pages(pager: &Pager, mm: &Mm, state: &mut State, process: &dyn Process, start
             }
         }
     });
-    mm.known.fetch_add(adopted, Relaxed);
+    mm.learnt(adopted);
 }

@@ -2,6 +2,7 @@
 //! the fork message delivered, and `ebb stat` and `ebb lru-gen` are told about the run.
 
 use crate::counters;
+use crate::fork;
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
@@ -294,9 +295,8 @@ pub fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
         if state.ended {
             return false;
         }
-        let token = mm.show_token(&mut state, pager.nonce());
+        let token = fork::show_token(pager, mm, &mut state);
         drop(state);
-        pager.resident().zone.charge(1);
         match token {
             Ok(token) => return token.is_seen_by(process),
             Err(PlaceError::Dead) => return false,

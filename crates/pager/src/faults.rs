@@ -17,7 +17,7 @@ use crate::seam::Event;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use crate::vacant;
 use ebb_core::readahead::Window;
-use ebb_core::resident::{Arrival, Dropped, Entry};
+use ebb_core::resident::{Arrival, Charge, Dropped, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
 use ebb_sys::uffd::PlaceError;
@@ -324,26 +324,26 @@ impl Server {
 
     /// Takes a page of the budget. Those whose touch keeps others from giving pages back need none to
     /// be left: a child that has yet to greet, and an agent at its work.
-    pub fn charge(&self, mm: &Mm, touch: &Touch) -> bool {
-        let (mut charged, low) = {
+    pub fn charge(&self, mm: &Mm, touch: &Touch) -> Option<Charge> {
+        let (mut charge, low) = {
             let mut resident = self.pager.resident();
             let first = !self.barred.get();
-            (first && resident.zone.try_charge(1, 0), resident.zone.is_low())
+            let charge = if first { resident.zone.try_charge(1, 0) } else { None };
+            (charge, resident.zone.is_low())
         };
-        if !charged
+        if charge.is_none()
             && (self.may_feed() && mm.is_fed()
                 || mm.link.get().is_some_and(|link| link.thread() == touch.thread))
         {
-            self.pager.resident().zone.charge(1);
-            charged = true;
+            charge = Some(self.pager.resident().zone.charge(1));
         }
-        if low || !charged {
+        if low || charge.is_none() {
             self.pager.wake_kswapd();
         }
-        if !charged {
+        if charge.is_none() {
             self.barred.set(true);
         }
-        charged
+        charge
     }
 
     /// Whether there are pages beyond the budget for infants: enough for several to grow up at once.
@@ -351,30 +351,23 @@ impl Server {
         self.pager.mms().iter().map(|mm| mm.fed()).sum::<u32>() < FED_MAX
     }
 
-    pub fn uncharge(&self) {
-        self.pager.resident().zone.uncharge(1);
+    pub fn give_back(&self, charge: Charge) {
+        self.pager.resident().zone.give_back(charge);
     }
 
-    /// Takes pages of the budget for up to `wanted` pages nobody has asked for; returns how many. The
-    /// reserve is left to those who have.
-    pub fn charge_ahead(&self, wanted: usize) -> usize {
-        if self.barred.get() {
-            return 0;
-        }
-        let mut resident = self.pager.resident();
-        let spare = resident.zone.free().saturating_sub(resident.zone.watermarks().min);
-        let count = spare.min(wanted as u64);
-        resident.zone.charge(count);
-        count as usize
+    /// Takes pages of the budget for up to `wanted` pages nobody has asked for. The reserve is left to those
+    /// who have.
+    pub fn charge_ahead(&self, wanted: usize) -> Charge {
+        let wanted = if self.barred.get() { 0 } else { wanted as u64 };
+        self.pager.resident().zone.charge_spare(wanted)
     }
 
     /// A page nobody has stored: zeros. In a pass over fresh memory the next few come along.
     fn fresh(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
-        if !self.charge(mm, touch) {
-            return Answer::Later;
-        }
+        let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
         let beside = vacant::run(mm, Vpn(vpn.0 + 1), fresh_beside(state, touch));
-        let ahead = self.charge_ahead(beside);
+        let mut charge = charge.and(self.charge_ahead(beside));
+        let ahead = charge.pages() as usize - 1;
         let waited = self.end_wait(touch);
         let mut placed = mm.uffd.copy(touch.address, &ZEROS[..(1 + ahead) * PAGE_SIZE]);
         if ahead > 0 && matches!(placed, Err((0, _))) {
@@ -390,13 +383,13 @@ impl Server {
         };
         {
             let mut resident = self.pager.resident();
-            resident.zone.uncharge(1 + ahead as u64 - pages);
+            mm.place(&mut resident.zone, charge.split(pages));
+            resident.zone.give_back(charge);
             for page in 0..pages {
                 let how = if page == 0 { Arrival::Fresh } else { Arrival::Ahead };
                 resident.map(&mut state.space, Vpn(vpn.0 + page), how, None);
             }
         }
-        mm.known.fetch_add(pages as i64, Relaxed);
         match placed {
             Err((0, error)) => self.not_placed(mm, touch, error),
             _ => {
@@ -418,27 +411,26 @@ impl Server {
                 Err(error) => self.not_placed(mm, touch, error),
             };
         }
-        if !self.charge(mm, touch) {
-            return Answer::Later;
-        }
+        let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
         let waited = self.end_wait(touch);
         match mm.uffd.unprotect(touch.address, PAGE_SIZE as u64) {
             Ok(()) => {
+                let mut resident = self.pager.resident();
                 if state.space.get(vpn) == Entry::None {
-                    self.pager.resident().map(&mut state.space, vpn, Arrival::Fresh, None);
-                    mm.known.fetch_add(1, Relaxed);
+                    mm.place(&mut resident.zone, charge);
+                    resident.map(&mut state.space, vpn, Arrival::Fresh, None);
                     counters::count(&self.pager.counters.faults_fresh);
                 } else if known {
-                    mm.shares_less(1);
+                    mm.copied(&mut resident.zone, charge);
                     counters::count(&self.pager.counters.faults_copied);
                 } else {
-                    self.uncharge();
+                    resident.zone.give_back(charge);
                 }
                 self.pager.counters.record_wait(waited);
                 Answer::Given
             }
             Err(error) => {
-                self.uncharge();
+                self.give_back(charge);
                 self.not_placed(mm, touch, error)
             }
         }
@@ -484,15 +476,13 @@ impl Server {
 
     /// A cool page: its content comes from the pool, which nobody but us can change.
     fn rescue(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, place: u32) -> Answer {
-        if !self.charge(mm, touch) {
-            return Answer::Later;
-        }
+        let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
         let from = state.pool.address(place);
         let page = std::array::from_mut(&mut *self.buffer);
         // A child that has not asked for an agent is not known yet.
         fork::seek_process(&self.pager, mm, state);
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
-            self.uncharge();
+            self.give_back(charge);
             if mm.is_alive() {
                 // Which process it is will be known when it greets, or at its next own touch.
                 return Answer::Later;
@@ -504,15 +494,15 @@ impl Server {
             Ok(()) => {
                 let vpn = Vpn::of_address(touch.address);
                 let Entry::Cool(pfn) = state.space.get(vpn) else { unreachable!("held the lock") };
-                let place = self.pager.resident().rescue(&mut state.space, pfn);
-                state.pool.retire(place);
-                mm.known.fetch_add(1, Relaxed);
+                let mut resident = self.pager.resident();
+                mm.place(&mut resident.zone, charge);
+                state.pool.retire(resident.rescue(&mut state.space, pfn));
                 counters::count(&self.pager.counters.faults_rescued);
                 self.pager.counters.record_wait(waited);
                 Answer::Given
             }
             Err((_, error)) => {
-                self.uncharge();
+                self.give_back(charge);
                 self.not_placed(mm, touch, error)
             }
         }
@@ -575,11 +565,7 @@ impl Server {
         }
         // A cool page stays charged until it is dropped from the pool.
         let gone = dropped.frames - dropped.pool.len() as u64;
-        // What is shared with a relative was charged once: the next measurement tells.
-        if !mm.related.load(Relaxed) {
-            self.pager.resident().zone.uncharge(gone);
-        }
-        mm.known.fetch_sub(gone as i64, Relaxed);
+        mm.gone(&mut self.pager.resident().zone, gone);
         self.pager.discard(dropped);
     }
 }

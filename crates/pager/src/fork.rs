@@ -2,12 +2,12 @@
 //!
 //! Called by the fault thread with the parent's (or the child's) state held, and nothing else.
 
-use crate::mm::{Areas, Mm, State};
+use crate::mm::{Areas, Mm, State, Token};
 use crate::seam::{AddressSpace, Process};
 use crate::server::Pager;
 use crate::{counters, guard};
 use ebb_core::resident::{Dropped, Entry, Space};
-use ebb_core::types::Vpn;
+use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
@@ -28,12 +28,25 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
     }
 }
 
+/// Puts a page into an address space by which it can be told: it must be seen in the process that it is. Two
+/// forks of one process cannot be told apart otherwise, and to take one child for another would be to read the
+/// wrong memory. The page counts until its place is dropped.
+pub fn show_token(pager: &Pager, mm: &Mm, state: &mut State) -> Result<Token, PlaceError> {
+    let mut page = Box::new([0; PAGE_SIZE]);
+    page[..4].copy_from_slice(&mm.id.0.to_ne_bytes());
+    page[4..20].copy_from_slice(&pager.nonce().to_ne_bytes());
+    let place = state.pool.take().ok_or(PlaceError::NoMemory)?;
+    let address = state.pool.address(place);
+    let placed = mm.uffd.copy(address, &*page);
+    state.pool.retire(place);
+    mm.found(&mut pager.resident().zone, 1);
+    placed.map(|()| Token::new(address, page)).map_err(|(_, error)| error)
+}
+
 /// Whether it is one of the processes `pids`: then it is known from now on. None if that cannot be found out
 /// now.
 fn prove(pager: &Pager, mm: &Mm, state: &mut State, pids: &[u32]) -> Option<bool> {
-    let token = mm.show_token(state, pager.nonce());
-    pager.resident().zone.charge(1);
-    let token = match token {
+    let token = match show_token(pager, mm, state) {
         Ok(token) => token,
         Err(PlaceError::Dead) => return Some(false),
         // Something is there already, or the mapping is changing: another place, another time.
@@ -80,7 +93,7 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn 
     let id = pager.new_mm_id();
     let mut space = pager.resident().fork(&state.space, id);
     let mut areas = state.areas.clone();
-    let mut pool = state.pool.clone();
+    let mut pool = state.pool.inherited();
     if parent.process().is_none() {
         find_parent(pager, parent, state);
     }
@@ -109,7 +122,7 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn 
         }
     }
     settle_inherited(pager, &*uffd, &mut space, &mut areas);
-    let mut resident = 0;
+    let mut resident = pool.retired() as i64;
     space.for_each(|_, entry| {
         resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
     });

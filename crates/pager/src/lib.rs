@@ -23,6 +23,7 @@ mod adopt;
 mod brake;
 mod broken;
 mod budget;
+mod charges;
 mod children;
 mod config;
 mod counters;

@@ -1,7 +1,7 @@
 //! Loads: stored pages on their way back, asked for or ahead of being asked for.
 //!
 //! Part of the fault thread. A load is in `Server::loads` from its start to its end; it holds a share
-//! of its slot, and its page is charged. However it ends, whoever waits for the page is woken: by the
+//! of its slot, and the charge of its page. However it ends, whoever waits for the page is woken: by the
 //! page being placed, by a bus error, or to touch it again.
 
 use crate::broken::{Rule, is_broken};
@@ -10,7 +10,7 @@ use crate::faults::{Answer, Server, Touch};
 use crate::mm::{Mm, State};
 use crate::pressure::Stall;
 use crate::vacant;
-use ebb_core::resident::{Arrival, Dropped, Entry};
+use ebb_core::resident::{Arrival, Charge, Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_store::Page;
 use std::cell::Cell;
@@ -25,6 +25,16 @@ pub struct Load {
     pub ahead: bool,
     /// One for each thread that waits for it.
     stalls: Vec<Stall>,
+    pub charge: Charge,
+}
+
+/// The fault thread ends: nothing is on its way any more.
+impl Drop for Server {
+    fn drop(&mut self) {
+        for load in std::mem::take(&mut self.loads).into_values() {
+            self.give_back(load.charge);
+        }
+    }
 }
 
 impl Server {
@@ -37,12 +47,11 @@ impl Server {
         vpn: Vpn,
         slot: SlotId,
     ) -> Answer {
-        if !self.charge(mm, touch) {
-            return Answer::Later;
-        }
-        let beside = self.stored_beside(mm, state, touch);
+        let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
+        let (beside, ahead) = self.stored_beside(mm, state, touch);
+        let charge = charge.and(ahead);
         if !beside.is_empty() {
-            self.load_all(mm, state, touch, Some((vpn, slot)), &beside);
+            self.load_all(mm, state, touch, Some((vpn, slot)), &beside, charge);
             self.look_around(mm, state, touch);
             return Answer::Given;
         }
@@ -53,17 +62,17 @@ impl Server {
         match self.pager.store.get_or_start(slot, &mut self.buffer, token) {
             Ok(true) => {
                 drop(stall);
-                self.place_loaded(mm, state, touch, Arrival::Loaded, slot, &self.buffer)
+                self.place_loaded(mm, state, touch, charge, (Arrival::Loaded, slot), &self.buffer)
             }
             Ok(false) => {
                 self.pager.resident().begin_load(&mut state.space, vpn, slot);
                 let touch = Touch { mm: mm.clone(), stall: Cell::default(), ..*touch };
-                self.loads.insert(token, Load { touch, slot, ahead: false, stalls: vec![stall] });
-                self.pager.loading.fetch_add(1, Relaxed);
+                let stalls = vec![stall];
+                self.loads.insert(token, Load { touch, slot, ahead: false, stalls, charge });
                 Answer::Given
             }
             Err(error) => {
-                self.uncharge();
+                self.give_back(charge);
                 self.lost(mm, touch, &error.to_string())
             }
         }
@@ -84,10 +93,10 @@ impl Server {
         Answer::Given
     }
 
-    /// The stored pages of a touch's window, as many as there is memory for, charged.
-    fn stored_beside(&self, mm: &Mm, state: &State, touch: &Touch) -> Vec<(Vpn, SlotId)> {
+    /// The stored pages of a touch's window, as many as there is memory for, with their charge.
+    fn stored_beside(&self, mm: &Mm, state: &State, touch: &Touch) -> (Vec<(Vpn, SlotId)>, Charge) {
         if touch.window.count == 0 {
-            return Vec::new();
+            return <_>::default();
         }
         let stored = |vpn| match state.space.get(vpn) {
             Entry::Stored { slot, loading: false, .. } => Some((vpn, slot)),
@@ -96,19 +105,21 @@ impl Server {
         let window = touch.window.pages(Vpn::of_address(touch.address));
         let mut beside: Vec<(Vpn, SlotId)> = window.filter_map(stored).collect();
         vacant::keep(mm, &mut beside);
-        beside.truncate(self.charge_ahead(beside.len()));
-        beside
+        let charge = self.charge_ahead(beside.len());
+        beside.truncate(charge.pages() as usize);
+        (beside, charge)
     }
 
     /// Starts to load what lies ahead of a touch whose own page was in memory.
     pub fn load_beside(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
-        let beside = self.stored_beside(mm, state, touch);
+        let (beside, charge) = self.stored_beside(mm, state, touch);
         if !beside.is_empty() {
-            self.load_all(mm, state, touch, None, &beside);
+            self.load_all(mm, state, touch, None, &beside, charge);
         }
     }
 
-    /// Starts to load the page that was asked for, if any, and those beside it; all are charged.
+    /// Starts to load the page that was asked for, if any, and those beside it, with the charge of
+    /// all.
     fn load_all(
         &mut self,
         mm: &Arc<Mm>,
@@ -116,6 +127,7 @@ impl Server {
         touch: &Touch,
         wanted: Option<(Vpn, SlotId)>,
         beside: &[(Vpn, SlotId)],
+        mut charge: Charge,
     ) {
         let mut reads = Vec::with_capacity(1 + beside.len());
         let all =
@@ -127,10 +139,10 @@ impl Server {
             let (mm, address) = (mm.clone(), vpn.address());
             let stalls = if ahead { Vec::new() } else { vec![self.stall(touch)] };
             let touch = Touch { mm, address, stall: Cell::default(), ..*touch };
-            self.loads.insert(token, Load { touch, slot, ahead, stalls });
+            let charge = charge.split(1);
+            self.loads.insert(token, Load { touch, slot, ahead, stalls, charge });
             reads.push((slot, token));
         }
-        self.pager.loading.fetch_add(reads.len() as u64, Relaxed);
         counters::add(&self.pager.counters.pages_ahead, beside.len() as u64);
         self.pager.store.start_batch(&reads);
     }
@@ -160,8 +172,8 @@ impl Server {
         mm: &Arc<Mm>,
         state: &mut State,
         touch: &Touch,
-        how: Arrival,
-        slot: SlotId,
+        charge: Charge,
+        (how, slot): (Arrival, SlotId),
         page: &Page,
     ) -> Answer {
         let waited = self.end_wait(touch);
@@ -172,13 +184,13 @@ impl Server {
                 let mut dropped = Dropped::default();
                 {
                     let mut resident = self.pager.resident();
+                    mm.place(&mut resident.zone, charge);
                     resident.map(&mut state.space, vpn, how, copy);
                     if copy.is_none() {
                         resident.release_slot(slot, &mut dropped);
                     }
                 }
                 self.pager.discard(&dropped);
-                mm.known.fetch_add(1, Relaxed);
                 if how == Arrival::Loaded {
                     counters::count(&self.pager.counters.faults_loaded);
                     self.pager.counters.record_wait(waited);
@@ -186,7 +198,7 @@ impl Server {
                 Answer::Given
             }
             Err((_, error)) => {
-                self.uncharge();
+                self.give_back(charge);
                 self.not_placed(mm, touch, error)
             }
         }
@@ -202,11 +214,11 @@ impl Server {
 
     /// A page could not be read. One that nobody asked for is no loss yet: whoever does will be told.
     fn fail(&mut self, token: u64, why: &str) {
-        let Some(load) = self.loads.remove(&token) else { return };
+        let Some(mut load) = self.loads.remove(&token) else { return };
         let mm = load.touch.mm.clone();
         let mut state = mm.lock();
         let wanted = self.end_load(&mut state, &load);
-        self.uncharge();
+        self.give_back(std::mem::take(&mut load.charge));
         if !wanted || load.ahead {
             self.touch_again(&mm, &load.touch);
         } else if let Answer::Later = self.lost(&mm, &load.touch, why) {
@@ -226,11 +238,13 @@ impl Server {
         let wanted = self.end_load(&mut state, &load) || is_broken(Rule::P3);
         if !wanted || !vacant::still(&mm, Vpn::of_address(load.touch.address)) {
             self.touch_again(&mm, &load.touch);
-            self.uncharge();
+            self.give_back(load.charge);
             return;
         }
         let how = if load.ahead { Arrival::Ahead } else { Arrival::Loaded };
-        let answer = self.place_loaded(&mm, &mut state, &load.touch, how, load.slot, page);
+        let charge = std::mem::take(&mut load.charge);
+        let answer =
+            self.place_loaded(&mm, &mut state, &load.touch, charge, (how, load.slot), page);
         drop(state);
         match answer {
             Answer::Given => {}
@@ -247,7 +261,6 @@ impl Server {
             && matches!(state.space.get(vpn),
                 Entry::Stored { slot, loading: true, .. } if slot == load.slot);
         let mut dropped = Dropped::default();
-        self.pager.loading.fetch_sub(1, Relaxed);
         let mut resident = self.pager.resident();
         if wanted {
             resident.end_load(&mut state.space, vpn);

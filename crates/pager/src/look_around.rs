@@ -14,7 +14,6 @@ use ebb_core::resident::Entry;
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_store::Page;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Most pages brought back beside a touch.
 pub const BESIDE_MAX: usize = 16;
@@ -35,7 +34,8 @@ impl Server {
         };
         let mut cool: Vec<_> = window.filter_map(cool).take(BESIDE_MAX).collect();
         vacant::keep(mm, &mut cool);
-        cool.truncate(self.charge_ahead(cool.len()));
+        let mut charge = self.charge_ahead(cool.len());
+        cool.truncate(charge.pages() as usize);
         if cool.is_empty() {
             return;
         }
@@ -53,17 +53,16 @@ impl Server {
                 // The mapping is changing or gone: whoever wants the rest will touch it.
                 Err((bytes, _)) => bytes as usize,
             };
+            let pages = (bytes / PAGE_SIZE) as u64;
             let mut resident = self.pager.resident();
+            mm.place(&mut resident.zone, charge.split(pages));
             for &(_, pfn) in &cool[run.start..run.start + bytes / PAGE_SIZE] {
-                let place = resident.uncool(&mut state.space, pfn);
-                state.pool.retire(place);
-                placed += 1;
+                state.pool.retire(resident.uncool(&mut state.space, pfn));
             }
+            placed += pages;
         }
-        mm.known.fetch_add(placed, Relaxed);
-        counters::add(&self.pager.counters.rescued_ahead, placed.unsigned_abs());
-        let spare = cool.len() as u64 - placed.unsigned_abs();
-        self.pager.resident().zone.uncharge(spare);
+        counters::add(&self.pager.counters.rescued_ahead, placed);
+        self.give_back(charge);
     }
 }
 

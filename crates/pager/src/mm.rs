@@ -8,7 +8,7 @@ use ebb_core::folio::VPN_END;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
-use ebb_sys::uffd::{Mode, PlaceError};
+use ebb_sys::uffd::Mode;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -294,21 +294,6 @@ impl Mm {
         self.process().ok_or_else(unknown)?.read_pages(addresses, pages)
     }
 
-    /// Puts a page into it by which it can be told: it must be seen in the process that it is. Two forks of one
-    /// process cannot be told apart otherwise, and to take one child for another would be to read the wrong
-    /// memory. The page stays charged until its place is dropped.
-    pub fn show_token(&self, state: &mut State, nonce: u128) -> Result<Token, PlaceError> {
-        let mut page = Box::new([0; PAGE_SIZE]);
-        page[..4].copy_from_slice(&self.id.0.to_ne_bytes());
-        page[4..20].copy_from_slice(&nonce.to_ne_bytes());
-        let place = state.pool.take().ok_or(PlaceError::NoMemory)?;
-        let address = state.pool.address(place);
-        let placed = self.uffd.copy(address, &*page);
-        state.pool.retire(place);
-        self.known.fetch_add(1, Ordering::Relaxed);
-        placed.map(|()| Token { address, page }).map_err(|(_, error)| error)
-    }
-
     /// The state, whether or not a batch is under way. For what does not read messages and does not
     /// rely on pages staying where they are.
     pub fn lock(&self) -> Held<'_> {
@@ -384,6 +369,11 @@ pub struct Token {
 }
 
 impl Token {
+    /// A page with this content, put there.
+    pub fn new(address: u64, page: Box<[u8; PAGE_SIZE]>) -> Self {
+        Self { address, page }
+    }
+
     /// Whether `process` has it.
     pub fn is_seen_by(&self, process: &dyn Process) -> bool {
         let mut seen = [[0; PAGE_SIZE]];

@@ -158,15 +158,15 @@ impl Monitor {
 
     fn account(&mut self, tree_pages: u64, growing: &[Arc<Mm>]) -> u64 {
         let store = self.pager.store.ram_bytes().div_ceil(PAGE_SIZE as u64);
-        let used = tree_pages + store + self.pager.loading.load(Relaxed);
         let counters = &self.pager.counters;
         counters.peak_resident.fetch_max(tree_pages * PAGE_SIZE as u64, Relaxed);
-        counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
-        let (free, low, ceiling) = {
+        let (used, free, low, ceiling) = {
             let mut resident = self.pager.resident();
-            resident.zone.resync(used);
-            (resident.zone.free(), resident.zone.is_low(), resident.zone.ceiling())
+            let zone = &mut resident.zone;
+            zone.measured(tree_pages + store);
+            (zone.used(), zone.free(), zone.is_low(), zone.ceiling())
         };
+        counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
         self.brake.look(&self.pager, used, ceiling, growing);
         self.pager
             .resident_history

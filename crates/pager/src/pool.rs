@@ -32,6 +32,14 @@ impl Pool {
         Self { start, len, places, next: 0, pending: Vec::new() }
     }
 
+    /// What a child inherits: a place that is being dropped here may hold its page there.
+    #[must_use]
+    pub fn inherited(&self) -> Self {
+        let is_pending = |&place: &u32| self.places[place as usize] == Place::Pending;
+        let pending = (0..self.places.len() as u32).filter(is_pending).collect();
+        Self { pending, ..self.clone() }
+    }
+
     /// The bell at `address`.
     #[must_use]
     pub fn bell(&self, address: u64) -> Option<usize> {
@@ -97,6 +105,12 @@ impl Pool {
         self.places.iter().filter(|&&place| place == Place::Used).count()
     }
 
+    /// How many pages are of no more use, and not dropped yet.
+    #[cfg(test)]
+    pub fn undropped(&self) -> usize {
+        self.places.iter().filter(|&&place| place == Place::Pending).count()
+    }
+
     /// How many pages are of no more use.
     #[must_use]
     pub fn retired(&self) -> usize {
@@ -156,6 +170,20 @@ mod tests {
         assert_eq!(pool.take(), None, "taken for dropping is not free");
         pool.dropped(runs[0]);
         assert_eq!(pool.take(), Some(0));
+    }
+
+    /// A fork in the middle of a drop: what the parent's agent drops stays in the child.
+    #[test]
+    fn a_child_drops_what_its_parent_was_dropping() {
+        let mut pool = Pool::new(0, 4 * 4096, 0);
+        (0..3).for_each(|_| assert!(pool.take().is_some()));
+        pool.retire(0);
+        pool.retire(1);
+        assert_eq!(pool.retired_runs(1), [(0, 2)]);
+        pool.retire(2);
+        let mut child = pool.inherited();
+        assert_eq!((pool.retired(), child.retired()), (1, 3));
+        assert_eq!(child.retired_runs(8), [(0, 3)]);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -140,8 +140,6 @@ pub struct Pager {
     pub resident_history: Mutex<report::History>,
     /// A process that shared pages has ended: what the others share must be counted again.
     pub sharing_changed: AtomicBool,
-    /// Pages charged for loads that are under way.
-    pub loading: AtomicU64,
     pub solo: Solo,
     pub pressure: Arc<Pressure>,
     pub unmanaged: Unmanaged,
@@ -191,7 +189,6 @@ impl Pager {
             ending: AtomicBool::new(false),
             resident_history: Mutex::default(),
             sharing_changed: AtomicBool::new(false),
-            loading: AtomicU64::new(0),
             solo: Solo::default(),
             pressure: Pressure::new(clock.clone()),
             unmanaged: Unmanaged::default(),
@@ -323,11 +320,9 @@ impl Pager {
             let Some((start, end)) = state.space.front(SLICE_PAGES) else { break };
             self.resident().forget_range(&mut state.space, start, end, &mut dropped);
         }
-        // What it shared with a relative was charged once: the next measurement tells.
-        if !mm.related.load(Relaxed) {
-            let retired = mm.lock().pool.retired() as u64;
-            self.resident().zone.uncharge(dropped.frames + retired);
-        }
+        // All that it had.
+        let known = mm.known.load(Relaxed);
+        mm.gone(&mut self.resident().zone, known.max(0).unsigned_abs());
         self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
         self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
         if mm.related.load(Relaxed) {

@@ -33,7 +33,7 @@ mod zone;
 pub use entry::Entry;
 pub use frames::{Frame, NO_POOL, Place};
 pub use space::Space;
-pub use zone::Zone;
+pub use zone::{Charge, Zone};
 
 use crate::observe::lru_gen::{Command, CommandError, Enabled};
 use crate::observe::vmstat::VmStat;

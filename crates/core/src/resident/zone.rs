@@ -3,13 +3,51 @@
 //! Watermarks and their test are the frame allocator's. What is free is not its count of free frames
 //! but what was measured: pages come and go behind our back, the store holds some, relatives share
 //! some, and some may be lent.
+//!
+//! * Z1: what is used is what is in memory and what is promised. A page is promised by a [`Charge`], which ends
+//!   in one of two ways: its page is in place ([`Zone::place`]), or is not needed after all
+//!   ([`Zone::give_back`]). So what is promised is exact at any time: the sum of the charges there are.
+//! * Z2: what is in memory is as last measured, and as it is known to have changed since. What is measured says
+//!   nothing of promises.
 
 use crate::frame::AllocFlags;
 use crate::frame::watermark::{Marks, ZoneView, watermark_ok};
 use crate::memcg::high_penalty_us;
 
-/// The budget. `used` is what the driver charges and uncharges, and corrects from time to time by what
-/// the kernel says (`resync`): pages come and go behind its back.
+/// Pages of the budget that are promised and not in place yet. There is no other way to put a page in place, and
+/// none to keep one: a charge that is dropped is a fault of the driver.
+#[must_use = "a charge ends by being placed or given back"]
+#[derive(Debug, Default)]
+pub struct Charge(u64);
+
+impl Charge {
+    /// How many pages.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.0
+    }
+
+    /// Takes `pages` of them off, at most all.
+    pub fn split(&mut self, pages: u64) -> Self {
+        let taken = pages.min(self.0);
+        self.0 -= taken;
+        Self(taken)
+    }
+
+    /// Both in one.
+    pub fn and(mut self, mut other: Self) -> Self {
+        self.0 += std::mem::take(&mut other.0);
+        self
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        debug_assert!(self.0 == 0 || std::thread::panicking(), "a charge was lost");
+    }
+}
+
+/// The budget.
 #[derive(Debug)]
 pub struct Zone {
     limit: u64,
@@ -17,7 +55,10 @@ pub struct Zone {
     high: u64,
     /// Pages lent beyond the limit.
     lent: u64,
-    used: u64,
+    /// In memory (Z2).
+    held: u64,
+    /// In charges (Z1).
+    promised: u64,
     marks: Marks,
 }
 
@@ -26,7 +67,7 @@ impl Zone {
     /// at most the limit. Between the two whoever takes pages is slowed down ([`Zone::penalty_us`]).
     #[must_use]
     pub(super) fn new(limit: u64, high: u64, marks: Marks) -> Self {
-        Self { limit, high: high.min(limit), lent: 0, used: 0, marks }
+        Self { limit, high: high.min(limit), lent: 0, held: 0, promised: 0, marks }
     }
 
     #[must_use]
@@ -45,9 +86,16 @@ impl Zone {
         self.limit + self.lent
     }
 
+    /// Pages in memory and promised.
     #[must_use]
     pub fn used(&self) -> u64 {
-        self.used
+        self.held + self.promised
+    }
+
+    /// Pages promised and not in place yet.
+    #[must_use]
+    pub fn promised(&self) -> u64 {
+        self.promised
     }
 
     #[must_use]
@@ -58,7 +106,7 @@ impl Zone {
     /// Pages left.
     #[must_use]
     pub fn free(&self) -> u64 {
-        self.ceiling().saturating_sub(self.used)
+        self.ceiling().saturating_sub(self.used())
     }
 
     /// Lends `pages` beyond the limit, instead of what was lent before: few, and only as long as what
@@ -67,33 +115,58 @@ impl Zone {
         self.lent = pages;
     }
 
-    /// Takes `pages` if that leaves at least `mark` free.
-    pub fn try_charge(&mut self, pages: u64, mark: u64) -> bool {
-        let fits = self.free() >= pages + mark;
-        if fits {
-            self.used += pages;
-        }
-        fits
+    /// Promises `pages` if that leaves at least `mark` free.
+    pub fn try_charge(&mut self, pages: u64, mark: u64) -> Option<Charge> {
+        (self.free() >= pages + mark).then(|| self.charge(pages))
     }
 
-    /// Takes `pages` whatever is left.
-    pub fn charge(&mut self, pages: u64) {
-        self.used += pages;
+    /// Promises `pages` whatever is left.
+    pub fn charge(&mut self, pages: u64) -> Charge {
+        self.promised += pages;
+        Charge(pages)
     }
 
-    /// Gives `pages` back.
-    pub fn uncharge(&mut self, pages: u64) {
-        self.used = self.used.saturating_sub(pages);
+    /// Promises up to `pages`, as many as leave the reserve untouched.
+    pub fn charge_spare(&mut self, pages: u64) -> Charge {
+        let spare = self.free().saturating_sub(self.marks.min);
+        self.charge(pages.min(spare))
     }
 
-    /// The truth, as measured.
-    pub fn resync(&mut self, used: u64) {
-        self.used = used;
+    /// The pages of a charge are in memory now.
+    pub fn place(&mut self, charge: Charge) {
+        self.held += self.end(charge);
+    }
+
+    /// The pages of a charge are not needed.
+    pub fn give_back(&mut self, charge: Charge) {
+        self.end(charge);
+    }
+
+    /// A charge is one of this zone's: what is promised covers it.
+    fn end(&mut self, mut charge: Charge) -> u64 {
+        let pages = std::mem::take(&mut charge.0);
+        self.promised -= pages;
+        pages
+    }
+
+    /// So many pages came into memory by somebody else's doing.
+    pub fn found(&mut self, pages: u64) {
+        self.held += pages;
+    }
+
+    /// So many pages left memory. Somebody else may have seen them leave before: nothing is held then.
+    pub fn gone(&mut self, pages: u64) {
+        self.held = self.held.saturating_sub(pages);
+    }
+
+    /// What is in memory, as measured.
+    pub fn measured(&mut self, held: u64) {
+        self.held = held;
     }
 
     /// Whether more than `mark` is free below where reclaim aims.
     fn passes(&self, mark: u64) -> bool {
-        let free = self.high as i64 - self.used as i64;
+        let free = self.high as i64 - self.used() as i64;
         watermark_ok(&ZoneView { free, ..ZoneView::default() }, 0, mark, AllocFlags::NONE)
     }
 
@@ -118,7 +191,7 @@ impl Zone {
     /// How long whoever took one page must pause for it, in microseconds: as for `memory.high`, a second at most.
     #[must_use]
     pub fn penalty_us(&self) -> u64 {
-        high_penalty_us(self.used, self.high, 1).min(1_000_000)
+        high_penalty_us(self.used(), self.high, 1).min(1_000_000)
     }
 }
 
@@ -134,37 +207,76 @@ mod tests {
     fn kswapd_wakes_at_low_and_rests_above_high() {
         let mut zone = budget(10_000, 10_000);
         let at = |zone: &mut Zone, free: u64| {
-            zone.resync(10_000 - free);
+            zone.measured(10_000 - free);
             (zone.is_low(), zone.is_balanced())
         };
         assert_eq!(at(&mut zone, 161), (false, true));
         assert_eq!(at(&mut zone, 160), (false, false), "strictly more than the mark");
         assert_eq!(at(&mut zone, 101), (false, false));
         assert_eq!(at(&mut zone, 100), (true, false));
-        zone.resync(10_001);
+        zone.measured(10_001);
         assert!(zone.is_low() && zone.free() == 0, "beyond the limit");
     }
 
     #[test]
     fn between_high_and_the_limit_pages_cost_time_and_reclaim_works() {
         let mut zone = budget(20_000, 10_000);
-        assert!(zone.try_charge(9_000, 0));
+        zone.found(9_000);
         assert!(zone.is_balanced() && zone.penalty_us() == 0);
-        zone.charge(1_000);
+        zone.found(1_000);
         assert!(zone.is_low() && zone.penalty_us() == 0);
-        zone.charge(1_000);
+        zone.found(1_000);
         assert_eq!(zone.penalty_us(), 10_000, "a tenth over: a hundredth of a second");
         assert_eq!(zone.free(), 9_000, "the limit is the limit");
-        zone.charge(50_000);
+        zone.found(50_000);
         assert_eq!(zone.penalty_us(), 1_000_000, "twice as much and more: a second");
         let mut lender = budget(100, 100);
-        lender.charge(100);
+        lender.found(100);
         lender.lend(2);
         assert_eq!((lender.limit(), lender.ceiling(), lender.lent()), (100, 102, 2));
-        assert!(lender.try_charge(1, 0) && lender.free() == 1 && !lender.is_balanced());
+        let charge = lender.try_charge(1, 0).expect("two were lent");
+        assert!(lender.free() == 1 && !lender.is_balanced());
+        lender.give_back(charge);
         lender.lend(0);
         assert_eq!(lender.free(), 0);
         assert_eq!(budget(100, 100).high(), 100);
         assert_eq!(budget(100, 200).high(), 100);
+    }
+    #[test]
+    fn what_is_promised_stands_beside_what_is_measured() {
+        let mut zone = budget(1_000, 1_000);
+        let mut charge = zone.try_charge(5, 0).expect("there is room");
+        assert_eq!((zone.used(), zone.promised()), (5, 5));
+        zone.measured(600);
+        assert_eq!((zone.used(), zone.promised()), (605, 5), "not in memory yet");
+        let first = charge.split(2);
+        zone.place(first);
+        assert_eq!((zone.used(), zone.promised()), (605, 3), "in memory now");
+        zone.give_back(charge);
+        assert_eq!((zone.used(), zone.promised()), (602, 0));
+        let (one, two) = (zone.charge(1), zone.charge(2));
+        let both = one.and(two);
+        assert_eq!(both.pages(), 3);
+        zone.give_back(both);
+        zone.gone(700);
+        assert_eq!(zone.used(), 0, "others saw them leave before");
+    }
+
+    #[test]
+    fn nobody_is_promised_more_than_there_is_or_the_reserve_unasked() {
+        let mut zone = budget(100, 100);
+        let spare = zone.charge_spare(80);
+        assert_eq!(spare.pages(), 60, "40 are the reserve");
+        assert!(zone.try_charge(41, 0).is_none() && zone.try_charge(1, 40).is_none());
+        let last = zone.try_charge(40, 0).expect("who is waited for may have it");
+        assert_eq!(zone.free(), 0);
+        zone.give_back(spare.and(last));
+    }
+
+    #[test]
+    #[should_panic(expected = "a charge was lost")]
+    #[cfg(debug_assertions)]
+    fn a_charge_that_is_dropped_is_found() {
+        drop(budget(100, 100).charge(1));
     }
 }

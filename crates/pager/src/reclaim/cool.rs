@@ -139,8 +139,7 @@ impl Reclaim {
                 if result == EEXIST {
                     // Something filled the hole (mlockall does): it holds nothing and is dropped.
                     state.pool.retire(place);
-                    resident.zone.charge(1);
-                    mm.known.fetch_add(1, Relaxed);
+                    mm.found(&mut resident.zone, 1);
                     resident.put_back(pfn);
                     continue;
                 }
@@ -153,8 +152,7 @@ impl Reclaim {
                     EAGAIN => resident.put_back(pfn),
                     _ if is_gone => {
                         resident.forget(&mut state.space, vpn, &mut dropped);
-                        resident.zone.uncharge(1);
-                        mm.known.fetch_sub(1, Relaxed);
+                        mm.dropped(&mut resident.zone, 1, 0);
                     }
                     errno => {
                         match errno {
@@ -230,8 +228,10 @@ impl Reclaim {
             Outcome::Done => {
                 // At worst every one of them is a new page now; counted anew before long.
                 let copied = if copies { operations.len() as u64 } else { 0 };
-                self.pager.resident().zone.charge(copied);
-                mm.shares_less(copied);
+                let mut resident = self.pager.resident();
+                let charge = resident.zone.charge(copied);
+                mm.copied(&mut resident.zone, charge);
+                drop(resident);
                 self.settle(mm, &frames, Fate::Retry);
                 copied as usize
             }

@@ -342,8 +342,7 @@ impl Reclaim {
         }
         // What relatives still map is there as before, and they have it to themselves by so much more.
         mm.shares_less(shared);
-        self.pager.resident().zone.uncharge(pages - shared);
-        mm.known.fetch_sub(pages as i64, Relaxed);
+        mm.dropped(&mut self.pager.resident().zone, pages, shared);
         pages as usize
     }
 }

@@ -17,7 +17,6 @@ use crate::seam::Process;
 use ebb_core::resident::{Arrival, Entry};
 use ebb_core::types::{Pfn, Vpn};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// One harvest each time so much of what can be evicted has come up for cooling: a few in the time that a page
 /// takes from the young end to the old.
@@ -103,7 +102,7 @@ impl Reclaim {
         for &vpn in &unknown {
             resident.map(&mut state.space, vpn, Arrival::Adopted, None);
         }
-        mm.known.fetch_add(unknown.len() as i64, Relaxed);
+        mm.learnt(unknown.len() as u64);
         counters::add(&self.pager.counters.harvested, written.len() as u64);
         true
     }

@@ -5,6 +5,8 @@
 //! * C3: where an address space is not changing: a page that is known to be in memory is there, one that is
 //!   known to be elsewhere is not, and one that nobody knows of never held anything.
 //! * C4: what lies in the pool, or in the store, is what the program wrote last.
+//! * C5: what is known of an address space is what its table and its pool hold, to the page.
+//! * C6: what the budget has promised is what the loads under way have been promised, and no more.
 
 use super::driver::Driver;
 use super::world::{Doing, Space, World};
@@ -12,6 +14,7 @@ use crate::mm::{Mm, State};
 use ebb_core::resident::{Entry, Resident};
 use ebb_core::types::{SlotId, Vpn};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Looks at everything; what does not hold.
 pub fn check(driver: &Driver) -> Result<(), String> {
@@ -22,6 +25,11 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let loads: Vec<SlotId> = server.loads.values().map(|load| load.slot).collect();
     let spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
     resident.check_invariants(&spaces, &loads);
+    let promised: u64 = server.loads.values().map(|load| load.charge.pages()).sum();
+    if resident.zone.promised() != promised {
+        let zone = resident.zone.promised();
+        return Err(format!("{zone} pages are promised, to loads {promised}"));
+    }
     let mut world = driver.world.lock();
     let deep = world.rng.once_in(64);
     for (mm, state) in mms.iter().zip(&states) {
@@ -64,6 +72,14 @@ fn pool(mm: &Arc<Mm>, state: &State, resident: &Resident) -> Result<(), String> 
     });
     if let Some(vpn) = wrong {
         return Err(format!("page {:x} of {:?} is cool in a place that is free", vpn.0, mm.id));
+    }
+    let mut held = state.pool.undropped() as i64;
+    state.space.for_each(|_, entry| {
+        held += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
+    });
+    let known = mm.known.load(Relaxed);
+    if known != held {
+        return Err(format!("{known} pages of {:?} are known, it holds {held}", mm.id));
     }
     let used = state.pool.used();
     if used != cool {
