@@ -226,7 +226,7 @@ impl Server {
             }
             Event::Fork(uffd) => fork::forked(&self.pager, mm, state, uffd),
             Event::Unmap { start, end } => {
-                self.forget(mm, state, start, end);
+                self.pager.forget(mm, state, start, end);
                 state.areas.remove(start, end);
                 if let Some(link) = mm.link.get() {
                     link.unpin(start >> 12, end >> 12);
@@ -234,7 +234,7 @@ impl Server {
             }
             Event::Remove { start, end } => match state.pool.bell(start) {
                 Some(bell) => self.heard(mm, state, bell),
-                None => self.forget(mm, state, start, end),
+                None => self.pager.forget(mm, state, start, end),
             },
             Event::Remap { from, to, len } => self.remap(mm, state, from, to, len),
         }
@@ -508,14 +508,6 @@ impl Server {
         }
     }
 
-    /// The program let go of `[start, end)`.
-    fn forget(&self, mm: &Arc<Mm>, state: &mut State, start: u64, end: u64) {
-        let mut dropped = Dropped::default();
-        let range = (Vpn::of_address(start), Vpn::of_address(end));
-        self.pager.resident().forget_range(&mut state.space, range.0, range.1, &mut dropped);
-        self.let_go(mm, state, &dropped);
-    }
-
     /// A thread has called, and waits. A child that has no agent calls through those of its ancestors.
     fn heard(&self, mm: &Arc<Mm>, state: &mut State, bell: usize) {
         let own = mm.link.get();
@@ -551,22 +543,11 @@ impl Server {
         let (old, new) = (Vpn::of_address(from), Vpn::of_address(to));
         let pages = len / PAGE_SIZE as u64;
         self.pager.resident().remap(&mut state.space, old, new, pages, &mut dropped);
-        self.let_go(mm, state, &dropped);
+        self.pager.let_go(mm, state, &dropped);
         state.areas.remove(from, from + len);
         for (start, end) in state.areas.missing(to, to + len) {
             state.areas.add(start, end);
         }
-    }
-
-    /// Frames, pool places and slots that nobody holds any more.
-    fn let_go(&self, mm: &Arc<Mm>, state: &mut State, dropped: &Dropped) {
-        for &place in &dropped.pool {
-            state.pool.retire(place);
-        }
-        // A cool page stays charged until it is dropped from the pool.
-        let gone = dropped.frames - dropped.pool.len() as u64;
-        mm.gone(&mut self.pager.resident().zone, gone);
-        self.pager.discard(dropped);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::mm::{Areas, Mm, State, Token};
 use crate::seam::{AddressSpace, Process};
 use crate::server::Pager;
 use crate::{counters, guard};
-use ebb_core::resident::{Dropped, Entry, Space};
+use ebb_core::resident::{Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -121,12 +121,12 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn 
             }
         }
     }
-    settle_inherited(pager, &*uffd, &mut space, &mut areas);
+    settle_inherited(&*uffd, &mut areas);
     let mut resident = pool.retired() as i64;
     space.for_each(|_, entry| {
         resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
     });
-    // The child does not run yet. The parent does: the monitor's turn.
+    // What the child has copied by now was counted by nobody. The parent runs, too: the monitor's turn.
     let needed = guard::is_needed(pager, resident.unsigned_abs()).then(|| areas.clone());
     let state = State::new(space, areas, pool, pager.window_max());
     let child = Mm::new(uffd, state, pager.clock.clone()).related_to(parent);
@@ -153,17 +153,16 @@ pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn 
 
 /// An area may have come under management after the fork copied it and before its message was read:
 /// the child's is then registered nowhere, and a page moved out of it would read as zeros. Each is
-/// registered here, which changes nothing where it is already; the child does not run yet.
-fn settle_inherited(pager: &Pager, uffd: &dyn AddressSpace, space: &mut Space, areas: &mut Areas) {
+/// registered here, which changes nothing where it is already.
+///
+/// One that cannot be is not there. The child, which runs since the message was read, may have moved it, and says so in a
+/// message of its own, by which its pages move, too: they stay known until then. Or it never was: its pages were
+/// found in the parent after the fork. What is known of them does no harm: such a page is in no pool and in no
+/// store, and if something else lies there one day, it reads as zeros where it is not there (`Server::stale`).
+fn settle_inherited(uffd: &dyn AddressSpace, areas: &mut Areas) {
     let refused: Vec<(u64, u64)> = areas
         .iter()
         .filter(|&(start, end)| uffd.register(start, end - start, Mode::Managed).is_err())
         .collect();
-    let mut dropped = Dropped::default();
-    for (start, end) in refused {
-        let range = (Vpn::of_address(start), Vpn::of_address(end));
-        pager.resident().forget_range(space, range.0, range.1, &mut dropped);
-        areas.remove(start, end);
-    }
-    pager.discard(&dropped);
+    refused.into_iter().for_each(|(start, end)| areas.remove(start, end));
 }

@@ -60,6 +60,7 @@ impl World {
             poisoned: Default::default(),
             truth: Default::default(),
             loose: Default::default(),
+            late: Default::default(),
             touches: Vec::new(),
             changes: Default::default(),
             changing: 0,
@@ -172,9 +173,10 @@ impl World {
     fn zap(&mut self, id: Id, start: u64, end: u64) {
         self.note(|| format!("zap {id}: {start:x}..{end:x}"));
         let space = &mut self.spaces[id];
-        space.drop_pages(start, end);
         if start < POOL {
-            space.clear(start, end);
+            space.zap(start, end);
+        } else {
+            space.drop_pages(start, end);
         }
     }
 
@@ -224,6 +226,9 @@ impl World {
             self.fail(format!("wrong bytes: page {page:x} of {id} holds {found}, not {due}"));
         } else if let Some(stamp) = stamp {
             space.truth.insert(page, stamp);
+            if space.is_late(page) {
+                space.late.insert(page);
+            }
             if space.drops(page, page + 1) {
                 space.loose.insert(page);
             } else {
@@ -414,8 +419,13 @@ impl World {
             if let Some(stamp) = space.truth.remove(&page) {
                 space.truth.insert(new, stamp);
             }
-            for set in [&mut space.loose, &mut space.pinned, &mut space.guards, &mut space.poisoned]
-            {
+            for set in [
+                &mut space.loose,
+                &mut space.late,
+                &mut space.pinned,
+                &mut space.guards,
+                &mut space.poisoned,
+            ] {
                 if set.remove(&page) {
                     set.insert(new);
                 }
@@ -443,6 +453,7 @@ impl World {
             guards: space.guards.clone(),
             truth: space.truth.clone(),
             loose: space.loose.clone(),
+            late: space.late.clone(),
             poisoned: space.poisoned.clone(),
             pinned: Default::default(),
             touches: Vec::new(),

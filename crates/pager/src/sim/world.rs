@@ -136,6 +136,9 @@ pub struct Space {
     pub truth: BTreeMap<u64, u64>,
     /// Pages that are being dropped, or were when this was forked: zeros are as good.
     pub loose: BTreeSet<u64>,
+    /// Pages written while a discard of them had been read of and had yet to drop them: what is moved out of its way
+    /// meanwhile stays, as if it had been written after it.
+    pub late: BTreeSet<u64>,
     pub touches: Vec<Touch>,
     pub changes: VecDeque<Change>,
     /// Changes under way (K2).
@@ -405,6 +408,30 @@ impl Space {
     pub fn clear(&mut self, start: u64, end: u64) {
         self.truth.retain(|page, _| !(start..end).contains(page));
         self.loose.retain(|page| !(start..end).contains(page));
+        self.late.retain(|page| !(start..end).contains(page));
+    }
+
+    /// A discard drops what it finds.
+    pub fn zap(&mut self, start: u64, end: u64) {
+        let missed = |page: &u64| !self.pages.contains_key(page);
+        let missed: Vec<u64> = self.late.range(start..end).copied().filter(missed).collect();
+        let stamps = missed.iter().filter_map(|page| Some((*page, *self.truth.get(page)?)));
+        let stamps: Vec<(u64, u64)> = stamps.collect();
+        self.drop_pages(start, end);
+        self.clear(start, end);
+        for (page, stamp) in stamps {
+            self.truth.insert(page, stamp);
+            self.loose.insert(page);
+        }
+    }
+
+    /// Whether a discard of the page has been read of and has yet to drop it.
+    pub fn is_late(&self, page: u64) -> bool {
+        let drops = |doing: &Doing| match *doing {
+            Doing::Zap { start, end } => (start..end).contains(&page),
+            _ => false,
+        };
+        self.threads.iter().any(|thread| drops(&thread.doing)) || drops(&self.agent_doing)
     }
 
     /// What the program may read in a page.
