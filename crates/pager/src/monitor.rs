@@ -32,7 +32,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const PAUSE_SOLO: Duration = Duration::from_millis(4);
 /// How often the whole tree is looked through for processes without an agent.
 const CENSUS: Duration = Duration::from_millis(100);
-/// Pages beyond the known ones that make it worth reading the areas again.
+/// Pages beyond the known ones that make it worth reading the areas again. Of many processes that is a lot: while
+/// touches wait for memory, one is.
 const UNKNOWN_PAGES_MAX: u64 = 64;
 /// Pages beyond the known ones that make it worth holding the program while its areas are read.
 const HELD_PAGES_MIN: u64 = 512;
@@ -283,7 +284,8 @@ impl Monitor {
         }
         let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
         let unknown = resident.saturating_sub(known);
-        if unknown <= mm.unknown.load(Relaxed) + UNKNOWN_PAGES_MAX {
+        let few = if self.pager.starving.load(Relaxed) > 0 { 0 } else { UNKNOWN_PAGES_MAX };
+        if unknown <= mm.unknown.load(Relaxed) + few {
             mm.unknown.fetch_min(unknown, Relaxed);
             return;
         }
