@@ -41,7 +41,7 @@ pub fn areas(pager: &Pager, mm: &Arc<Mm>, process: &dyn Process) -> bool {
                 if register(mm, &mut state, start, end) {
                     if is_broken(Rule::P4) {
                         drop(state);
-                        pager.host.sleep(BATCH_PATIENCE);
+                        (0..10).for_each(|_| pager.host.sleep(BATCH_PATIENCE));
                         state = mm.lock();
                     }
                     pages(pager, mm, &mut state, process, start, end);

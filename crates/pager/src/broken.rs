@@ -9,6 +9,7 @@ pub enum Rule {
     P3,
     P4,
     P5,
+    P6,
 }
 
 /// Whether it is broken: never, outside tests.

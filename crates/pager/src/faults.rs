@@ -5,7 +5,7 @@
 
 use crate::children::{Candidate, Wish};
 use crate::counters;
-use crate::fork;
+use crate::fork::{self, Copying};
 use crate::guard;
 use crate::limits::BATCH_PATIENCE;
 use crate::link::{Ask, Link};
@@ -75,6 +75,14 @@ pub struct Server {
     pub buffer: Box<Page>,
     pub beside: Beside,
     events: Vec<Event>,
+    /// Forks that are being followed, and what their parents had to say after them.
+    pub forks: VecDeque<(Copying, Unheard)>,
+}
+
+/// What was read of an address space, and when, and is not followed yet.
+pub struct Unheard {
+    events: Vec<Event>,
+    read: Instant,
 }
 
 /// The thread.
@@ -83,7 +91,7 @@ pub fn run(pager: &Arc<Pager>) {
     let mut server = Server::new(pager);
     let mut ready = Vec::with_capacity(64);
     loop {
-        let timeout = (!server.is_idle()).then_some(RETRY);
+        let timeout = server.patience();
         server.wait(&mut ready, timeout);
         server.turn(&ready);
     }
@@ -102,12 +110,16 @@ impl Server {
             buffer: Box::new([0; PAGE_SIZE]),
             beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
             events: Vec::new(),
+            forks: VecDeque::new(),
         }
     }
 
-    /// Whether no touch waits for another look.
-    pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.pausing.is_empty()
+    /// How long the next event may be waited for.
+    fn patience(&self) -> Option<Duration> {
+        if !self.forks.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        (!self.waiting.is_empty() || !self.pausing.is_empty()).then_some(RETRY)
     }
 
     /// One turn: what is ready is served, and who waits is looked at again.
@@ -115,6 +127,7 @@ impl Server {
         for &token in ready {
             self.serve(token);
         }
+        self.follow_fork();
         self.end_pauses();
         self.retry();
     }
@@ -155,6 +168,10 @@ impl Server {
     /// Reads and handles everything an address space has to say.
     fn drain(&mut self, mm: &Arc<Mm>) {
         loop {
+            let follows = |(copying, _): &(Copying, Unheard)| Arc::ptr_eq(&copying.parent, mm);
+            if self.forks.iter().any(follows) {
+                return;
+            }
             let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
             if state.ended {
                 return;
@@ -165,9 +182,7 @@ impl Server {
             let now = self.pager.clock.now();
             let count = events.len();
             put_changes_first(&mut events);
-            for event in events.drain(..) {
-                self.handle(mm, &mut state, event, now);
-            }
+            self.hear(mm, &mut state, events.drain(..), now);
             self.events = events;
             match read {
                 Ok(_) if count == 0 => return,
@@ -188,6 +203,42 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Follows what an address space says, up to a fork that takes longer.
+    fn hear(
+        &mut self,
+        mm: &Arc<Mm>,
+        state: &mut State,
+        mut events: impl Iterator<Item = Event>,
+        read: Instant,
+    ) {
+        while let Some(event) = events.next() {
+            let Event::Fork(uffd) = event else {
+                self.handle(mm, state, event, read);
+                continue;
+            };
+            let mut copying = Copying::begin(&self.pager, mm, state, uffd);
+            if !copying.go_on(&self.pager, state) {
+                let unheard = Unheard { events: events.collect(), read };
+                self.forks.push_back((copying, unheard));
+                return;
+            }
+            copying.end(&self.pager, state);
+        }
+    }
+
+    /// Copies one slice of a fork.
+    fn follow_fork(&mut self) {
+        let Some((mut copying, unheard)) = self.forks.pop_front() else { return };
+        let mm = copying.parent.clone();
+        let mut state = mm.lock();
+        if !copying.go_on(&self.pager, &state) {
+            self.forks.push_back((copying, unheard));
+            return;
+        }
+        copying.end(&self.pager, &mut state);
+        self.hear(&mm, &mut state, unheard.events.into_iter(), unheard.read);
     }
 
     fn handle(&mut self, mm: &Arc<Mm>, state: &mut State, event: Event, now: Instant) {
@@ -224,7 +275,7 @@ impl Server {
                     self.set_aside(touch);
                 }
             }
-            Event::Fork(uffd) => fork::forked(&self.pager, mm, state, uffd),
+            Event::Fork(_) => unreachable!("heard by itself"),
             Event::Unmap { start, end } => {
                 self.pager.forget(mm, state, start, end);
                 state.areas.remove(start, end);

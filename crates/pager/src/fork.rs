@@ -1,14 +1,22 @@
 //! What a fork makes of an address space, and which process that then is.
 //!
 //! Called by the fault thread with the parent's (or the child's) state held, and nothing else.
+//!
+//! A table is copied in slices, and nothing of the parent's changes until all of it is (P6): no message is read, nothing
+//! is cooled, stored, placed or taken on, and the address space is not dropped. The child has what the parent had
+//! when it forked, whenever that is copied.
 
+use crate::broken::{Rule, is_broken};
+use crate::limits::SLICE_PAGES;
 use crate::mm::{Areas, Mm, State, Token};
+use crate::pool::Pool;
 use crate::seam::{AddressSpace, Process};
 use crate::server::Pager;
 use crate::{counters, guard};
-use ebb_core::resident::{Dropped, Entry};
+use ebb_core::resident::{Entry, Space};
 use ebb_core::types::{PAGE_SIZE, Vpn};
 use ebb_sys::uffd::{Mode, PlaceError};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -87,68 +95,133 @@ fn find_parent(pager: &Pager, mm: &Mm, state: &mut State) {
     }
 }
 
-/// The program forked: the child starts with the same pages, in memory and in the store.
-pub fn forked(pager: &Pager, parent: &Arc<Mm>, state: &mut State, uffd: Box<dyn AddressSpace>) {
-    counters::count(&pager.counters.forks);
-    let id = pager.new_mm_id();
-    let mut space = pager.resident().fork(&state.space, id);
-    let mut areas = state.areas.clone();
-    let mut pool = state.pool.inherited();
-    if parent.process().is_none() {
-        find_parent(pager, parent, state);
+/// A fork that is being followed: the child starts with the same pages, in memory and in the store.
+///
+/// Its table is copied in slices (`limits.rs`), and nothing of the parent's changes meanwhile (P6).
+pub struct Copying {
+    pub parent: Arc<Mm>,
+    uffd: Box<dyn AddressSpace>,
+    space: Space,
+    areas: Areas,
+    pool: Pool,
+    /// What the child did not inherit.
+    withheld: Areas,
+    next: Option<Vpn>,
+    /// Pages copied that are in memory.
+    held: u64,
+}
+
+impl Copying {
+    /// The program forked. Its address space is still from here to [`Self::end`].
+    pub fn begin(
+        pager: &Pager,
+        parent: &Arc<Mm>,
+        state: &mut State,
+        uffd: Box<dyn AddressSpace>,
+    ) -> Self {
+        counters::count(&pager.counters.forks);
+        if parent.process().is_none() {
+            find_parent(pager, parent, state);
+        }
+        let withheld = not_inherited(pager, parent);
+        let mut areas = state.areas.clone();
+        withheld.iter().for_each(|(start, end)| areas.remove(start, end));
+        settle_inherited(&*uffd, &mut areas);
+        (state.busy, state.copying) = (!is_broken(Rule::P6), !is_broken(Rule::P6));
+        Self {
+            parent: parent.clone(),
+            uffd,
+            space: Space::new(pager.new_mm_id()),
+            areas,
+            pool: state.pool.inherited(),
+            withheld,
+            next: Some(Vpn(0)),
+            held: 0,
+        }
     }
-    let parent_pid = parent.pid();
-    // Nothing of these ranges reached the child; the program may have asked for that at any time.
+
+    /// Copies a slice. True if that was the last.
+    pub fn go_on(&mut self, pager: &Pager, state: &State) -> bool {
+        let Some(start) = self.next else { return true };
+        let passes = |vpn: Vpn| self.withheld.end_of(vpn.address()).is_none();
+        let slice = (start, SLICE_PAGES);
+        let (next, held) = pager.resident().fork(&state.space, &mut self.space, slice, passes);
+        self.next = next;
+        self.held += held;
+        next.is_none()
+    }
+
+    /// All is copied.
+    pub fn end(mut self, pager: &Pager, state: &mut State) {
+        let parent = &self.parent;
+        // What the parent had cooled of what was not passed on is in the child's pool all the same.
+        if self.withheld.iter().next().is_some() {
+            let mut cool = HashSet::new();
+            let books = pager.resident();
+            self.space.for_each(|_, entry| {
+                if let Entry::Cool(pfn) = entry {
+                    cool.insert(books.frame(pfn).pool);
+                }
+            });
+            self.pool.retire_all_but(&cool);
+        }
+        let resident = self.held + self.pool.retired() as u64;
+        // What the child has copied by now was counted by nobody. The parent runs, too: the monitor's turn.
+        let needed = guard::is_needed(pager, resident).then(|| self.areas.clone());
+        let child_state = State::new(self.space, self.areas, self.pool, pager.window_max());
+        let child = Mm::new(self.uffd, child_state, pager.clock.clone()).related_to(parent);
+        let guarded = needed.zip(child.inherited_pins.as_ref());
+        let guarded = guarded.is_some_and(|(areas, pins)| guard::raise(&*child.uffd, &areas, pins));
+        let child = Arc::new(child);
+        child.learnt(resident);
+        // All of it is the parent's too, until counted.
+        child.discount.store(resident, Relaxed);
+        child.guarded.store(guarded, Relaxed);
+        // Both may be copied from now on: what was guarded before is, what has come since is not.
+        parent.guarded.store(false, Relaxed);
+        state.copying = false;
+        parent.end_batch(state);
+        if let Err(error) = pager.add_mm(&child) {
+            pager.complain(&format!("cannot serve a forked process: {error}"));
+            pager.kill_tree();
+            return;
+        }
+        // After that: the monitor marks who is alone, and looks again (`count_sharing`).
+        parent.related.store(true, SeqCst);
+        pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+        pager.fork_seen.notify_all();
+        pager.monitor.raise();
+    }
+
+    /// What the child has so far.
+    #[cfg(test)]
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+}
+
+/// The ranges of which nothing reaches a child; the program may have asked for that at any time.
+fn not_inherited(pager: &Pager, parent: &Mm) -> Areas {
+    let mut withheld = Areas::default();
     let unknown = || std::io::Error::other("it is not known which process it is");
     match parent.process().ok_or_else(unknown).and_then(Process::areas_not_inherited) {
         Ok(ranges) => {
-            let mut dropped = Dropped::default();
             for (start, end) in ranges {
-                let range = (Vpn::of_address(start), Vpn::of_address(end));
-                pager.resident().forget_range(&mut space, range.0, range.1, &mut dropped);
-                areas.remove(start, end);
+                withheld.remove(start, end);
+                withheld.add(start, end);
             }
-            dropped.pool.iter().for_each(|&place| pool.retire(place));
-            pager.discard(&dropped);
         }
         Err(error) => {
             if parent.is_alive() {
+                let pid = parent.pid();
                 pager.complain(&format!(
-                    "cannot see which areas process {parent_pid} passes on ({error}); \
-                     the run is stopped"
+                    "cannot see which areas process {pid} passes on ({error}); the run is stopped"
                 ));
                 pager.kill_tree();
             }
         }
     }
-    settle_inherited(&*uffd, &mut areas);
-    let mut resident = pool.retired() as i64;
-    space.for_each(|_, entry| {
-        resident += i64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
-    });
-    // What the child has copied by now was counted by nobody. The parent runs, too: the monitor's turn.
-    let needed = guard::is_needed(pager, resident.unsigned_abs()).then(|| areas.clone());
-    let state = State::new(space, areas, pool, pager.window_max());
-    let child = Mm::new(uffd, state, pager.clock.clone()).related_to(parent);
-    let guarded = needed.zip(child.inherited_pins.as_ref());
-    let guarded = guarded.is_some_and(|(areas, pins)| guard::raise(&*child.uffd, &areas, pins));
-    let child = Arc::new(child);
-    child.known.store(resident, Relaxed);
-    // All of it is the parent's too, until counted.
-    child.discount.store(resident as u64, Relaxed);
-    child.guarded.store(guarded, Relaxed);
-    // Both may be copied from now on: what was guarded before is, what has come since is not.
-    parent.guarded.store(false, Relaxed);
-    if let Err(error) = pager.add_mm(&child) {
-        pager.complain(&format!("cannot serve a forked process: {error}"));
-        pager.kill_tree();
-        return;
-    }
-    // After that: the monitor marks who is alone, and looks again (`count_sharing`).
-    parent.related.store(true, SeqCst);
-    pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-    pager.fork_seen.notify_all();
-    pager.monitor.raise();
+    withheld
 }
 
 /// An area may have come under management after the fork copied it and before its message was read:

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// How long a batch of moves may keep others from an address space before they turn elsewhere.
 pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 
-/// Pages that are taken on, copied or let go in one hold of the lock.
-pub const SLICE_PAGES: u64 = 1024;
+/// Pages that are taken on, copied or let go in one hold of the lock. A simulated program has few.
+pub const SLICE_PAGES: u64 = if cfg!(test) { 8 } else { 1024 };
 
 /// Address space that is harvested in one hold of the lock: as many entries, some 10 us.
 pub const SLICE_BYTES: u64 = SLICE_PAGES * 4096;

@@ -219,7 +219,7 @@ impl Server {
         let mut state = mm.lock();
         let wanted = self.end_load(&mut state, &load);
         self.give_back(std::mem::take(&mut load.charge));
-        if !wanted || load.ahead {
+        if !wanted || load.ahead || state.copying {
             self.touch_again(&mm, &load.touch);
         } else if let Answer::Later = self.lost(&mm, &load.touch, why) {
             drop(state);
@@ -236,7 +236,8 @@ impl Server {
         // Whoever waits is woken below, or begins anew.
         load.stalls.clear();
         let wanted = self.end_load(&mut state, &load) || is_broken(Rule::P3);
-        if !wanted || !vacant::still(&mm, Vpn::of_address(load.touch.address)) {
+        // P6: who waits for it touches again, and is heard when the fork has been followed.
+        if !wanted || state.copying || !vacant::still(&mm, Vpn::of_address(load.touch.address)) {
             self.touch_again(&mm, &load.touch);
             self.give_back(load.charge);
             return;

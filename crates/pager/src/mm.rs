@@ -91,6 +91,8 @@ pub struct Mm {
 pub struct State {
     /// A batch of moves is under way: no message may be read (P1).
     pub busy: bool,
+    /// Its table is being copied for a child: nothing of it may change (`fork.rs`, P6).
+    pub copying: bool,
     /// The address space has ended; nothing is left here.
     pub ended: bool,
     pub space: Space,
@@ -103,7 +105,15 @@ impl State {
     /// Of an address space whose pages are `space`, with at most `window` fetched ahead at once.
     #[must_use]
     pub fn new(space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
-        Self { busy: false, ended: false, space, areas, pool, streams: Streams::new(window) }
+        Self {
+            busy: false,
+            copying: false,
+            ended: false,
+            space,
+            areas,
+            pool,
+            streams: Streams::new(window),
+        }
     }
 }
 
@@ -304,6 +314,16 @@ impl Mm {
     /// The longest that this lock was held so far.
     pub fn longest_hold_ns(&self) -> u64 {
         self.longest_hold.load(Ordering::Relaxed)
+    }
+
+    /// The state while it is not copied for a child; None if that does not end within `patience`.
+    pub fn lock_settled(&self, patience: Duration) -> Option<Held<'_>> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (state, _) = self
+            .quiet
+            .wait_timeout_while(state, self.clock.patience(patience), |state| state.copying)
+            .unwrap_or_else(PoisonError::into_inner);
+        (!state.copying).then(|| Held { state, mm: self, since: self.clock.now() })
     }
 
     /// Whether nobody holds the state.

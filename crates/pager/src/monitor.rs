@@ -194,7 +194,8 @@ impl Monitor {
     fn reap(&self, mms: &[Arc<Mm>]) {
         for mm in mms {
             let orphan = mm.link.get().is_none() && self.pager.clock.since(self.census) > CENSUS;
-            if (mm.closing.load(Relaxed) || orphan) && !mm.is_alive() {
+            // A child may still be to inherit from it.
+            if (mm.closing.load(Relaxed) || orphan) && !mm.is_alive() && !mm.lock().copying {
                 self.pager.drop_mm(mm);
             }
         }

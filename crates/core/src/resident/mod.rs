@@ -39,7 +39,7 @@ use crate::observe::lru_gen::{Command, CommandError, Enabled};
 use crate::observe::vmstat::VmStat;
 use crate::swap::{NoSlot, SlotTable};
 use crate::tunables::Tunables;
-use crate::types::{MmId, Pfn, SlotId, Vpn};
+use crate::types::{Pfn, SlotId, Vpn};
 use frames::Frames;
 use order::Order;
 
@@ -401,37 +401,51 @@ impl Resident {
         }
     }
 
-    /// The address space of a forked child: resident and cool pages shared as memory (each in its own
-    /// frame here), stored ones as slots.
-    pub fn fork(&mut self, parent: &Space, mm: MmId) -> Space {
-        let mut child = Space::new(mm);
-        parent.for_each(|vpn, entry| {
-            let entry = match entry {
-                Entry::Resident(pfn) | Entry::Cool(pfn) => {
-                    let frame = self.frames.get(pfn);
-                    let slot = frame.slot();
-                    if let Some(slot) = slot {
-                        self.slots.share(slot);
-                    }
-                    let copy = self.frames.allocate(mm, vpn, slot);
-                    self.frames.set_pool(copy, frame.pool);
-                    if let Entry::Cool(_) = entry {
-                        self.frames.put(copy, Place::Isolated, Place::Cool);
-                        Entry::Cool(copy)
-                    } else {
-                        self.put_back(copy);
-                        Entry::Resident(copy)
-                    }
-                }
-                Entry::Stored { slot, shadow, .. } => {
-                    self.slots.share(slot);
-                    Entry::Stored { slot, shadow, loading: false }
-                }
-                Entry::None => return,
-            };
-            child.set(vpn, entry);
+    /// A child gets the same pages, in memory and stored: every entry of the parent from `start` on that `passes`,
+    /// up to `max` of them. Returns where to go on, None if that was all, and how many of them are in memory. The
+    /// parent must stay as it is until then.
+    pub fn fork(
+        &mut self,
+        parent: &Space,
+        child: &mut Space,
+        (start, max): (Vpn, u64),
+        passes: impl Fn(Vpn) -> bool,
+    ) -> (Option<Vpn>, u64) {
+        let mut held = 0;
+        let next = parent.visit(start, max, |vpn, entry| {
+            if passes(vpn) {
+                self.inherit(child, vpn, entry);
+                held += u64::from(matches!(entry, Entry::Resident(_) | Entry::Cool(_)));
+            }
         });
-        child
+        (next, held)
+    }
+
+    fn inherit(&mut self, child: &mut Space, vpn: Vpn, entry: Entry) {
+        let entry = match entry {
+            Entry::Resident(pfn) | Entry::Cool(pfn) => {
+                let frame = self.frames.get(pfn);
+                let slot = frame.slot();
+                if let Some(slot) = slot {
+                    self.slots.share(slot);
+                }
+                let copy = self.frames.allocate(child.mm(), vpn, slot);
+                self.frames.set_pool(copy, frame.pool);
+                if let Entry::Cool(_) = entry {
+                    self.frames.put(copy, Place::Isolated, Place::Cool);
+                    Entry::Cool(copy)
+                } else {
+                    self.put_back(copy);
+                    Entry::Resident(copy)
+                }
+            }
+            Entry::Stored { slot, shadow, .. } => {
+                self.slots.share(slot);
+                Entry::Stored { slot, shadow, loading: false }
+            }
+            Entry::None => return,
+        };
+        child.set(vpn, entry);
     }
 
     /// Walks everything and panics at the first broken invariant. For tests.

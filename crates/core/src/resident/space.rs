@@ -104,6 +104,27 @@ impl Space {
         }
     }
 
+    /// Visits up to `max` entries that say something, from `start` on, in address order. Returns where the next is to
+    /// be looked for; None if there is none.
+    pub fn visit(&self, start: Vpn, max: u64, mut visit: impl FnMut(Vpn, Entry)) -> Option<Vpn> {
+        let mut left = max;
+        for (&key, table) in self.tables.range(start.0 / ENTRIES..) {
+            let base = key * ENTRIES;
+            let first = start.0.saturating_sub(base) as usize;
+            for (at, &word) in table.entries.iter().enumerate().skip(first) {
+                if word == 0 {
+                    continue;
+                }
+                if left == 0 {
+                    return Some(Vpn(base + at as u64));
+                }
+                left -= 1;
+                visit(Vpn(base + at as u64), Entry::unpack(word));
+            }
+        }
+        None
+    }
+
     /// Visits every entry that says something, in address order.
     pub fn for_each(&self, mut visit: impl FnMut(Vpn, Entry)) {
         for (&key, table) in &self.tables {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::types::MmId;
 use crate::types::PAGE_SHIFT;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -164,6 +165,40 @@ fn the_lists_can_be_changed_while_they_are_in_use() {
     set.check_invariants(&[&space], &[]);
 }
 
+/// A fork, so many pages at a time.
+fn fork(set: &mut Resident, parent: &Space, mm: MmId, max: u64) -> Space {
+    let mut child = Space::new(mm);
+    let mut next = Some(Vpn(0));
+    while let Some(start) = next {
+        next = set.fork(parent, &mut child, (start, max), |_| true).0;
+    }
+    child
+}
+
+#[test]
+fn a_child_has_all_of_its_parent_but_what_is_not_passed_on_however_it_is_copied() {
+    for max in [1, 2, 7, 600] {
+        let mut set = Resident::new(1000, 1000);
+        let mut parent = Space::new(MmId(1));
+        let pages: Vec<Vpn> = (0..40).map(|page| Vpn(page * 100)).collect();
+        for &vpn in &pages {
+            set.map(&mut parent, vpn, Arrival::Fresh, None);
+        }
+        let mut child = Space::new(MmId(2));
+        let (mut next, mut held, mut slices) = (Some(Vpn(0)), 0, 0);
+        while let Some(start) = next {
+            let passes = |vpn: Vpn| !vpn.0.is_multiple_of(300);
+            let (then, count) = set.fork(&parent, &mut child, (start, max), passes);
+            (next, held, slices) = (then, held + count, slices + 1);
+        }
+        assert_eq!(held, 26);
+        assert_eq!(slices, 40_u64.div_ceil(max));
+        let has = |&vpn: &Vpn| matches!(child.get(vpn), Entry::Resident(_));
+        assert!(pages.iter().all(|vpn| has(vpn) == (vpn.0 % 300 != 0)));
+        set.check_invariants(&[&parent, &child], &[]);
+    }
+}
+
 #[test]
 fn a_forked_child_shares_slots_until_both_are_gone() {
     let mut set = Resident::new(1000, 1000);
@@ -174,7 +209,7 @@ fn a_forked_child_shares_slots_until_both_are_gone() {
     set.cool(&mut parent, pfn, 3);
     let slot = set.take_slot().unwrap();
     assert_eq!(set.evict(&mut parent, pfn, slot), 3);
-    let mut child = set.fork(&parent, MmId(2));
+    let mut child = fork(&mut set, &parent, MmId(2), 1);
     set.check_invariants(&[&parent, &child], &[]);
     let mut dropped = Dropped::default();
     set.forget(&mut parent, Vpn(9), &mut dropped);
@@ -319,7 +354,7 @@ impl World {
             Step::Fork { from, to } if from != to => {
                 let (from, to) = (from as usize, to as usize);
                 self.set.forget_range(&mut self.spaces[to], Vpn(0), Vpn(1 << 40), &mut dropped);
-                let child = self.set.fork(&self.spaces[from], MmId(to as u32));
+                let child = fork(&mut self.set, &self.spaces[from], MmId(to as u32), 3);
                 self.spaces[from].for_each(|vpn, entry| {
                     if let (
                         Entry::Resident(a) | Entry::Cool(a),

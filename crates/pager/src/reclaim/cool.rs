@@ -6,6 +6,7 @@
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::broken::{Rule, is_broken};
 use crate::counters;
+use crate::limits::BATCH_PATIENCE;
 use crate::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
 use ebb_agent::protocol::BATCH_MAX;
@@ -66,7 +67,10 @@ impl Reclaim {
         // far longer than to look at its page map.
         let stay = self.is_unheard() && !self.has_room_for_copies();
         {
-            let mut state = mm.lock();
+            let Some(mut state) = mm.lock_settled(BATCH_PATIENCE) else {
+                self.settle(&mm, &frames, Fate::Retry);
+                return 0;
+            };
             let mut resident = self.pager.resident();
             for &pfn in &frames {
                 let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };

@@ -8,6 +8,7 @@
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::counters;
+use crate::limits::BATCH_PATIENCE;
 use crate::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
 use crate::seam::Process;
@@ -89,7 +90,7 @@ impl Reclaim {
         }
         let mut victims = Vec::with_capacity(frames.len());
         {
-            let state = mm.lock();
+            let Some(state) = mm.lock_settled(BATCH_PATIENCE) else { return 0 };
             let resident = self.pager.resident();
             for &pfn in frames {
                 if let Some(victim) = still_cool(&resident, &state, id, pfn) {
@@ -371,7 +372,7 @@ fn chosen(resident: &Resident, coolest: &[Pfn], max: usize, able: &[MmId]) -> Ve
 }
 
 fn still_cool(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<Victim> {
-    if state.ended || !resident.is_used(pfn) {
+    if state.ended || state.copying || !resident.is_used(pfn) {
         return None;
     }
     let frame = resident.frame(pfn);

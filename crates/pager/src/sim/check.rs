@@ -7,6 +7,7 @@
 //! * C4: what lies in the pool, or in the store, is what the program wrote last.
 //! * C5: what is known of an address space is what its table and its pool hold, to the page.
 //! * C6: what the budget has promised is what the loads under way have been promised, and no more.
+//! * C7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of.
 
 use super::driver::Driver;
 use super::world::{Doing, Space, World};
@@ -23,7 +24,8 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let resident = driver.pager.resident();
     let server = driver.server.borrow();
     let loads: Vec<SlotId> = server.loads.values().map(|load| load.slot).collect();
-    let spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
+    let mut spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
+    spaces.extend(server.forks.iter().map(|(copying, _)| copying.space()));
     resident.check_invariants(&spaces, &loads);
     let promised: u64 = server.loads.values().map(|load| load.charge.pages()).sum();
     if resident.zone.promised() != promised {
@@ -56,6 +58,11 @@ fn is_still(space: &Space) -> bool {
         && space.changing == 0
         && space.threads.iter().all(|thread| still(&thread.doing))
         && still(&space.agent_doing)
+}
+
+/// C7.
+fn is_told(space: &Space, vpn: Vpn) -> bool {
+    space.area_of(vpn.0).is_some_and(|(_, area)| area.registered)
 }
 
 /// C2.
@@ -130,6 +137,9 @@ impl Of<'_> {
                 Err(format!("{:x} is known to be there and is not; it held {due}", vpn.0))
             }
             Entry::Resident(_) => Ok(()),
+            Entry::Cool(_) | Entry::Stored { .. } if !is_told(space, vpn) => {
+                Err(format!("{:x} is {entry:?}, and nobody would hear of a touch", vpn.0))
+            }
             Entry::Cool(_) | Entry::Stored { .. } if there.is_some() => {
                 Err(format!("{:x} is there, and {entry:?}", vpn.0))
             }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 static QUIET: std::sync::Once = std::sync::Once::new();
 
-const RULES: [Rule; 5] = [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5];
+const RULES: [Rule; 6] = [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5, Rule::P6];
 
 /// A run from a seed.
 struct Run {
@@ -95,12 +95,10 @@ fn expect_clean(seeds: std::ops::Range<u64>, steps: u64) -> (u64, Seen) {
 
 /// Has a rule broken on purpose: what is noticed, within a thousand seeds.
 fn expect_noticed(rule: Rule) {
-    // An area must be replaced in the moment after it was registered: that takes longer to come about.
-    let steps = if rule == Rule::P4 { 10_000 } else { 3000 };
     set_broken(Some(rule));
     let noticed = (0..1000)
         .filter(|&seed| Driver::new(seed, false).suits(rule))
-        .find_map(|seed| Some((seed, run(seed, steps, false, &mut Seen::default()).failure?)));
+        .find_map(|seed| Some((seed, run(seed, 3000, false, &mut Seen::default()).failure?)));
     set_broken(None);
     println!("{rule:?} broken: {noticed:?}");
     assert!(noticed.is_some(), "{rule:?} broken is not noticed within 1000 seeds");
@@ -140,6 +138,11 @@ fn pages_taken_on_after_the_hold_that_registered_them_are_noticed() {
 #[test]
 fn places_used_again_too_soon_are_noticed() {
     expect_noticed(Rule::P5);
+}
+
+#[test]
+fn changes_between_the_slices_of_a_fork_are_noticed() {
+    expect_noticed(Rule::P6);
 }
 
 /// One seed, told step by step.
