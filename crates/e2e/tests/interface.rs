@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use ebb_e2e::build::{ebb, program, static_program};
 use ebb_e2e::client::{Random, value_of};
@@ -36,7 +37,11 @@ fn the_signal_that_killed_the_program_is_passed_on() {
 /// continued the program alone.
 #[test]
 fn a_program_that_is_stopped_and_continued_by_another() {
-    let mut run = Launch::new("sleep").arg("1").limit(SMALL).start();
+    // It ends when it is told to, however long the rest takes.
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let word = folder.path().join("word");
+    assert!(Command::new("mkfifo").arg(&word).status().expect("mkfifo runs").success());
+    let mut run = Launch::new("cat").arg(&word.display().to_string()).limit(SMALL).start();
     run.wait_until("the program", |run| run.root().find().program.len() == 1);
     let program = run.root().find().program[0];
     for _ in 0..3 {
@@ -46,7 +51,8 @@ fn a_program_that_is_stopped_and_continued_by_another() {
         send(program, Signal::CONT);
         run.wait_until("the front's going on", |_| !is_stopped(front));
     }
-    run.finish().expect_code(0);
+    fs::write(&word, "go\n").expect("it reads");
+    assert_eq!(run.finish().expect_code(0).text(), "go\n");
 }
 
 fn is_stopped(pid: i32) -> bool {

@@ -262,9 +262,16 @@ impl Resident {
     }
 
     /// A cool frame cannot be stored as it is, and nobody can change it while it is cool: not looked at again
-    /// before it was touched.
+    /// before it was touched, or the store may take what it did not.
     pub fn leave_barren(&mut self, pfn: Pfn) {
         self.frames.put(pfn, Place::Cool, Place::Barren);
+    }
+
+    /// The store may take what it did not take: all barren frames are cool as any, the oldest first.
+    pub fn retry_barren(&mut self) {
+        while let Some(pfn) = self.frames.last(Place::Barren) {
+            self.frames.put(pfn, Place::Barren, Place::Cool);
+        }
     }
 
     /// A cool page was touched and is visible again. Returns its place in the pool.

@@ -190,13 +190,20 @@ impl Reclaim {
         let mut results = Vec::with_capacity(writes.len());
         self.pager.store.put_batch(&writes, &mut results);
         let mut failed = Dropped::default();
+        // A page that no tier takes is laid aside, or every search for one that can leave would begin with thousands of
+        // its like. Compressed memory that is all there is may grow (`grow_store`), and take it the next time.
+        let grows = self.pager.config.ram_bytes_max().is_some();
         let (mut full, mut refused) = (false, 0);
         let count = writes.len();
         let tried = victims.iter_mut().map(|(victim, _)| victim).filter(|victim| victim.written);
         for (victim, result) in tried.zip(results) {
             if let Err(error) = result {
                 full |= matches!(error, StoreError::Full);
-                victim.barren = matches!(error, StoreError::NotSmaller);
+                victim.barren = match error {
+                    StoreError::NotSmaller => true,
+                    StoreError::Full => !grows,
+                    _ => false,
+                };
                 self.store_error = Some(error);
                 refused += 1;
                 if let Some(slot) = victim.stored.take() {

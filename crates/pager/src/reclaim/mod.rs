@@ -82,6 +82,8 @@ pub struct Reclaim {
     /// offered to them.
     offered: HashSet<u32>,
     unparked: Instant,
+    /// When barren pages were last given another chance.
+    retried: Instant,
     hopeless_since: Option<Instant>,
     store_error: Option<StoreError>,
     /// The store took none of the pages it was last given.
@@ -123,6 +125,7 @@ impl Reclaim {
             unshared: HashSet::new(),
             offered: HashSet::new(),
             unparked: pager.clock.now(),
+            retried: pager.clock.now(),
             hopeless_since: None,
             store_error: None,
             refused: false,
@@ -251,6 +254,10 @@ impl Reclaim {
             return self.give_up();
         }
         self.unpark();
+        if self.pager.clock.since(self.retried) > UNPARK {
+            self.retried = self.pager.clock.now();
+            self.pager.resident().retry_barren();
+        }
         // What nobody told of may be found.
         self.harvest_now();
         self.pager.host.sleep(Duration::from_millis(1));
