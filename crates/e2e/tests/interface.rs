@@ -41,7 +41,7 @@ fn a_program_that_is_stopped_and_continued_by_another() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let word = folder.path().join("word");
     assert!(Command::new("mkfifo").arg(&word).status().expect("mkfifo runs").success());
-    let mut run = Launch::new("cat").arg(&word.display().to_string()).limit(SMALL).start();
+    let mut run = Launch::new("cat").arg(&word).limit(SMALL).start();
     run.wait_until("the program", |run| run.root().find().program.len() == 1);
     let program = run.root().find().program[0];
     for _ in 0..3 {
