@@ -363,6 +363,30 @@ static int case_undumpable(int argc, char **argv) {
     return 0;
 }
 
+/*
+ * Children of a process that nobody may look into any more: they are born so, and nothing of them can be stored. Each
+ * looks at a few pages, as those do that are to become other programs.
+ */
+static int case_hidden(int argc, char **argv) {
+    size_t pages = number(argc, argv, 0, 48) * MIB / PAGE;
+    uint64_t *words = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(words != MAP_FAILED);
+    for (size_t page = 0; page < pages; page++) words[page * WORDS] = page + 1;
+    MUST(prctl(PR_SET_DUMPABLE, 0) == 0);
+    for (size_t round = 0; round < 8; round++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        for (size_t page = round; child == 0 && page < pages; page += pages / 4)
+            if (words[page * WORDS] != page + 1) die("wrong word in a hidden child: page %zu", page);
+        if (child == 0) _exit(0);
+        wait_ok(child, "a hidden child");
+        for (size_t page = 0; page < pages; page++)
+            if (words[page * WORDS] != page + 1) die("wrong word: page %zu", page);
+    }
+    puts("hidden: ok");
+    return 0;
+}
+
 /* A child that borrows the memory for a while: it is there once, however many processes show it. */
 static int case_borrow(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
@@ -559,7 +583,7 @@ static const struct test_case cases[] = {
     {"fork", case_fork}, {"fork-snapshot", case_fork_snapshot}, {"raw-fork", case_raw_fork},
     {"fork-new-areas", case_fork_new_areas},
     {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},
-    {"undumpable", case_undumpable}, {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
+    {"undumpable", case_undumpable}, {"hidden", case_hidden}, {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
     {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"borrow", case_borrow},
     {"exec", case_exec},
     {"exec-from-thread", case_exec_from_thread},

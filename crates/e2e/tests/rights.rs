@@ -58,6 +58,17 @@ fn a_program_that_makes_itself_undumpable_is_served_for_an_ordinary_user() {
     expect_paged(&in_little(&account, &command), "undumpable: ok\n");
 }
 
+/// Nothing of a child that was born hidden can be opened: its pages that were cool could be read by nobody, and the run ended
+/// as out of memory.
+#[test]
+fn the_child_of_a_hidden_process_reads_what_it_inherited() {
+    let account = able();
+    let process = account.program("process");
+    let outcome = in_little(&account, &format!("{process} hidden 24"));
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), "hidden: ok\n", "{}", outcome.stderr);
+}
+
 /// Each command that `ebb doctor` names is typed as it stands.
 #[test]
 fn who_does_what_the_doctor_says_can_run() {

@@ -7,6 +7,7 @@
 //! when it forked, whenever that is copied.
 
 use crate::broken::{Rule, is_broken};
+use crate::hidden;
 use crate::limits::SLICE_PAGES;
 use crate::mm::{Areas, Mm, State, Token};
 use crate::pool::Pool;
@@ -164,6 +165,9 @@ impl Copying {
                 }
             });
             self.pool.retire_all_but(&cool);
+        }
+        if hidden::is_hidden(pager, parent) {
+            self.held -= hidden::store(pager, parent, &mut self.space, &mut self.pool);
         }
         let resident = self.held + self.pool.retired() as u64;
         // What the child has copied by now was counted by nobody. The parent runs, too: the monitor's turn.

@@ -33,6 +33,7 @@ mod door;
 mod faults;
 mod fork;
 mod guard;
+mod hidden;
 mod limits;
 mod link;
 mod loads;

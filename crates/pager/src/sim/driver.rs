@@ -123,6 +123,7 @@ impl Driver {
             pin: rare(rng, 20),
             stop: rare(rng, 4),
             free: 0,
+            hide: rare(rng, 40),
             raw: rare(rng, 60),
             footprint,
             footprint_max: footprint * 2,

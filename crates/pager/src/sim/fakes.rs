@@ -577,6 +577,9 @@ impl Host for FakeHost {
         let world = self.world.lock();
         let id = world.spaces.iter().position(|space| space.pid == pid && space.alive);
         let id = id.ok_or_else(FakeProcess::gone)?;
+        if world.spaces[id].hidden {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         Ok(Box::new(FakeProcess { world: self.world.clone(), id, pid }))
     }
 

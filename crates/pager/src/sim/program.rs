@@ -35,6 +35,7 @@ pub struct Mix {
     pub pin: u64,
     pub stop: u64,
     pub free: u64,
+    pub hide: u64,
     /// In a hundred: forks whose child never greets.
     pub raw: u64,
     /// Pages that the first process maps.
@@ -51,6 +52,7 @@ impl World {
             pid: 0x7000_0000,
             alive: true,
             stopped: false,
+            hidden: false,
             hung_up: false,
             pages: Default::default(),
             areas: Default::default(),
@@ -254,6 +256,7 @@ impl World {
             mix.stop,
             mix.free,
             mix.replace,
+            mix.hide,
         ];
         match self.rng.weighted(&weights) {
             0 => self.begin_touch(id, at, false),
@@ -272,6 +275,8 @@ impl World {
             10 => self.stop_or_go_on(),
             11 => self.guard_some(id),
             12 => self.begin_unmap(id, at, true),
+            // One that is known; the others could not be told from their relatives.
+            13 if self.spaces[id].shared.is_some() => self.spaces[id].hidden = true,
             _ => {}
         }
     }
@@ -465,6 +470,7 @@ impl World {
             shared: None,
             alive: true,
             stopped: false,
+            hidden: space.hidden,
             hung_up: false,
             pool_pages: space.pool_pages,
             to_greet: !raw,

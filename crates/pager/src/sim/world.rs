@@ -123,6 +123,8 @@ pub struct Space {
     pub pid: u32,
     pub alive: bool,
     pub stopped: bool,
+    /// Nobody may open it any more.
+    pub hidden: bool,
     /// The pager has been told of its end.
     pub hung_up: bool,
     pub pages: BTreeMap<u64, Page>,
