@@ -152,7 +152,13 @@ fn text(checks: &[Check]) -> String {
 /// Why `ebb run` cannot work here, in one line; None if it can. Cheap: a few system calls.
 pub fn why_not() -> Option<String> {
     let what = if let Err(error) = probe::userfaultfd_of_program() {
-        format!("a program may not make a userfaultfd here ({error})")
+        match error.kind() {
+            std::io::ErrorKind::WouldBlock => format!(
+                "no thread can be started here ({error}): see a limit of processes (ulimit -u) or of the \
+                 control group (pids.max)"
+            ),
+            _ => format!("a program may not make a userfaultfd here ({error})"),
+        }
     } else if let Err(error) = probe::features_granted(FEATURES) {
         match error.raw_os_error() {
             Some(1) => "ebb may not follow forks (it needs CAP_SYS_PTRACE, or root)".to_owned(),

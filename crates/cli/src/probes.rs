@@ -299,13 +299,22 @@ fn descriptors() -> Check {
 
 fn address_space() -> Check {
     let name = "no limit of address space";
-    let (soft, hard) = probe::limit(Resource::As);
-    if soft.is_none() {
-        return Check::found(name, false, "ulimit -v: unlimited");
+    for (resource, option) in [(Resource::As, "-v"), (Resource::Data, "-d")] {
+        let (soft, hard) = probe::limit(resource);
+        if soft.is_some() {
+            let detail =
+                format!("ulimit {option}: soft {}, hard {} bytes", shown(soft), shown(hard));
+            let consequence = "the pool (address space as large as --memory-max) counts in it";
+            return Check::missing(
+                name,
+                false,
+                detail,
+                consequence,
+                format!("ulimit {option} unlimited"),
+            );
+        }
     }
-    let detail = format!("ulimit -v: soft {}, hard {} bytes", shown(soft), shown(hard));
-    let consequence = "the pool (address space as large as --memory-max) counts in it";
-    Check::missing(name, false, detail, consequence, "ulimit -v unlimited")
+    Check::found(name, false, "ulimit -v, ulimit -d: unlimited")
 }
 
 fn mappings() -> Check {

@@ -83,6 +83,21 @@ fn a_hard_limit_of_file_sizes_leaves_the_agent_its_memory() {
     assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
 }
 
+#[test]
+fn limits_of_data_stacks_and_locked_memory_leave_room() {
+    for limits in ["-l 0", "-s 128", "-s unlimited", "-d 131072", "-l 0 -s 128 -d 131072"] {
+        let outcome = run(&format!("ulimit {limits}; exec $run $verify 48 1"));
+        assert_eq!(outcome.expect_code(0).text(), right_answer(), "ulimit {limits}");
+    }
+}
+
+/// The pool counts in it, which a program that needs nearly all of it must be told.
+#[test]
+fn a_limit_of_data_is_told_by_the_doctor() {
+    let outcome = shell("ulimit -d 131072; exec $ebb doctor").run();
+    assert!(outcome.text().contains("ulimit -d: soft 134217728"), "{}", outcome.text());
+}
+
 /// A run waited for ever when the pager could not take its program in.
 #[test]
 fn too_few_descriptors_are_told() {

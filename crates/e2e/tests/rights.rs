@@ -50,6 +50,24 @@ fn the_readmes_recipe_works_for_an_ordinary_user() {
     assert_eq!(outcome.expect_code(0).text(), "CapEff:\t0000000000000000\n", "handed on");
 }
 
+/// Root has no such limit.
+#[test]
+fn too_few_processes_are_told() {
+    let account = able();
+    let mut refused = 0;
+    for most in 2..14 {
+        let line =
+            format!("exec prlimit --nproc={most} {} run --memory-max 16M true", account.ebb());
+        let outcome = account.shell(&line).at_most(10).run();
+        if outcome.code() != 0 {
+            outcome.expect_code(125);
+            assert!(outcome.stderr.contains("ulimit -u"), "{most}: {}", outcome.stderr);
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
+}
+
 /// Its files in /proc are root's from then on.
 #[test]
 fn a_program_that_makes_itself_undumpable_is_served_for_an_ordinary_user() {

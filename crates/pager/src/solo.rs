@@ -74,10 +74,11 @@ impl Solo {
             return;
         }
         // Who may not leave the idle class again must not enter it: tried by a thread of its own.
-        let can_return =
-            std::thread::spawn(|| sched::run_when_idle(0).is_ok() && sched::run_soon(0).is_ok());
+        let attempt = std::thread::Builder::new()
+            .spawn(|| sched::run_when_idle(0).is_ok() && sched::run_soon(0).is_ok());
+        let can_return = attempt.is_ok_and(|attempt| attempt.join().unwrap_or(false));
         let all = CpuSet::of_this_thread();
-        if let (Ok(true), Ok(all)) = (can_return.join(), all)
+        if let (true, Ok(all)) = (can_return, all)
             && all.count() > 1
         {
             let _ = self.all.set(all);

@@ -10,6 +10,7 @@ use crate::rights;
 use crate::uffd::{Event, Mode, Uffd};
 use std::io;
 use std::process::{Child, Command, Stdio};
+use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
@@ -31,10 +32,10 @@ pub fn userfaultfd_of_program() -> io::Result<Uffd> {
         return Uffd::create(false);
     }
     // Capabilities belong to threads: this one gives its own up and ends.
-    let attempt = std::thread::spawn(|| {
+    let attempt = Builder::new().spawn(|| {
         process::drop_capabilities_of_thread()?;
         Uffd::create(false)
-    });
+    })?;
     attempt.join().unwrap_or_else(|_| Err(io::Error::other("the attempt panicked")))
 }
 
@@ -75,10 +76,10 @@ pub fn serve_the_kernel() -> io::Result<()> {
     let buffer = AnonBuffer::new(PAGE)?;
     let address = buffer.as_ptr() as u64;
     uffd.register(address, PAGE as u64, Mode::Managed)?;
-    let toucher = std::thread::spawn(move || {
+    let toucher = Builder::new().spawn(move || {
         let mut pages = [[1; PAGE]];
         process::read_pages(std::process::id(), &[address], &mut pages).map(|_| pages[0])
-    });
+    })?;
     let deadline = Instant::now() + Duration::from_secs(2);
     let mut events = Vec::new();
     while events.is_empty() && !toucher.is_finished() && Instant::now() < deadline {

@@ -132,7 +132,10 @@ impl Reads {
         };
         let backend = match ring {
             Some(ring) => Backend::Uring(Box::new(ring)),
-            None => Backend::Threads(Threads::new(tiers.clone(), ready.clone(), event.clone())),
+            None => Backend::Threads(
+                Threads::new(tiers.clone(), ready.clone(), event.clone())
+                    .map_err(|source| StoreError::Setup { what: "a thread", source })?,
+            ),
         };
         let (backlog, alone) = (Mutex::new(VecDeque::new()), Mutex::new(VecDeque::new()));
         let pool = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];

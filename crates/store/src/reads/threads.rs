@@ -4,6 +4,7 @@ use super::{Job, signal};
 use crate::file::FileTier;
 use crate::lock;
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -35,22 +36,24 @@ impl Threads {
         tiers: Arc<[FileTier]>,
         ready: Arc<Mutex<VecDeque<Box<Job>>>>,
         event: Arc<OwnedFd>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let count = if tiers.is_empty() { 0 } else { THREADS };
-        let threads = (0..count).map(|_| {
+        // Should one fail to start, the others are told to end.
+        let mut all = Self { queue: queue.clone(), threads: Vec::new() };
+        for _ in 0..count {
             let (queue, tiers) = (queue.clone(), tiers.clone());
             let (ready, event) = (ready.clone(), event.clone());
-            std::thread::spawn(move || {
+            let thread = std::thread::Builder::new().spawn(move || {
                 while let Some(mut job) = queue.next() {
                     perform(&tiers, &mut job);
                     lock(&ready).push_back(job);
                     signal(&event);
                 }
-            })
-        });
-        let threads = threads.collect();
-        Self { queue, threads }
+            })?;
+            all.threads.push(thread);
+        }
+        Ok(all)
     }
 
     pub(super) fn push(&self, job: Box<Job>) {
