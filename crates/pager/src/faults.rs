@@ -7,7 +7,7 @@ use crate::children::{Candidate, Wish};
 use crate::counters;
 use crate::fork::{self, Copying};
 use crate::guard;
-use crate::limits::BATCH_PATIENCE;
+use crate::limits::{BATCH_PATIENCE, UNREADABLE};
 use crate::link::{Ask, Link};
 use crate::loads::Load;
 use crate::look_around::{BESIDE_MAX, Beside};
@@ -35,6 +35,8 @@ const PAUSE_MIN_US: u64 = 10_000;
 const PAUSE_MAX_US: u64 = 2_000_000;
 /// Pages beyond the budget that all infants together may have.
 const FED_MAX: u32 = 512;
+
+const UNREADABLE_TEXT: &str = "the process cannot be looked into, and has no agent";
 
 /// Most pages of zeros placed beside a touched one: memory that the program may never use.
 const FRESH_AHEAD_MAX: usize = 15;
@@ -534,11 +536,14 @@ impl Server {
         fork::seek_process(&self.pager, mm, state);
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
             self.give_back(charge);
-            if mm.is_alive() {
-                // Which process it is will be known when it greets, or at its next own touch.
-                return Answer::Later;
+            if !mm.is_alive() {
+                return Answer::Given;
             }
-            return Answer::Given;
+            // Which process it is will be known when it greets, or at its next own touch. Or never: it has hidden
+            // itself.
+            let waited = self.pager.clock.since(touch.since);
+            let hopeless = mm.process().is_none() && waited > UNREADABLE;
+            return if hopeless { self.lost(mm, touch, UNREADABLE_TEXT) } else { Answer::Later };
         }
         let waited = self.end_wait(touch);
         match mm.uffd.copy(touch.address, &*self.buffer) {

@@ -6,7 +6,7 @@
 //!
 //! * H1: so they are read from the parent's pool, where they lie as they did at the fork (P6), and stored for the child.
 //!   Into its places they could not be put: it runs, and may be changing them.
-//! * H2: a page that cannot be stored stays cool; whoever touches it waits in vain, and the run ends as out of memory.
+//! * H2: a page that cannot be stored stays cool; whoever touches it is told after a while that it is lost.
 //!
 //! Called by the fault thread with the parent's state held, while its fork is followed. Writes to a file tier are
 //! waited for: few pages are cool.
@@ -16,9 +16,9 @@ use crate::pool::Pool;
 use crate::server::Pager;
 use ebb_core::resident::{Dropped, Entry, Space};
 use ebb_core::types::{PAGE_SIZE, Pfn};
-use ebb_store::Page;
+use ebb_store::{Page, StoreError};
 
-/// How often a page that cannot be read just now is tried again.
+/// How often a page that cannot be read or written just now is tried again.
 const TRIES: usize = 8;
 
 /// Whether children of `parent` could not be looked into.
@@ -42,7 +42,13 @@ pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool) -> 
         };
         let Ok(slot) = pager.resident().take_slot() else { break };
         let mut results = Vec::with_capacity(1);
-        pager.store.put_batch(&[(slot, &page)], &mut results);
+        for _ in 0..TRIES {
+            results.clear();
+            pager.store.put_batch(&[(slot, &page)], &mut results);
+            if !matches!(results[..], [Err(StoreError::Write { .. })]) {
+                break;
+            }
+        }
         let mut resident = pager.resident();
         if results.iter().any(Result::is_err) {
             resident.release_slot(slot, &mut dropped);

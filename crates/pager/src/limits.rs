@@ -8,6 +8,9 @@ use std::time::Duration;
 /// How long a batch of moves may keep others from an address space before they turn elsewhere.
 pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 
+/// How long a thread waits for a page that is in memory and cannot be read, before it is told that the page is lost.
+pub const UNREADABLE: Duration = Duration::from_secs(5);
+
 /// Pages that are taken on, copied or let go in one hold of the lock. A simulated program has few.
 pub const SLICE_PAGES: u64 = if cfg!(test) { 8 } else { 1024 };
 

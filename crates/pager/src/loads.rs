@@ -149,7 +149,7 @@ impl Server {
 
     /// The store cannot give a page back: whoever touches it dies of it, and nobody reads a wrong byte.
     /// Nothing is said, and the page is read once more, where the kernel cannot take the poison yet.
-    fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) -> Answer {
+    pub fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) -> Answer {
         // The program dies of it at once; the run does not end before that was explained.
         let _explaining = self.pager.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = mm.uffd.poison(touch.address, PAGE_SIZE as u64) {

@@ -190,6 +190,10 @@ impl World {
         if space.guards.contains(&page) {
             return Doing::Nothing;
         }
+        if space.poisoned.contains(&page) && space.hidden {
+            // It would die of it: what nobody can look into nobody can bring back.
+            return Doing::Nothing;
+        }
         if space.poisoned.contains(&page) {
             self.fail(format!("page {page:x} of {id} is lost"));
             return Doing::Nothing;
