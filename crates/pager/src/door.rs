@@ -179,6 +179,11 @@ fn greet_new(
         refuse(&socket)?;
         return Err(std::io::Error::other("its pool is too small"));
     }
+    if greeting.pool_len > pager.config.pool_bytes {
+        // The books of its places would take what memory the pager can have.
+        refuse(&socket)?;
+        return Err(std::io::Error::other("its pool is larger than it was told to make it"));
+    }
     let pool = (greeting.pool_start, greeting.pool_len);
     let mm = take_on(pager, Box::new(uffd), process(pager, socket.peer()?)?, pool)?;
     open_line(pager, &mm, socket, None)
