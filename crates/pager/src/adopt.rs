@@ -5,6 +5,8 @@
 //!
 //! * T1: what is registered in a slice was so before as far as its page table says: `Areas` has only what was.
 //! * T2: between slices the program may do what it likes: each slice asks anew what is missing in it.
+//! * T3: what is not registered yet fills at the speed of the kernel, faster than pages are taken on: before each
+//!   slice the caller is asked, who may hold the program.
 
 use crate::broken::{Rule, is_broken};
 use crate::guard;
@@ -18,8 +20,9 @@ use ebb_core::types::Vpn;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Registers what of a process can be paged and is not registered yet. False if it could not be done now.
-pub fn areas(pager: &Pager, mm: &Arc<Mm>, process: &dyn Process) -> bool {
+/// Registers what of a process can be paged and is not registered yet; `before` is called ahead of each slice (T3).
+/// False if it could not be done now.
+pub fn areas(pager: &Pager, mm: &Arc<Mm>, process: &dyn Process, before: &mut dyn FnMut()) -> bool {
     let Ok(areas) = process.areas() else { return false };
     let (pool_start, pool_end) = {
         let state = mm.lock();
@@ -29,6 +32,7 @@ pub fn areas(pager: &Pager, mm: &Arc<Mm>, process: &dyn Process) -> bool {
     for area in areas.iter().filter(|area| area.is_pageable() && !ours(area.start, area.end)) {
         let mut at = area.start;
         while at < area.end {
+            before();
             let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return false };
             if state.ended {
                 return false;

@@ -74,6 +74,11 @@ pub fn run(pager: &Arc<Pager>) {
     }
 }
 
+/// How many of a process's resident pages nobody knows.
+fn unknown_pages(mm: &Mm, resident: u64) -> u64 {
+    resident.saturating_sub(u64::try_from(mm.known.load(Relaxed)).unwrap_or(0))
+}
+
 /// Whether others may share pages with it.
 fn has_relatives(mm: &Mm, among: &[Arc<Mm>]) -> bool {
     among.iter().any(|other| other.id != mm.id && other.family == mm.family)
@@ -143,15 +148,18 @@ impl Monitor {
         let mut growing = Vec::new();
         for mm in &mms {
             let resident = mm.resident_pages();
-            total += resident - mm.discount.load(Relaxed).min(resident);
-            let unknown = resident.cast_signed() - mm.known.load(Relaxed);
             // The kernel copies what relatives share, and tells nobody.
-            if unknown > UNKNOWN_PAGES_MAX.cast_signed() || mm.related.load(Relaxed) {
+            if unknown_pages(mm, resident) > UNKNOWN_PAGES_MAX || mm.related.load(Relaxed) {
                 growing.push(mm.clone());
             }
             if self.pager.managing.load(Relaxed) {
                 self.manage(mm, resident);
             }
+        }
+        // Measured last: what was taken on took its time, in which the program went on.
+        for mm in &mms {
+            let resident = mm.resident_pages();
+            total += resident - mm.discount.load(Relaxed).min(resident);
         }
         total += self.strangers.pages(&self.pager, &mms) + self.shared.pages();
         self.account(total, &growing)
@@ -283,8 +291,7 @@ impl Monitor {
             let name = mm.process().map_or_else(|| "?".to_owned(), Process::name);
             self.pager.unmanaged.met(&self.pager, Kind::Pinned, mm.pid(), &name);
         }
-        let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
-        let unknown = resident.saturating_sub(known);
+        let unknown = unknown_pages(mm, resident);
         let few = if self.pager.starving.load(Relaxed) > 0 { 0 } else { UNKNOWN_PAGES_MAX };
         if unknown <= mm.unknown.load(Relaxed) + few {
             mm.unknown.fetch_min(unknown, Relaxed);
@@ -295,16 +302,17 @@ impl Monitor {
         if !link.try_map() {
             return;
         }
-        if unknown > HELD_PAGES_MIN {
-            // It would go on at the kernel's speed while it is being registered.
-            self.brake.hold(mm);
-        }
-        let registered = adopt::areas(&self.pager, mm, process);
+        // It would go on at the kernel's speed while it is being registered.
+        let brake = &mut self.brake;
+        let mut before = || {
+            if unknown_pages(mm, mm.resident_pages()) > HELD_PAGES_MIN {
+                brake.hold(mm);
+            }
+        };
+        let registered = adopt::areas(&self.pager, mm, process, &mut before);
         link.mapped();
-        if !registered {
-            return;
+        if registered {
+            mm.unknown.store(unknown_pages(mm, mm.resident_pages()), Relaxed);
         }
-        let known = u64::try_from(mm.known.load(Relaxed)).unwrap_or(0);
-        mm.unknown.store(mm.resident_pages().saturating_sub(known), Relaxed);
     }
 }
