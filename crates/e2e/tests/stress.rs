@@ -20,6 +20,15 @@ fn every_method_of_virtual_memory() {
     stress(32 * MIB, "--vm 1 --vm-bytes 64M --vm-method all --vm-ops 45");
 }
 
+/// Pages of zeros that were populated are written to at the speed of the kernel, before the area is Ebb's and while it
+/// becomes so. One of twenty such runs held 45 MiB of 32, until the program was held slice by slice.
+#[test]
+fn an_area_that_fills_while_it_is_taken_on() {
+    for _ in 0..15 {
+        stress(32 * MIB, "--vm 1 --vm-bytes 64M --vm-method walk-0a --vm-ops 4");
+    }
+}
+
 #[test]
 fn mappings_of_every_kind() {
     // Some of them cannot be written to, and such pages stay.
