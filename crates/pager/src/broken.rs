@@ -10,6 +10,7 @@ pub enum Rule {
     P4,
     P5,
     P6,
+    W1,
 }
 
 /// Whether it is broken: never, outside tests.

@@ -351,7 +351,7 @@ impl Server {
     /// Answers a touch that was not answered when it was read.
     fn answer_late(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
         if !touch.protected && !vacant::still(mm, Vpn::of_address(touch.address)) {
-            return self.not_placed(mm, touch, PlaceError::Exists);
+            return self.not_placed(mm, state, touch, PlaceError::Exists);
         }
         self.answer(mm, state, touch)
     }
@@ -362,7 +362,7 @@ impl Server {
         match state.space.get(vpn) {
             _ if touch.protected => self.unprotect(mm, state, touch, vpn),
             Entry::None => self.fresh(mm, state, touch, vpn),
-            Entry::Resident(_) => self.stale(mm, touch),
+            Entry::Resident(_) => self.stale(mm, state, touch),
             Entry::Cool(pfn) => {
                 let pool = self.pager.resident().frame(pfn).pool;
                 let answer = self.rescue(mm, state, touch, pool);
@@ -444,8 +444,9 @@ impl Server {
             }
         }
         match placed {
-            Err((0, error)) => self.not_placed(mm, touch, error),
+            Err((0, error)) => self.not_placed(mm, state, touch, error),
             _ => {
+                state.wake_after(touch.address, pages * PAGE_SIZE as u64);
                 counters::count(&self.pager.counters.faults_fresh);
                 counters::add(&self.pager.counters.pages_ahead, pages - 1);
                 self.pager.counters.record_wait(waited);
@@ -459,15 +460,20 @@ impl Server {
     fn unprotect(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, vpn: Vpn) -> Answer {
         let known = matches!(state.space.get(vpn), Entry::Resident(_));
         if known && let Some(pages) = guard::own_run(mm, state, vpn) {
-            return match mm.uffd.unprotect(touch.address, pages * PAGE_SIZE as u64) {
-                Ok(()) => Answer::Given,
-                Err(error) => self.not_placed(mm, touch, error),
+            let bytes = pages * PAGE_SIZE as u64;
+            return match mm.uffd.unprotect(touch.address, bytes) {
+                Ok(()) => {
+                    state.wake_after(touch.address, bytes);
+                    Answer::Given
+                }
+                Err(error) => self.not_placed(mm, state, touch, error),
             };
         }
         let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
         let waited = self.end_wait(touch);
         match mm.uffd.unprotect(touch.address, PAGE_SIZE as u64) {
             Ok(()) => {
+                state.wake_after(touch.address, PAGE_SIZE as u64);
                 let mut resident = self.pager.resident();
                 if state.space.get(vpn) == Entry::None {
                     mm.place(&mut resident.zone, charge);
@@ -484,28 +490,37 @@ impl Server {
             }
             Err(error) => {
                 self.give_back(charge);
-                self.not_placed(mm, touch, error)
+                self.not_placed(mm, state, touch, error)
             }
         }
     }
 
     /// The page is there as far as we know: two threads touched it at once, or the kernel dropped it.
-    fn stale(&mut self, mm: &Arc<Mm>, touch: &Touch) -> Answer {
+    fn stale(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
         counters::count(&self.pager.counters.faults_stale);
         match mm.uffd.copy(touch.address, &[0; PAGE_SIZE]) {
             // It was gone indeed: what the kernel may drop unasked (MADV_FREE) reads as zeros.
-            Ok(()) => Answer::Given,
-            Err((_, error)) => self.not_placed(mm, touch, error),
+            Ok(()) => {
+                state.wake_after(touch.address, PAGE_SIZE as u64);
+                Answer::Given
+            }
+            Err((_, error)) => self.not_placed(mm, state, touch, error),
         }
     }
 
     /// What to do when a page could not be put in place.
-    pub fn not_placed(&self, mm: &Arc<Mm>, touch: &Touch, error: PlaceError) -> Answer {
+    pub fn not_placed(
+        &self,
+        mm: &Arc<Mm>,
+        state: &mut State,
+        touch: &Touch,
+        error: PlaceError,
+    ) -> Answer {
         match error {
             PlaceError::Changing | PlaceError::NoMemory => Answer::Later,
             PlaceError::Exists | PlaceError::Gone => {
                 // Whoever waits touches again and finds the page, or the hole in the mapping.
-                let _ = mm.uffd.wake(touch.address, PAGE_SIZE as u64);
+                state.wake_after(touch.address, PAGE_SIZE as u64);
                 Answer::Given
             }
             PlaceError::Dead => {
@@ -543,11 +558,16 @@ impl Server {
             // itself.
             let waited = self.pager.clock.since(touch.since);
             let hopeless = mm.process().is_none() && waited > UNREADABLE;
-            return if hopeless { self.lost(mm, touch, UNREADABLE_TEXT) } else { Answer::Later };
+            return if hopeless {
+                self.lost(mm, state, touch, UNREADABLE_TEXT)
+            } else {
+                Answer::Later
+            };
         }
         let waited = self.end_wait(touch);
         match mm.uffd.copy(touch.address, &*self.buffer) {
             Ok(()) => {
+                state.wake_after(touch.address, PAGE_SIZE as u64);
                 let vpn = Vpn::of_address(touch.address);
                 let Entry::Cool(pfn) = state.space.get(vpn) else { unreachable!("held the lock") };
                 let mut resident = self.pager.resident();
@@ -559,7 +579,7 @@ impl Server {
             }
             Err((_, error)) => {
                 self.give_back(charge);
-                self.not_placed(mm, touch, error)
+                self.not_placed(mm, state, touch, error)
             }
         }
     }

@@ -73,7 +73,7 @@ impl Server {
             }
             Err(error) => {
                 self.give_back(charge);
-                self.lost(mm, touch, &error.to_string())
+                self.lost(mm, state, touch, &error.to_string())
             }
         }
     }
@@ -149,11 +149,11 @@ impl Server {
 
     /// The store cannot give a page back: whoever touches it dies of it, and nobody reads a wrong byte.
     /// Nothing is said, and the page is read once more, where the kernel cannot take the poison yet.
-    pub fn lost(&self, mm: &Arc<Mm>, touch: &Touch, why: &str) -> Answer {
+    pub fn lost(&self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, why: &str) -> Answer {
         // The program dies of it at once; the run does not end before that was explained.
         let _explaining = self.pager.last_words.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = mm.uffd.poison(touch.address, PAGE_SIZE as u64) {
-            return self.not_placed(mm, touch, error);
+            return self.not_placed(mm, state, touch, error);
         }
         counters::count(&self.pager.counters.poisoned);
         // Several threads may each meet a lost page before the first has died of it: one line tells all.
@@ -179,6 +179,7 @@ impl Server {
         let waited = self.end_wait(touch);
         match mm.uffd.copy(touch.address, page) {
             Ok(()) => {
+                state.wake_after(touch.address, PAGE_SIZE as u64);
                 let vpn = Vpn::of_address(touch.address);
                 let copy = self.pager.store.is_worth_keeping(slot).then_some(slot);
                 let mut dropped = Dropped::default();
@@ -199,7 +200,7 @@ impl Server {
             }
             Err((_, error)) => {
                 self.give_back(charge);
-                self.not_placed(mm, touch, error)
+                self.not_placed(mm, state, touch, error)
             }
         }
     }
@@ -220,8 +221,8 @@ impl Server {
         let wanted = self.end_load(&mut state, &load);
         self.give_back(std::mem::take(&mut load.charge));
         if !wanted || load.ahead || state.copying {
-            self.touch_again(&mm, &load.touch);
-        } else if let Answer::Later = self.lost(&mm, &load.touch, why) {
+            touch_again(&mut state, &load.touch);
+        } else if let Answer::Later = self.lost(&mm, &mut state, &load.touch, why) {
             drop(state);
             self.set_aside(load.touch);
         }
@@ -238,7 +239,7 @@ impl Server {
         let wanted = self.end_load(&mut state, &load) || is_broken(Rule::P3);
         // P6: who waits for it touches again, and is heard when the fork has been followed.
         if !wanted || state.copying || !vacant::still(&mm, Vpn::of_address(load.touch.address)) {
-            self.touch_again(&mm, &load.touch);
+            touch_again(&mut state, &load.touch);
             self.give_back(load.charge);
             return;
         }
@@ -246,11 +247,10 @@ impl Server {
         let charge = std::mem::take(&mut load.charge);
         let answer =
             self.place_loaded(&mm, &mut state, &load.touch, charge, (how, load.slot), page);
-        drop(state);
         match answer {
             Answer::Given => {}
             // The mapping is changing: looked up again once that is settled, if anybody cares.
-            Answer::Later if load.ahead => self.touch_again(&mm, &load.touch),
+            Answer::Later if load.ahead => touch_again(&mut state, &load.touch),
             Answer::Later => self.set_aside(load.touch),
         }
     }
@@ -271,11 +271,10 @@ impl Server {
         self.pager.discard(&dropped);
         wanted
     }
+}
 
-    /// The page that threads wait for is not wanted any more (discarded, unmapped, moved): they touch
-    /// again and get what is there now.
-    fn touch_again(&self, mm: &Mm, touch: &Touch) {
-        // An address space that has ended has nobody waiting.
-        let _ = mm.uffd.wake(touch.address, PAGE_SIZE as u64);
-    }
+/// The page that threads wait for is not wanted any more (discarded, unmapped, moved): they touch
+/// again and get what is there now.
+fn touch_again(state: &mut State, touch: &Touch) {
+    state.wake_after(touch.address, PAGE_SIZE as u64);
 }

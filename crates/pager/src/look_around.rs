@@ -59,6 +59,8 @@ impl Server {
             for &(_, pfn) in &cool[run.start..run.start + bytes / PAGE_SIZE] {
                 state.pool.retire(resident.uncool(&mut state.space, pfn));
             }
+            // Another thread may have touched them meanwhile.
+            state.wake_after(cool[run.start].0.address(), bytes as u64);
             placed += pages;
         }
         counters::add(&self.pager.counters.rescued_ahead, placed);

@@ -9,6 +9,7 @@ use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_sys::uffd::Mode;
+use smallvec::SmallVec;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -99,7 +100,12 @@ pub struct State {
     pub areas: Areas,
     pub pool: Pool,
     pub streams: Streams,
+    /// Who waits for these pages is woken when the lock is let go of.
+    wakes: Wakes,
 }
+
+/// Stretches of pages: first address, bytes.
+type Wakes = SmallVec<[(u64, u64); 8]>;
 
 impl State {
     /// Of an address space whose pages are `space`, with at most `window` fetched ahead at once.
@@ -113,6 +119,16 @@ impl State {
             areas,
             pool,
             streams: Streams::new(window),
+            wakes: Wakes::new(),
+        }
+    }
+
+    /// Pages are in place, or are to be touched again: wakes who waits for them, and not before the lock is
+    /// free. Who is woken may run at once, on this CPU, and this thread not before it waits again.
+    pub fn wake_after(&mut self, start: u64, len: u64) {
+        match self.wakes.last_mut() {
+            Some((first, bytes)) if *first + *bytes == start => *bytes += len,
+            _ => self.wakes.push((start, len)),
         }
     }
 }
@@ -308,7 +324,7 @@ impl Mm {
     /// rely on pages staying where they are.
     pub fn lock(&self) -> Held<'_> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Held { state, mm: self, since: self.clock.now() }
+        Held::new(state, self)
     }
 
     /// The longest that this lock was held so far.
@@ -323,7 +339,7 @@ impl Mm {
             .quiet
             .wait_timeout_while(state, self.clock.patience(patience), |state| state.copying)
             .unwrap_or_else(PoisonError::into_inner);
-        (!state.copying).then(|| Held { state, mm: self, since: self.clock.now() })
+        (!state.copying).then(|| Held::new(state, self))
     }
 
     /// Whether nobody holds the state.
@@ -342,7 +358,7 @@ impl Mm {
             })
             .unwrap_or_else(PoisonError::into_inner);
         let held = !timeout.timed_out() || !state.busy;
-        held.then(|| Held { state, mm: self, since: self.clock.now() })
+        held.then(|| Held::new(state, self))
     }
 
     /// The batch is over.
@@ -352,32 +368,47 @@ impl Mm {
     }
 }
 
-/// The state of an address space, as long as its lock is held; how long that was is noted.
+/// The state of an address space, as long as its lock is held; how long that was is noted. Nobody is woken under
+/// the lock (W1): whoever has pages put in place says so ([`State::wake_after`]), and the threads that wait for them
+/// are woken here, on every path.
 #[derive(Debug)]
 pub struct Held<'a> {
-    state: MutexGuard<'a, State>,
+    /// Some until it is dropped.
+    state: Option<MutexGuard<'a, State>>,
     mm: &'a Mm,
     since: Instant,
+}
+
+impl<'a> Held<'a> {
+    fn new(state: MutexGuard<'a, State>, mm: &'a Mm) -> Self {
+        debug_assert!(state.wakes.is_empty(), "W1");
+        Self { state: Some(state), mm, since: mm.clock.now() }
+    }
 }
 
 impl Deref for Held<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
-        &self.state
+        self.state.as_ref().expect("held")
     }
 }
 
 impl DerefMut for Held<'_> {
     fn deref_mut(&mut self) -> &mut State {
-        &mut self.state
+        self.state.as_mut().expect("held")
     }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        let wakes = self.state.take().map(|mut state| std::mem::take(&mut state.wakes));
         let held = self.mm.clock.since(self.since).as_nanos() as u64;
         self.mm.longest_hold.fetch_max(held, Ordering::Relaxed);
+        for (start, len) in wakes.into_iter().flatten().skip(usize::from(is_broken(Rule::W1))) {
+            // An address space that has ended has nobody waiting.
+            let _ = self.mm.uffd.wake(start, len);
+        }
     }
 }
 

@@ -89,6 +89,7 @@ pub fn serve_the_kernel() -> io::Result<()> {
     let served = events.iter().any(|event| matches!(event, Event::Fault { .. }));
     if served {
         uffd.copy(address, &[7; PAGE]).map_err(|(_, error)| io::Error::other(error))?;
+        uffd.wake(address, PAGE as u64)?;
     } else {
         // Lets the toucher go whatever it waits for.
         uffd.unregister(address, PAGE as u64)?;

@@ -12,6 +12,11 @@ const API: u64 = 0xAA;
 /// Bit of UFFDIO_ZEROPAGE among the calls that a registered range takes.
 const OFFERS_ZEROPAGE: u64 = 1 << 4;
 
+/// `UFFDIO_COPY_MODE_DONTWAKE`.
+const COPY_DONT_WAKE: u64 = 1;
+/// `UFFDIO_WRITEPROTECT_MODE_DONTWAKE`.
+const PROTECT_DONT_WAKE: u64 = 1 << 1;
+
 /// Request number of an ioctl that reads and writes `size` bytes.
 const fn iowr(kind: u32, number: u32, size: usize) -> libc::c_ulong {
     ((3 << 30) | ((size as u32) << 16) | (kind << 8) | number) as libc::c_ulong
@@ -239,14 +244,14 @@ impl Uffd {
         self.ioctl(ior(TYPE, 0x01, size_of::<Range>()), &mut Range { start, len })
     }
 
-    /// Puts a copy of `pages` (whole pages) at `address` and wakes those who wait there. On failure the
-    /// count says how many bytes were placed before it.
+    /// Puts a copy of `pages` (whole pages) at `address`. On failure the count says how many bytes were placed
+    /// before it. Who waits there is woken by nobody but [`Uffd::wake`].
     pub fn copy(&self, address: u64, pages: &[u8]) -> Result<(), (u64, PlaceError)> {
         let mut arg = CopyArg {
             dst: address,
             src: pages.as_ptr() as u64,
             len: pages.len() as u64,
-            mode: 0,
+            mode: COPY_DONT_WAKE,
             copied: 0,
         };
         match self.ioctl(iowr(TYPE, 0x03, size_of::<CopyArg>()), &mut arg) {
@@ -264,9 +269,9 @@ impl Uffd {
         self.set_protection(start, len, 1)
     }
 
-    /// Lifts the protection and wakes those who wait to write.
+    /// Lifts the protection. Who waits to write is woken by nobody but [`Uffd::wake`].
     pub fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError> {
-        self.set_protection(start, len, 0)
+        self.set_protection(start, len, PROTECT_DONT_WAKE)
     }
 
     fn set_protection(&self, start: u64, len: u64, mode: u64) -> Result<(), PlaceError> {

@@ -38,11 +38,11 @@ pub trait AddressSpace: Debug + Send + Sync {
     fn read(&self, events: &mut Vec<Event>) -> io::Result<usize>;
     /// Registers a range.
     fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()>;
-    /// Puts a copy of whole pages in place and wakes those who wait there.
+    /// Puts a copy of whole pages in place, and wakes nobody.
     fn copy(&self, address: u64, pages: &[u8]) -> Result<(), (u64, PlaceError)>;
     /// Protects the pages of a range that are there from writing.
     fn protect(&self, start: u64, len: u64) -> Result<(), PlaceError>;
-    /// Lifts the protection and wakes those who wait to write.
+    /// Lifts the protection, and wakes nobody.
     fn unprotect(&self, start: u64, len: u64) -> Result<(), PlaceError>;
     /// Makes pages deadly to touch and wakes those who wait there.
     fn poison(&self, address: u64, len: u64) -> Result<(), PlaceError>;

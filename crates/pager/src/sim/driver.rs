@@ -195,7 +195,7 @@ impl Driver {
         match rule {
             Rule::P3 => self.storage.slow > 60 && self.mix.discard > 200,
             Rule::P4 => self.mix.replace + self.mix.unmap > 100 && self.mix.map > 50,
-            Rule::P1 | Rule::P2 | Rule::P5 => true,
+            Rule::P1 | Rule::P2 | Rule::P5 | Rule::W1 => true,
             Rule::P6 => self.mix.fork > 6,
         }
     }

@@ -146,6 +146,8 @@ impl AddressSpace for FakeSpace {
     }
 
     fn wake(&self, start: u64, len: u64) -> io::Result<()> {
+        // Its page is there, and it does not know yet.
+        point();
         let (start, end) = pages(start, len);
         self.world.lock().spaces[self.id].wake(start, end);
         point();

@@ -285,14 +285,34 @@ impl World {
         }
     }
 
-    /// A range within one of the program's areas.
+    /// A range within one of the program's areas: often where a thread waits for a page, since there orders matter.
     fn range(&mut self, id: Id, most: u64) -> Option<(u64, u64)> {
+        if self.rng.once_in(2)
+            && let Some(page) = self.waited_for(id)
+        {
+            let (start, end) =
+                self.spaces[id].area_of(page).map(|(start, area)| (start, area.end))?;
+            let from = page - self.rng.below(most.min(4).min(page - start + 1));
+            let to = page + 1 + self.rng.below(4);
+            return Some((from, to.min(end).min(from + most)));
+        }
         let areas: Vec<(u64, u64)> =
             self.spaces[id].areas.range(..POOL).map(|(&start, area)| (start, area.end)).collect();
         let (start, end) = self.rng.pick(&areas)?;
         let from = self.rng.between(start, end);
         let pages = 1 + self.rng.below(most.min(end - from));
         Some((from, from + pages))
+    }
+
+    /// A page that a thread waits for, if there is one, and it is still mapped.
+    fn waited_for(&mut self, id: Id) -> Option<u64> {
+        let space = &self.spaces[id];
+        let page = |thread: &super::world::Thread| match thread.doing {
+            Doing::Wait { page, .. } if page < POOL && space.area_of(page).is_some() => Some(page),
+            _ => None,
+        };
+        let pages: Vec<u64> = space.threads.iter().filter_map(page).collect();
+        self.rng.pick(&pages)
     }
 
     fn begin_touch(&mut self, id: Id, at: usize, pass: bool) {

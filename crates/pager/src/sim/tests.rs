@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 static QUIET: std::sync::Once = std::sync::Once::new();
 
-const RULES: [Rule; 6] = [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5, Rule::P6];
+const RULES: [Rule; 7] = [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5, Rule::P6, Rule::W1];
 
 /// A run from a seed.
 struct Run {
@@ -143,6 +143,11 @@ fn places_used_again_too_soon_are_noticed() {
 #[test]
 fn changes_between_the_slices_of_a_fork_are_noticed() {
     expect_noticed(Rule::P6);
+}
+
+#[test]
+fn a_thread_whose_page_was_placed_and_that_is_not_woken_is_noticed() {
+    expect_noticed(Rule::W1);
 }
 
 /// One seed, told step by step.

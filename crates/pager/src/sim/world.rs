@@ -269,7 +269,6 @@ impl World {
             space.pages.insert(at, Page::new(stamp));
             placed += 1;
         }
-        space.wake(page, page + placed);
         self.note(|| format!("copy {id}: {page:x}+{placed} {stamps:?}"));
         match placed {
             0 => Err((0, PlaceError::Exists)),
@@ -292,9 +291,6 @@ impl World {
         }
         for (_, page) in space.pages.range_mut(start..end) {
             page.protected = protect;
-        }
-        if !protect {
-            space.wake(start, end);
         }
         self.note(|| format!("protect {id}: {start:x}..{end:x} {protect}"));
         Ok(())
