@@ -4,6 +4,7 @@ pub mod alloc;
 pub mod draw;
 pub mod kernel;
 pub mod paging;
+pub mod programs;
 pub mod reclaim;
 pub mod stats;
 
@@ -16,11 +17,12 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     match args.next().as_deref() {
         Some("alloc") => alloc::main(args),
         Some("paging") => paging::main(args),
+        Some("programs") => programs::main(args),
         Some("reclaim") => reclaim::main(args),
         // What `paging` starts.
         Some("paging-load") => paging::load(args),
         _ => {
-            eprintln!("usage: ebb bench alloc|paging|reclaim [--help]");
+            eprintln!("usage: ebb bench alloc|paging|programs|reclaim [--help]");
             ExitCode::from(2)
         }
     }
