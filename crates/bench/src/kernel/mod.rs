@@ -11,6 +11,7 @@ use std::process::Command;
 
 pub use cgroup::Cgroup;
 pub use swap::{Compressed, Swap, SwapFile, zram_is_there};
+pub use undo::{Undo, quote_path};
 
 /// Runs a program of the system to its end.
 fn command(program: &str, arguments: &[&str]) -> Result<(), String> {

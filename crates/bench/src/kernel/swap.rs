@@ -43,7 +43,11 @@ impl SwapFile {
     pub fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
         let path = folder.join(format!("ebb-bench-{}.swap", std::process::id()));
         let mut undo = Undo::new()?;
-        undo.later(&format!("rm -f {}", quote_path(&path)))?;
+        // Of a killed benchmark both shells run at once, and a file that is still on cannot be removed.
+        let quoted = quote_path(&path);
+        undo.later(&format!(
+            "n=0; until rm -f {quoted} 2>/dev/null || [ $n = 300 ]; do n=$((n + 1)); sleep 0.2; done"
+        ))?;
         let file = path.to_string_lossy();
         command("fallocate", &["-l", &bytes.to_string(), &file])?;
         command("chmod", &["600", &file])?;

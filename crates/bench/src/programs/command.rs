@@ -11,7 +11,7 @@ use super::list;
 use super::rounds::{Measured, Peer, measure};
 use super::runs::{End, Runner};
 use super::table;
-use crate::kernel::{Cgroup, Swap, SwapFile, zram_is_there};
+use crate::kernel::{Cgroup, Swap, SwapFile, Undo, quote_path, zram_is_there};
 
 /// Real programs in a share of the memory they take: Ebb against the kernel's swap.
 #[derive(Debug, Parser)]
@@ -92,6 +92,9 @@ fn run(args: &Args) -> Result<bool, String> {
     let ebb = crate::ebb_to_measure(args.ebb.clone())?;
     let folder = tempfile::Builder::new().prefix("ebb-bench-").tempdir_in(&args.folder);
     let folder = folder.map_err(|error| format!("cannot make a folder: {error}"))?;
+    // A benchmark that is killed does not remove it itself.
+    let mut undo = Undo::new()?;
+    undo.later(&format!("rm -rf {}", quote_path(folder.path())))?;
     let more = args.ebb_args.split_whitespace().map(str::to_owned).collect();
     let timeout = Duration::from_secs(args.timeout);
     let mut runner = Runner::new(ebb, more, folder.path().to_owned(), timeout)?;
