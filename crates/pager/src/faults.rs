@@ -7,7 +7,7 @@ use crate::children::{Candidate, Wish};
 use crate::counters;
 use crate::fork::{self, Copying};
 use crate::guard;
-use crate::limits::{BATCH_PATIENCE, UNREADABLE};
+use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, UNREADABLE};
 use crate::link::{Ask, Link};
 use crate::loads::Load;
 use crate::look_around::{BESIDE_MAX, Beside};
@@ -173,6 +173,9 @@ impl Server {
             let follows = |(copying, _): &(Copying, Unheard)| Arc::ptr_eq(&copying.parent, mm);
             if self.forks.iter().any(follows) {
                 return;
+            }
+            if self.pager.solo.is_on() {
+                mm.watch_batch(BATCH_WATCH);
             }
             let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
             if state.ended {

@@ -53,6 +53,7 @@ mod signal;
 #[cfg(test)]
 mod sim;
 mod solo;
+mod spin;
 mod stat;
 mod strangers;
 mod thrashing;

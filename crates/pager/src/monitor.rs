@@ -138,6 +138,7 @@ impl Monitor {
     pub fn tick(&mut self) -> u64 {
         self.solo.look(&self.pager.solo, self.pager.clock.now(), || self.pager.has_messages());
         let mms = self.pager.mms();
+        self.place_agents(&mms);
         self.reap(&mms);
         if self.pager.clock.since(self.census) > CENSUS {
             self.take_census(&mms);
@@ -163,6 +164,18 @@ impl Monitor {
         }
         total += self.strangers.pages(&self.pager, &mms) + self.shared.pages();
         self.account(total, &growing)
+    }
+
+    /// Agents keep off the CPU that the fault thread shares with the program.
+    fn place_agents(&self, mms: &[Arc<Mm>]) {
+        let solo = &self.pager.solo;
+        let reserved = solo.reserved();
+        for mm in mms.iter().filter(|mm| mm.agent_off.load(Relaxed) != reserved) {
+            if let Some(agent) = mm.process().and_then(Process::agent) {
+                mm.agent_off.store(reserved, Relaxed);
+                solo.keep_off(agent, reserved);
+            }
+        }
     }
 
     fn account(&mut self, tree_pages: u64, growing: &[Arc<Mm>]) -> u64 {

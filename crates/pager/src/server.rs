@@ -15,7 +15,7 @@ use crate::signal::Signal;
 use crate::solo::Solo;
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
-use crate::{door, faults, monitor, reclaim, report};
+use crate::{door, faults, monitor, reclaim, report, spin};
 use ebb_core::folio::MM_END;
 use ebb_core::frame::Order;
 use ebb_core::observe::vmstat::VmStat;
@@ -210,7 +210,7 @@ impl Pager {
 
     /// The resident set.
     pub fn resident(&self) -> MutexGuard<'_, Resident> {
-        self.resident.lock().unwrap_or_else(PoisonError::into_inner)
+        spin::lock(&self.resident)
     }
 
     /// Has the fault thread look at `fd`.

@@ -12,7 +12,8 @@
 //! * S2: touches that wait while the fault thread gets nowhere end it, and so do others that keep that
 //!   CPU busy: it waits for longer than the program's thread runs (the monitor sees both);
 //! * S3: after either it is not tried again for a while, for longer each time that it did not last;
-//! * S4: kswapd keeps off that CPU.
+//! * S4: kswapd and the agents keep off that CPU: what they do in turns costs least on one, and the fault thread would
+//!   wait for them.
 
 use ebb_sys::sched::{self, CpuSet};
 use std::sync::OnceLock;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 /// No CPU.
-const NOWHERE: u32 = u32::MAX;
+pub const NOWHERE: u32 = u32::MAX;
 /// Faults between two looks that make it worth while.
 const FAULTS_MIN: u64 = 8;
 /// Looks without progress that the fault thread is given: less is a batch of moves on its CPU.
@@ -93,6 +94,19 @@ impl Solo {
     /// The fault thread stays beside the program's.
     pub fn is_on(&self) -> bool {
         self.beside.load(Relaxed) != NOWHERE
+    }
+
+    /// The CPU that others keep off; [`NOWHERE`] if there is none.
+    pub fn reserved(&self) -> u32 {
+        self.beside.load(Relaxed)
+    }
+
+    /// Has a thread keep off a CPU, or off none (S4).
+    pub fn keep_off(&self, thread: u32, cpu: u32) {
+        let Some(all) = self.all.get() else { return };
+        let rest = if cpu == NOWHERE { *all } else { all.without(cpu) };
+        // Somebody else's by now, or gone: it stays where it is.
+        let _ = rest.confine(thread);
     }
 
     /// Thread `thread` of the program faulted (S1).
