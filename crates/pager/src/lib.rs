@@ -41,6 +41,7 @@ mod look_around;
 mod lru_gen;
 mod mm;
 mod monitor;
+mod pending;
 mod pool;
 mod pressure;
 mod reclaim;

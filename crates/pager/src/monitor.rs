@@ -65,6 +65,8 @@ pub fn run(pager: &Arc<Pager>) {
         let pause = Duration::from_secs_f64(free_bytes as f64 / GROWTH_BYTES_PER_SECOND as f64);
         let most = if monitor.brake.is_on() {
             PAUSE_MIN
+        } else if pager.solo.is_everywhere() {
+            PAUSE_SOLO / 2
         } else if pager.solo.is_on() {
             PAUSE_SOLO
         } else {

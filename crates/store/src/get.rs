@@ -64,6 +64,11 @@ impl Store {
         self.get_if(slot, None, page)
     }
 
+    /// Fills `page` if it is in RAM: whether it is.
+    pub fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
+        Ok(matches!(self.look(slot, None, page)?, Found::Filled))
+    }
+
     /// Fills `page` if it is in RAM: true. Otherwise starts a read that will complete with `token`:
     /// false.
     pub fn get_or_start(

@@ -8,8 +8,8 @@ use std::os::fd::BorrowedFd;
 pub trait Storage: Send + Sync {
     /// Stores pages, each under a slot of its own.
     fn put_batch(&self, writes: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>);
-    /// Fills `page` if that takes no waiting: true. Otherwise starts a read that completes with `token`.
-    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError>;
+    /// Fills `page` if that takes no waiting: whether it did.
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError>;
     /// Starts several reads; each token completes exactly once.
     fn start_batch(&self, reads: &[(SlotId, u64)]);
     /// Calls `each` with every read that has completed.
@@ -35,8 +35,8 @@ impl Storage for Store {
         Self::put_batch(self, writes, results);
     }
 
-    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError> {
-        Self::get_or_start(self, slot, page, token)
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
+        Self::get_now(self, slot, page)
     }
 
     fn start_batch(&self, reads: &[(SlotId, u64)]) {

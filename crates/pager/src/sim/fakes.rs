@@ -483,11 +483,9 @@ impl Storage for Arc<FakeStorage> {
         point();
     }
 
-    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError> {
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
         let slow = self.slow;
         if self.world.lock().rng.below(100) < slow {
-            let hash = self.store.hash_of(slot);
-            self.reads().push_back((slot, token, hash));
             return Ok(false);
         }
         self.store.get(slot, page).map(|()| true)
