@@ -41,7 +41,7 @@ const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 const FAILED: u8 = 125;
 /// The switches of the pager, beside those of the engine.
 const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harvest=0|1, \
-                            solo=0|1, eager=0|1 and io_uring=0|1";
+                            solo=0|1, split=0|1, eager=0|1 and io_uring=0|1";
 /// What the pager needs for itself and one process.
 const DESCRIPTORS_MIN: u64 = 32;
 /// Less cannot hold what a program touches between two faults.
@@ -89,7 +89,7 @@ pub struct Arguments {
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
     inject: Option<String>,
-    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, harvest, solo, eager, io_uring
+    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, harvest, solo, split, eager, io_uring
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The program and its arguments
@@ -242,6 +242,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         inject: arguments.inject.clone(),
         io_uring: true,
         cool_permille: 500,
+        split: true,
         solo: true,
         readahead_pages: 64,
         look_around: true,
@@ -288,9 +289,14 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
         ("look_around", Ok(number @ (0 | 1))) => config.look_around = number == 1,
         ("harvest", Ok(number @ (0 | 1))) => config.harvest = number == 1,
         ("solo", Ok(number @ (0 | 1))) => config.solo = number == 1,
+        ("split", Ok(number @ (0 | 1))) => config.split = number == 1,
         ("eager", Ok(number @ (0 | 1))) => config.eager = number == 1,
         ("io_uring", Ok(number @ (0 | 1))) => config.io_uring = number == 1,
-        ("cool" | "readahead" | "look_around" | "harvest" | "solo" | "eager" | "io_uring", _) => {
+        (
+            "cool" | "readahead" | "look_around" | "harvest" | "solo" | "split" | "eager"
+            | "io_uring",
+            _,
+        ) => {
             return Err(format!("--set {setting}: {OWN_SWITCHES}"));
         }
         _ => {

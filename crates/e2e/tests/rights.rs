@@ -171,6 +171,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         inject: None,
         io_uring: true,
         cool_permille: 500,
+        split: true,
         solo: true,
         readahead_pages: 64,
         switches: Vec::new(),

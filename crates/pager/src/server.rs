@@ -21,7 +21,7 @@ use ebb_core::folio::MM_END;
 use ebb_core::frame::Order;
 use ebb_core::observe::vmstat::VmStat;
 use ebb_core::reclaim::{Asked, Desk, Policy};
-use ebb_core::resident::{Dropped, Resident};
+use ebb_core::resident::{Cooling, Dropped, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
 use ebb_sys::process;
@@ -171,7 +171,8 @@ impl Pager {
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
         let policy = Policy::of(&tunables);
-        let resident = Resident::with(pages, high, u32::MAX, tunables);
+        let mut resident = Resident::with(pages, high, u32::MAX, tunables);
+        resident.cooling = Cooling::new(config.cool_permille);
         let pager = Self {
             started: clock.now(),
             resident: Mutex::new(resident),

@@ -40,8 +40,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         Err(TryLockError::Poisoned(held)) => Some(held.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     };
-    look(LOOK_FOR, try_lock)
-        .unwrap_or_else(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    look(LOOK_FOR, try_lock).unwrap_or_else(|| mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 #[cfg(test)]

@@ -275,8 +275,9 @@ impl Store {
         page: &mut Page,
     ) -> Result<Found, StoreError> {
         let (hash, at) = {
-            let index = lock(&self.index);
+            let mut index = lock(&self.index);
             let (hash, place) = index.table.get(slot).ok_or(StoreError::NotStored { slot })?;
+            index.note_read(slot);
             if expected.is_some_and(|expected| expected != hash) {
                 return Err(StoreError::NotStored { slot });
             }

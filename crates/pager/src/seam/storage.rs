@@ -1,7 +1,7 @@
 //! The store, as far as the pager uses it.
 
 use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, StoreStats};
+use ebb_store::{Page, Store, StoreError, StoreReads, StoreStats};
 use std::os::fd::BorrowedFd;
 
 /// The calls. See [`Store`] for what each does.
@@ -22,8 +22,12 @@ pub trait Storage: Send + Sync {
     fn remove(&self, slot: SlotId);
     /// Bytes of memory that the store takes.
     fn ram_bytes(&self) -> u64;
+    /// Changes the limit of compressed memory.
+    fn set_ram_limit(&self, bytes: u64);
     /// Lets compressed memory grow by `step` bytes, up to `most`.
     fn grow_ram(&self, step: u64, most: u64);
+    /// Pages read so far.
+    fn reads(&self) -> StoreReads;
     /// Figures of the tiers.
     fn stats(&self) -> StoreStats;
     /// Readable while completions wait; a simulated one has none.
@@ -63,8 +67,16 @@ impl Storage for Store {
         Self::ram_bytes(self)
     }
 
+    fn set_ram_limit(&self, bytes: u64) {
+        Self::set_ram_limit(self, bytes);
+    }
+
     fn grow_ram(&self, step: u64, most: u64) {
         Self::grow_ram(self, step, most);
+    }
+
+    fn reads(&self) -> StoreReads {
+        Self::reads(self)
     }
 
     fn stats(&self) -> StoreStats {

@@ -13,8 +13,8 @@ use crate::door;
 use crate::faults::Server;
 use crate::link::Link;
 use crate::mm::Mm;
-use crate::pending::Pending;
 use crate::monitor::Monitor;
+use crate::pending::Pending;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
 use crate::server::{self, Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
@@ -88,6 +88,7 @@ fn config(limit: u64) -> Config {
         inject: None,
         io_uring: false,
         cool_permille: 500,
+        split: true,
         solo: false,
         readahead_pages: 64,
         look_around: true,
@@ -352,8 +353,7 @@ impl Driver {
         let Ok(mut server) = server.try_borrow_mut() else { return };
         let mut ready = if first { vec![TOKEN_WAKE] } else { Vec::new() };
         // Devices take their time.
-        if first
-            && self.storage.under_way() > 0 && self.world.lock().rng.once_in(6) {
+        if first && self.storage.under_way() > 0 && self.world.lock().rng.once_in(6) {
             ready.push(TOKEN_STORE);
         }
         {

@@ -10,7 +10,7 @@ use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_agent::protocol::{Shared, TELL_BATCH};
 use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, StoreStats};
+use ebb_store::{Page, Store, StoreError, StoreReads, StoreStats};
 use ebb_sys::proc::Area;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
@@ -446,7 +446,7 @@ impl FakeStorage {
         Self { world, store, reads: Mutex::default(), slow, keeps, fails }
     }
 
-    fn reads(&self) -> MutexGuard<'_, VecDeque<(SlotId, u64, Option<u64>)>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(SlotId, u64, Option<u64>)>> {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -458,7 +458,7 @@ impl FakeStorage {
 
     /// Reads that have not completed.
     pub fn under_way(&self) -> usize {
-        self.reads().len()
+        self.queue().len()
     }
 }
 
@@ -493,7 +493,7 @@ impl Storage for Arc<FakeStorage> {
 
     fn start_batch(&self, reads: &[(SlotId, u64)]) {
         let reads = reads.iter().map(|&(slot, token)| (slot, token, self.store.hash_of(slot)));
-        self.reads().extend(reads);
+        self.queue().extend(reads);
     }
 
     fn poll_completions(&self, each: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
@@ -507,7 +507,7 @@ impl Storage for Arc<FakeStorage> {
                 return;
             }
             let at = self.world.lock().rng.below(under_way) as usize;
-            let Some((slot, token, hash)) = self.reads().swap_remove_back(at) else { return };
+            let Some((slot, token, hash)) = self.queue().swap_remove_back(at) else { return };
             let mut page = [0; 4096];
             if self.store.hash_of(slot) != hash {
                 each(token, Err(StoreError::NotStored { slot }));
@@ -536,7 +536,13 @@ impl Storage for Arc<FakeStorage> {
         self.store.ram_bytes()
     }
 
+    fn set_ram_limit(&self, _: u64) {}
+
     fn grow_ram(&self, _: u64, _: u64) {}
+
+    fn reads(&self) -> StoreReads {
+        self.store.reads()
+    }
 
     fn stats(&self) -> StoreStats {
         self.store.stats()
