@@ -162,7 +162,7 @@ fn number(text: &[u8]) -> Option<u64> {
 
 /// The first thing a forked child does, where the C library forks.
 extern "C" fn after_fork_child() {
-    births::none_yet();
+    births::forget_parents();
     own();
 }
 

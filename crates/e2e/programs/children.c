@@ -5,6 +5,7 @@
  */
 #include "common.h"
 
+#include <dlfcn.h>
 #include <grp.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -158,6 +159,25 @@ static int case_handlers(int argc, char **argv) {
     return parent_of(child, &b, "handlers");
 }
 
+/* The same, where a handler has made threads in the child. */
+static int case_handler_threads(int argc, char **argv) {
+    void (*join)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "early_join_handlers");
+    if (!join) die("the library was not loaded");
+    struct ballast b = load(argc, argv);
+    for (int round = 0; round < 20; round++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            join();
+            ballast_check(&b, "child with threads");
+            _exit(0);
+        }
+        wait_ok(child, "handler-threads");
+    }
+    puts("handler-threads: ok");
+    return 0;
+}
+
 /* ---- made by somebody else, somewhere else ---------------------------------------------- */
 
 static int and_then_fork(struct ballast *b, const char *name) {
@@ -267,7 +287,7 @@ static int case_strict_filter(int argc, char **argv) {
 static const struct test_case cases[] = {
     {"_Fork", case_underscore_fork}, {"raw-clone", case_raw_clone},
     {"raw-chain", case_raw_chain}, {"silent", case_silent}, {"vfork", case_vfork},
-    {"handlers", case_handlers}, {"setuid", case_setuid}, {"chroot", case_chroot},
+    {"handlers", case_handlers}, {"handler-threads", case_handler_threads}, {"setuid", case_setuid}, {"chroot", case_chroot},
     {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
     {"descriptors", case_descriptors}, {"filter", case_filter},
     {"strict-filter", case_strict_filter}, {NULL, NULL},

@@ -50,6 +50,14 @@ fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
     early.run().expect_line("handlers: ok").expect_within_limit();
 }
 
+/// Their records were cleared as the parent's, and they began at address 0.
+#[test]
+fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
+    let launch = Launch::program("children", "handler-threads 48").limit(SMALL).at_most(60);
+    let early = launch.env("LD_PRELOAD", build::library("early")).env("EARLY", "handler-threads");
+    early.run().expect_line("handler-threads: ok").expect_within_limit();
+}
+
 /// Their children were killed without a word: they could not connect.
 #[test]
 fn a_fork_after_the_user_was_changed() {
