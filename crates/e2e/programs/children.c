@@ -3,7 +3,7 @@
  * inherited, maps memory of its own, fills and checks that, and changes its copy, while a limit has pushed
  * most of it out.
  */
-#include "common.h"
+#include "ours.h"
 
 #include <dlfcn.h>
 #include <grp.h>
@@ -178,6 +178,24 @@ static int case_handler_threads(int argc, char **argv) {
     return 0;
 }
 
+/* Every place for a call is taken by a thread that was killed long ago, and there is no other way to join. */
+static int case_dead_callers(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    struct call *places = calls();
+    for (int i = 0; i < BELLS; i++) {
+        places[i].since_s = 0u - 100;
+        places[i].state = i % 3 + 1;
+    }
+    char folder[] = "/tmp/ebb-e2e-root-XXXXXX";
+    MUST(mkdtemp(folder) && chdir(folder) == 0 && rmdir(folder) == 0 && chroot(".") == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        live(&b, "child among dead callers");
+        _exit(0);
+    }
+    return parent_of(child, &b, "dead-callers");
+}
+
 /* ---- made by somebody else, somewhere else ---------------------------------------------- */
 
 static int and_then_fork(struct ballast *b, const char *name) {
@@ -290,6 +308,7 @@ static const struct test_case cases[] = {
     {"handlers", case_handlers}, {"handler-threads", case_handler_threads}, {"setuid", case_setuid}, {"chroot", case_chroot},
     {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
     {"descriptors", case_descriptors}, {"filter", case_filter},
+    {"dead-callers", case_dead_callers},
     {"strict-filter", case_strict_filter}, {NULL, NULL},
 };
 

@@ -58,6 +58,12 @@ fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
     early.run().expect_line("handler-threads: ok").expect_within_limit();
 }
 
+/// Places of callers that were killed were nobody's for ever, and when all were, no child could call.
+#[test]
+fn places_of_callers_that_were_killed_are_taken_over() {
+    paged("dead-callers");
+}
+
 /// Their children were killed without a word: they could not connect.
 #[test]
 fn a_fork_after_the_user_was_changed() {

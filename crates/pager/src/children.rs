@@ -6,7 +6,7 @@
 //! sockets out of the descriptor table of its agent, and waits for the greeting there.
 
 use crate::fork;
-use crate::link::Link;
+use crate::link::{Caller, Link};
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
@@ -30,7 +30,7 @@ pub struct Candidate {
     pub wish: Wish,
     /// Where the answer goes.
     pub line: Link,
-    pub bell: usize,
+    pub caller: Caller,
 }
 
 /// What for. All numbers are those that it has for itself.
@@ -98,7 +98,7 @@ impl Candidate {
                 (0, None)
             }
         };
-        self.line.answer(self.bell, answer);
+        self.line.answer(self.caller, answer);
         socket
     }
 
