@@ -157,6 +157,16 @@ fn the_memory_of_a_setuid_program_cannot_be_had() {
     expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
 }
 
+/// Processes of a run that want its pager to wait for ever, or to take what is not theirs: see harass.c.
+#[test]
+fn no_process_of_a_run_keeps_the_others_from_joining() {
+    for what in ["full", "drained", "others", "forged"] {
+        let outcome = Launch::program("harass", what).limit(24 * ebb_e2e::MIB).at_most(60).run();
+        outcome.expect_line(&format!("{what}: ok"));
+        assert!(outcome.wall.as_secs() < 10, "{what}: {:?}\n{}", outcome.wall, outcome.stderr);
+    }
+}
+
 /// The first message of a front that nobody at `ebb` wrote.
 fn start_message(folder: &Path) -> Vec<u8> {
     let config = Config {

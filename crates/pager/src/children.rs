@@ -10,6 +10,7 @@ use crate::link::{Caller, Link};
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
+use ebb_sys::descriptor::close_aside;
 use ebb_sys::socket::Socket;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -118,7 +119,11 @@ impl Candidate {
     fn take_line(&self, pager: &Pager, thread: u32, descriptor: u32) -> io::Result<Socket> {
         self.find(pager);
         let process = self.mm.process().ok_or(Errno::SRCH)?;
-        Ok(Socket::new(process.take_descriptor(thread, descriptor)?))
+        // It says what the descriptor is, and need not say the truth.
+        Socket::of(process.take_descriptor(thread, descriptor)?).map_err(|other| {
+            close_aside(other);
+            Errno::NOTSOCK.into()
+        })
     }
 }
 
