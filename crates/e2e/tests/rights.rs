@@ -157,6 +157,53 @@ fn the_memory_of_a_setuid_program_cannot_be_had() {
     expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
 }
 
+/// Nor is a setgid program's, which acts for a group that the user is not of.
+#[test]
+fn the_memory_of_a_setgid_program_cannot_be_had() {
+    let account = able();
+    let attack = account.program("attack");
+    let setgid = account.copy(&account.path("attack"), "setgid");
+    chown(account.path("setgid"), Some(0), Some(0)).expect("chown");
+    fs::set_permissions(&setgid, fs::Permissions::from_mode(0o2755)).expect("chmod");
+    let (_victim, number) =
+        victim(&account, |folder| account.shell(&format!("{setgid} victim {folder}")));
+    assert!(attack.ends_with("attack"));
+    expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
+}
+
+/// A process of the user's that greets as what it is not.
+fn impostor(account: &Account, words: &str) -> Outcome {
+    let script = account.copy(&build::script("impostor.py"), "impostor.py");
+    let python = need("/usr/bin/python3").display();
+    let line = format!("{} run --memory-max 1G -- {python} {script} {words}", account.ebb());
+    account.shell(&line).at_most(30).run()
+}
+
+/// Pages would be put into the one process and looked for in the other.
+#[test]
+fn the_userfaultfd_of_another_process_is_refused() {
+    let account = able();
+    let outcome = impostor(&account, "foreign");
+    assert_eq!(outcome.expect_code(0).text(), "foreign: refused\n", "{}", outcome.stderr);
+    let said = "could not join: its userfaultfd is another process's";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+}
+
+/// The connection is still that process's, which is not the user's to look into any more.
+#[test]
+fn who_has_become_a_setuid_program_is_not_looked_into() {
+    let account = able();
+    account.program("attack");
+    let setuid = account.copy(&account.path("attack"), "setuid");
+    chown(account.path("setuid"), Some(0), Some(0)).expect("chown");
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let home = account.home().display().to_string();
+    let outcome = impostor(&account, &format!("exec {setuid} {home}"));
+    assert_eq!(outcome.expect_code(128 + 9).text(), "exec: acts as 0\n", "{}", outcome.stderr);
+    let said = "could not join: permission denied";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+}
+
 /// Processes of a run that want its pager to wait for ever, or to take what is not theirs: see harass.c.
 #[test]
 fn no_process_of_a_run_keeps_the_others_from_joining() {
