@@ -214,6 +214,57 @@ fn no_process_of_a_run_keeps_the_others_from_joining() {
     }
 }
 
+/// Some programs start with rights of their own, and take no agent; others only cannot be read.
+#[test]
+fn programs_with_rights_of_their_own_are_refused_with_a_word() {
+    let account = able();
+    let with = |name: &str, mode: u32| {
+        let program = account.copy(Path::new("/bin/true"), name);
+        chown(&program, Some(0), Some(0)).expect("chown");
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("chmod");
+        program
+    };
+    let refused = |program: &str, word: &str| {
+        let outcome = in_little(&account, program);
+        outcome.expect_code(126);
+        assert!(outcome.stderr.contains(word), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    };
+    refused(&with("setuid", 0o4755), "is setuid");
+    refused(&with("setgid", 0o2755), "is setgid");
+    let capable = with("capable", 0o755);
+    account.administer(&format!("sudo setcap cap_net_raw+ep {capable}"));
+    refused(&capable, "has capabilities");
+    let hidden = account.copy(&build::program("verify"), "hidden");
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o711)).expect("chmod");
+    // The files of such a process in /proc are root's.
+    let outcome = in_little(&account, &format!("{hidden} 48 1"));
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+    assert!(outcome.stderr.contains("could not join"), "{}", outcome.stderr);
+    let root = Launch::new(&hidden).args(["48", "1"]).limit(16 * ebb_e2e::MIB).run();
+    assert_eq!(root.expect_code(0).expect_within_limit().text(), right_answer());
+}
+
+/// Of root's a setgid file changes the rights, too; a file with capabilities does not.
+#[test]
+fn programs_with_rights_of_their_own_are_refused_to_root_where_they_change_them() {
+    let account = Account::new();
+    let with = |name: &str, mode: u32, group: u32| {
+        let program = account.copy(Path::new("/bin/true"), name);
+        chown(&program, Some(0), Some(group)).expect("chown");
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("chmod");
+        program
+    };
+    let run = |program: &str| Launch::new(program).limit(16 * ebb_e2e::MIB).run();
+    let setgid = run(&with("setgid", 0o2755, 65534));
+    assert!(setgid.expect_code(126).stderr.contains("is setgid"), "{}", setgid.stderr);
+    run(&with("locked", 0o2745, 65534)).expect_code(0);
+    run(&with("own", 0o6755, 0)).expect_code(0);
+    let capable = with("capable", 0o755, 0);
+    account.administer(&format!("sudo setcap cap_net_raw+ep {capable}"));
+    run(&capable).expect_code(0);
+}
+
 /// The first message of a front that nobody at `ebb` wrote.
 fn start_message(folder: &Path) -> Vec<u8> {
     let config = Config {
