@@ -158,6 +158,14 @@ fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
     assert_eq!(run(line).text(), "1\n", "a descriptor of the program's");
 }
 
+/// Where messages go the end comes with the end of the run: Ebb may have one to say until then.
+#[test]
+fn the_end_of_a_pipe_for_messages_too_comes_with_the_end_of_the_run() {
+    let line = "exec 3< <($run sh -c 'exec >&- 2>&-; sleep 2' 2>&1); read -t 1 x <&3; echo $?; \
+                read -t 10 x <&3; echo $?";
+    assert_eq!(run(line).text(), "142\n1\n");
+}
+
 #[test]
 fn the_class_of_the_program_stays() {
     for before in ["chrt -i 0", "chrt -b 0", "nice -n 19", "taskset -c 0"] {
