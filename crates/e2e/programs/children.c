@@ -85,6 +85,19 @@ static int case_raw_clone(int argc, char **argv) {
     return parent_of(child, &b, "raw-clone");
 }
 
+/* As above, by the newer call. */
+static int case_raw_clone3(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    /* flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls */
+    uint64_t arguments[8] = {0, 0, 0, 0, SIGCHLD, 0, 0, 0};
+    long child = raw(SYS_clone3, (long)arguments, sizeof arguments);
+    if (child == 0) {
+        live(&b, "child of a clone3 instruction");
+        _exit(0);
+    }
+    return parent_of(child, &b, "raw-clone3");
+}
+
 /* Parent, child and grandchild, none of which passes a hook before the next is made; the parents end. */
 static int case_raw_chain(int argc, char **argv) {
     struct ballast b = load(argc, argv);
@@ -304,7 +317,7 @@ static int case_strict_filter(int argc, char **argv) {
 
 static const struct test_case cases[] = {
     {"_Fork", case_underscore_fork}, {"raw-clone", case_raw_clone},
-    {"raw-chain", case_raw_chain}, {"silent", case_silent}, {"vfork", case_vfork},
+    {"raw-clone3", case_raw_clone3}, {"raw-chain", case_raw_chain}, {"silent", case_silent}, {"vfork", case_vfork},
     {"handlers", case_handlers}, {"handler-threads", case_handler_threads}, {"setuid", case_setuid}, {"chroot", case_chroot},
     {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
     {"descriptors", case_descriptors}, {"filter", case_filter},

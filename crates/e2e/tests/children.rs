@@ -28,6 +28,11 @@ fn a_child_of_a_clone_instruction_maps_memory() {
 }
 
 #[test]
+fn a_child_of_a_clone3_instruction_maps_memory() {
+    paged("raw-clone3");
+}
+
+#[test]
 fn a_grandchild_joins_after_its_parents_have_ended() {
     paged("raw-chain");
 }

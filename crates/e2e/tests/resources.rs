@@ -117,6 +117,51 @@ fn a_tree_that_needs_more_descriptors_than_there_are_ends() {
     }
 }
 
+/// The program's own limit of CPU time ends it as it would without Ebb.
+#[test]
+fn a_limit_of_cpu_time_is_the_programs() {
+    alike("ulimit -t 2; $run sh -c 'while :; do :; done'");
+    alike("ulimit -St 1; $run sh -c 'while :; do :; done'");
+    alike("ulimit -St 1; $run sh -c 'trap \"echo told; exit 3\" XCPU; while :; do :; done'");
+}
+
+/// One that the pager may not lift, and reaches before any of the programs does.
+#[test]
+fn a_limit_of_cpu_time_that_the_pager_reaches_is_named() {
+    if !is_root("a right to be without") {
+        return;
+    }
+    let many = "while :; do $verify 48 1 >/dev/null || exit; done";
+    let line = format!(
+        "exec setpriv --bounding-set=-sys_resource --inh-caps=-all \
+         bash -c 'ulimit -St 1; ulimit -Ht 4; exec $run bash -c \"{many}\"'"
+    );
+    let outcome = run(&line);
+    outcome.expect_code(125);
+    assert!(outcome.stderr.contains("4 s of CPU time"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_limit_of_address_space_leaves_room() {
+    let outcome = run("ulimit -v 400000; exec $run $verify 48 1");
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+    // Plainly nothing would go: nor does it with Ebb.
+    let line = "ulimit -v 20000; exec $run $verify 48 1";
+    assert_ne!(shell(line).env("run", "").run().code(), 0);
+    assert_ne!(run(line).code(), 0);
+}
+
+/// What is out cannot be dumped, and is not waited for.
+#[test]
+fn a_program_that_dumps_core_ends_as_it_would() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let crash = program("process").display().to_string();
+    let line = format!("cd $odd; ulimit -c unlimited; exec $run {crash} crash 48");
+    let launch = shell(&line).env("odd", folder.path());
+    let plain = launch.clone().env("run", "").run();
+    launch.run().expect_code(plain.code());
+}
+
 // ---- streams, signals, descriptors -----------------------------------------------------------
 
 /// The language's runtime puts /dev/null where standard streams are closed.

@@ -214,6 +214,63 @@ fn no_process_of_a_run_keeps_the_others_from_joining() {
     }
 }
 
+/// What an attacker does with the files of a run that is not theirs; says what succeeded.
+const MEDDLE: &str = r#"
+cd /tmp
+for folder in ebb-$1-*; do
+    ls $folder >/dev/null 2>&1 && echo listed
+    for file in agent.so socket; do
+        (echo x >$folder/$file) 2>/dev/null && echo written $file
+        rm -f $folder/$file 2>/dev/null; mv $folder/$file $folder/x 2>/dev/null && echo moved $file
+        ln -f $folder/$file mine-$1 2>/dev/null && echo linked $file
+    done
+    (echo x >$folder/new) 2>/dev/null && echo added
+    rmdir $folder 2>/dev/null; mv $folder taken-$1 2>/dev/null && echo taken
+    python3 -c "
+import socket
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+try:
+    line.connect('$folder/socket')
+    print('connected')
+except PermissionError:
+    pass"
+done
+mkdir ebb-$1-0123456789abcdef
+exec python3 -c "
+import os, socket, time
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.bind('ebb-$1-0123456789abcdef/socket')
+os.chmod('ebb-$1-0123456789abcdef/socket', 0o777)
+line.listen(0)
+print('done', flush=True)
+time.sleep(4)
+os.remove('ebb-$1-0123456789abcdef/socket')
+os.rmdir('ebb-$1-0123456789abcdef')"
+"#;
+
+/// Root's run goes on, answers, and takes new processes in, whatever another user does where its files are.
+#[test]
+fn the_files_of_another_users_run_cannot_be_meddled_with() {
+    let account = Account::new();
+    let script = account.path("meddle");
+    fs::write(&script, MEDDLE).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let verify = build::program("verify").display().to_string();
+    let words = ["-c", &format!("echo begun; sleep 4; exec {verify} 48 1")];
+    let launch = Launch::new("sh").args(words).limit(16 * ebb_e2e::MIB).at_most(60);
+    let mut victim = launch.env("XDG_RUNTIME_DIR", "").start();
+    victim.wait_for("begun");
+    let front = victim.pid();
+    let mut meddler = account.shell(&format!("sh {} {front}", script.display())).start();
+    meddler.wait_for("done");
+    let stat = Launch::new(build::ebb()).args(["stat", &front.to_string()]).at_most(10).run();
+    assert!(stat.expect_code(0).text().contains("ebb_nr_limit"), "{}", stat.text());
+    assert_eq!(meddler.finish().text(), "done\n");
+    let outcome = victim.finish();
+    assert_eq!(outcome.expect_code(0).text(), format!("begun\n{}", right_answer()));
+    assert_eq!(outcome.stderr, "");
+}
+
 /// Some programs start with rights of their own, and take no agent; others only cannot be read.
 #[test]
 fn programs_with_rights_of_their_own_are_refused_with_a_word() {
