@@ -441,9 +441,7 @@ impl Front {
             std::thread::sleep(std::time::Duration::from_millis(10));
             while signals::next_change().is_some() {}
         }
-        let limited = Limit::CpuTime.now().map_or_else(String::new, |seconds| {
-            format!(" (it may use {seconds} s of CPU time; more: ulimit -Ht)")
-        });
+        let limited = limit_of_time();
         fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))
     }
 
@@ -452,9 +450,18 @@ impl Front {
         match told.and_then(|()| hear(&self.socket, &self.pager_life)) {
             Ok(FrontMessage::Reported { failed: true }) => ExitCode::from(FAILED),
             Ok(_) => ExitCode::from(status as u8),
-            Err(_) => fail(FAILED, "the pager ended before it could report"),
+            Err(_) => {
+                fail(FAILED, format!("the pager ended before it could report{}", limit_of_time()))
+            }
         }
     }
+}
+
+/// Why the pager may have ended, if it may use only so much CPU time.
+fn limit_of_time() -> String {
+    Limit::CpuTime.now().map_or_else(String::new, |seconds| {
+        format!(" (it may use {seconds} s of CPU time; more: ulimit -Ht)")
+    })
 }
 
 /// What the pager says next; an error if it ends before.

@@ -6,10 +6,11 @@
 //! sockets out of the descriptor table of its agent, and waits for the greeting there.
 
 use crate::fork;
-use crate::link::Link;
+use crate::link::{Caller, Link};
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
+use ebb_sys::descriptor::close_aside;
 use ebb_sys::socket::Socket;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -30,7 +31,7 @@ pub struct Candidate {
     pub wish: Wish,
     /// Where the answer goes.
     pub line: Link,
-    pub bell: usize,
+    pub caller: Caller,
 }
 
 /// What for. All numbers are those that it has for itself.
@@ -98,7 +99,7 @@ impl Candidate {
                 (0, None)
             }
         };
-        self.line.answer(self.bell, answer);
+        self.line.answer(self.caller, answer);
         socket
     }
 
@@ -118,7 +119,11 @@ impl Candidate {
     fn take_line(&self, pager: &Pager, thread: u32, descriptor: u32) -> io::Result<Socket> {
         self.find(pager);
         let process = self.mm.process().ok_or(Errno::SRCH)?;
-        Ok(Socket::new(process.take_descriptor(thread, descriptor)?))
+        // It says what the descriptor is, and need not say the truth.
+        Socket::of(process.take_descriptor(thread, descriptor)?).map_err(|other| {
+            close_aside(other);
+            Errno::NOTSOCK.into()
+        })
     }
 }
 

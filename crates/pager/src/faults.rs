@@ -634,8 +634,8 @@ impl Server {
         let own = mm.link.get();
         let inherited = mm.inherited.iter().filter(|_| own.is_none());
         let called = own.into_iter().chain(inherited).rev();
-        let Some((line, ask)) = called.filter_map(|line| Some((line, line.call(bell)?))).next()
-        else {
+        let called = called.filter_map(|line| Some((line, line.call(bell)?))).next();
+        let Some((line, (caller, ask))) = called else {
             return;
         };
         match ask {
@@ -646,7 +646,7 @@ impl Server {
                         state.areas.add(start, end);
                     }
                 }
-                line.answer(bell, 0);
+                line.answer(caller, 0);
             }
             Ask::Wish(wish) => {
                 match wish {
@@ -654,7 +654,7 @@ impl Server {
                     Wish::Alone { .. } => mm.alone.store(true, SeqCst),
                 }
                 let (mm, line) = (mm.clone(), line.clone());
-                self.pager.candidates.add(Candidate { mm, wish, line, bell });
+                self.pager.candidates.add(Candidate { mm, wish, line, caller });
             }
         }
     }

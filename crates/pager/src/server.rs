@@ -279,11 +279,6 @@ impl Pager {
         share.min(u64::from(self.config.readahead_pages)) as u32
     }
 
-    /// A number that no two moments have in common.
-    pub fn nonce(&self) -> u128 {
-        self.clock.since(self.started).as_nanos()
-    }
-
     /// A number no address space has.
     pub fn new_mm_id(&self) -> MmId {
         loop {

@@ -6,7 +6,8 @@
 //! * W2: its memory and page map are opened once and only shown to be the right ones by a token that is put into the
 //!   address space and must be seen in them (`Mm::is_process`). They keep that address space, whatever the
 //!   process becomes.
-//! * W3: the right is used only for a process that acts as the user of Ebb and can do no more than that one.
+//! * W3: the right is used only for a process that acts as the user and the group of Ebb and can do no more than
+//!   those.
 
 use ebb_sys::handle::Handle;
 use ebb_sys::memory::Memory;
@@ -110,7 +111,7 @@ impl Known {
 
 /// Whether a process may be looked into.
 fn permit(handle: &Handle) -> io::Result<()> {
-    if handle.credentials()?.are_of(rights::user(), rights::of_user()) {
+    if handle.credentials()?.are_of(rights::user(), rights::group(), rights::of_user()) {
         Ok(())
     } else {
         Err(io::ErrorKind::PermissionDenied.into())

@@ -560,6 +560,12 @@ pub struct FakeHost {
 }
 
 impl Host for FakeHost {
+    fn token(&self) -> u128 {
+        let mut world = self.world.lock();
+        world.tokens_asked += 1;
+        world.tokens_asked
+    }
+
     fn sleep(&self, time: Duration) {
         super::driver::wait_until(time, || false);
     }

@@ -172,6 +172,8 @@ pub struct World {
     pub failure: Option<String>,
     pub said: Vec<String>,
     pub killed: bool,
+    /// How many tokens were asked for: they are numbered here.
+    pub tokens_asked: u128,
     /// In a thousand: how often a call fails for a reason of its own.
     pub trouble: u64,
     /// What happened, for a failing seed.
@@ -189,6 +191,7 @@ impl World {
             failure: None,
             said: Vec::new(),
             killed: false,
+            tokens_asked: 0,
             trouble: 0,
             log: None,
         }
