@@ -10,6 +10,7 @@ use crate::counters;
 use crate::fork::{self, Copying};
 use crate::guard;
 use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, UNREADABLE};
+use crate::linger::Linger;
 use crate::link::{Ask, Link};
 use crate::look_around::{BESIDE_MAX, Beside};
 use crate::mm::{Mm, State};
@@ -93,10 +94,32 @@ pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
     pager.solo.begin(pager.config.solo);
     let mut server = Server::new(pager, pending, true);
     let mut ready = Vec::with_capacity(64);
+    let mut linger = Linger::default();
     loop {
         let timeout = server.patience();
-        wait(&pager.epoll, &mut ready, timeout);
+        let found = pager.solo.is_on() && server.has_loads() && {
+            let found = look(pager, &mut ready, linger.time());
+            linger.ended(found);
+            found
+        };
+        if !found {
+            wait(&pager.epoll, &mut ready, timeout);
+        }
         server.turn(&ready);
+    }
+}
+
+/// Looks whether anything is ready, for `limit` at most.
+fn look(pager: &Pager, ready: &mut Vec<u64>, limit: Duration) -> bool {
+    let began = Instant::now();
+    loop {
+        wait(&pager.epoll, ready, Some(Duration::ZERO));
+        if !ready.is_empty() {
+            return true;
+        }
+        if began.elapsed() > limit {
+            return false;
+        }
     }
 }
 
@@ -138,6 +161,11 @@ impl Server {
             beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
             events: Vec::new(),
         }
+    }
+
+    /// Whether pages are on their way.
+    fn has_loads(&self) -> bool {
+        !self.pending.books().loads.is_empty()
     }
 
     /// How long the next event may be waited for.
