@@ -95,7 +95,7 @@ fn measure(
         case.metric = None;
     }
     let arms = Some(arms);
-    let job = Job { scenario, text, set: vec![], arms, seeds, first_seed, samples: 0 };
+    let job = Job { scenario, text, set: vec![], arms, seeds, first_seed, size: 1.0, samples: 0 };
     let results = experiment::run(&[job], jobs, &|_, _| {})?;
     Ok(results[0].cases[0].arms.iter().map(|a| a.of(metric).to_vec()).collect())
 }

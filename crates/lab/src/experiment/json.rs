@@ -2,30 +2,75 @@
 
 use serde_json::{Map, Value, json};
 
+use super::rule::{Claim, Class, RULE_VERSION, Vote, claim};
 use super::runner::{Case, Results};
+use super::score::{COMMIT, Score, Source, Tally, judged};
 use super::stats::Estimate;
-use super::verdict::published_counts;
 use crate::report::field;
+use crate::scenario::Topic;
 
 /// The version of the document.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// The document.
 #[must_use]
 pub fn document(results: &[Results]) -> String {
     let mut scenarios = Vec::new();
     let mut missing = Vec::new();
+    let judged = judged(results);
+    let vote = |c: &Case| judged.iter().find(|(_, of, _)| std::ptr::eq(*of, c)).map(|v| &v.2);
     for r in results {
-        scenarios.extend(r.cases.iter().map(|c| case(r, c)));
+        scenarios.extend(r.cases.iter().map(|c| case(r, c, vote(c))));
         for m in &r.scenario.missing {
             missing.push(json!({ "scenario": r.scenario.name, "name": m.name, "why": m.why }));
         }
     }
-    let document = json!({ "schema": SCHEMA, "scenarios": scenarios, "missing": missing });
+    let document = json!({
+        "schema": SCHEMA,
+        "version": env!("CARGO_PKG_VERSION"),
+        "commit": COMMIT,
+        "score": score(&Score::of(results)),
+        "scenarios": scenarios,
+        "missing": missing,
+    });
     format!("{document:#}\n")
 }
 
-fn case(r: &Results, c: &Case) -> Value {
+fn tally(t: &Tally) -> Value {
+    let classes = Class::ALL.iter().map(|c| (c.name().replace(' ', "_"), json!(t.of(*c))));
+    let mut all: Map<String, Value> = classes.collect();
+    all.insert("votes".into(), json!(t.all()));
+    all.into()
+}
+
+fn score(s: &Score) -> Value {
+    let source = |s: &Source, name: &str| json!({ "source": name, "effects": tally(&s.effects), "nulls": tally(&s.nulls) });
+    let sources: Vec<Value> = s.sources.iter().map(|of| source(of, of.name())).collect();
+    let [reproduced, direction, not] = s.rule_1;
+    json!({
+        "rule": RULE_VERSION,
+        "sources": sources,
+        "all": source(&s.sum(None), "all"),
+        "without_vote": {
+            "calibration": tally(&s.calibration),
+            "no_figure": tally(&s.no_figure),
+            "shared": s.shared,
+        },
+        "other_sizes": { "same": s.sizes.0, "looked_at": s.sizes.1 },
+        "rule_1": { "reproduced": reproduced, "direction": direction, "not": not },
+    })
+}
+
+fn vote_text(vote: &Vote) -> Value {
+    match vote {
+        Vote::Counts => json!("counts"),
+        Vote::With(other) => json!({ "with": other }),
+        Vote::Calibration => json!("calibration"),
+        Vote::NoFigure => json!("no_figure"),
+    }
+}
+
+fn case(r: &Results, c: &Case, vote: Option<&Vote>) -> Value {
     let arms: Vec<Value> = c
         .arms
         .iter()
@@ -33,7 +78,10 @@ fn case(r: &Results, c: &Case) -> Value {
             let mut metrics = Map::new();
             for (name, values) in &arm.values {
                 let e = Estimate::of(values);
-                metrics.insert(name.clone(), json!({ "mean": e.mean, "ci95": e.ci95 }));
+                metrics.insert(
+                    name.clone(),
+                    json!({ "mean": e.mean, "ci95": e.ci95, "values": values }),
+                );
             }
             let psi = arm.pressure.iter().map(|r| (r.name.clone(), json!(r.text)));
             let psi: Map<String, Value> = psi.collect();
@@ -46,7 +94,14 @@ fn case(r: &Results, c: &Case) -> Value {
             "patched": p.patched,
             "effect": p.change(),
             "interval": p.interval,
-            "significant": published_counts(p),
+            "significant": p.significant,
+            "spread": p.spread,
+            "calibration": p.calibration,
+            "figure": p.figure,
+            "claim": match claim(p) {
+                Claim::Effect(size) => json!({ "effect": size }),
+                Claim::Null(band) => json!({ "none_within": band }),
+            },
             "again": p.again.map(|run| json!({
                 "baseline": run.baseline,
                 "patched": run.patched,
@@ -55,15 +110,31 @@ fn case(r: &Results, c: &Case) -> Value {
             "source": r.scenario.source,
         })
     });
+    let sizes: Vec<Value> = c
+        .sizes
+        .iter()
+        .map(|at| {
+            let effect = json!({ "mean": at.effect.mean, "ci95": at.effect.ci95 });
+            json!({ "size": at.size, "effect": effect, "verdict": at.class.map(Class::name) })
+        })
+        .collect();
+    let seeds: Vec<u64> = (1..=u64::from(r.seeds)).map(|n| r.first_seed + n).collect();
     json!({
         "name": c.name,
         "scenario": r.scenario.name,
+        "topic": r.scenario.topic.map(Topic::name),
         "metric": c.metric,
-        "seeds": r.seeds,
+        "quantity": c.quantity,
+        "seeds": seeds,
         "arms": arms,
         "published": published,
         "effect": { "mean": c.effect.mean, "ci95": c.effect.ci95 },
-        "verdict": c.verdict.map(super::Verdict::name),
+        "exercised": c.exercised,
+        "verdict": c.class.map(Class::name),
+        "vote": vote.map(vote_text),
+        "verdict_rule_1": c.verdict.map(super::Verdict::name),
+        "sizes": sizes,
+        "survives": c.survives(),
     })
 }
 
