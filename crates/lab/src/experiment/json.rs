@@ -6,6 +6,7 @@ use super::rule::{Claim, Class, RULE_VERSION, Vote, claim};
 use super::runner::{Case, Results};
 use super::score::{COMMIT, Score, Source, Tally, judged};
 use super::stats::Estimate;
+use super::text::why;
 use crate::report::field;
 use crate::scenario::Topic;
 
@@ -132,6 +133,7 @@ fn case(r: &Results, c: &Case, vote: Option<&Vote>) -> Value {
         "exercised": c.exercised,
         "verdict": c.class.map(Class::name),
         "vote": vote.map(vote_text),
+        "why": vote.map(|vote| why(c, vote)),
         "verdict_rule_1": c.verdict.map(super::Verdict::name),
         "sizes": sizes,
         "survives": c.survives(),
