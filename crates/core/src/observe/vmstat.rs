@@ -125,6 +125,8 @@ counters! {
     EbbLookAround "ebb_look_around",
     /// Ebb: flusher wake-ups asked for.
     EbbFlusherWake "ebb_flusher_wake",
+    /// Ebb: pages looked at in the classic inactive lists.
+    EbbClassicScanned "ebb_classic_scanned",
     /// Ebb: folios moved to another generation as a part of a segment of several.
     EbbBulkMoved "ebb_bulk_moved",
     /// Ebb: folios moved whose sizes were settled together with those of others.

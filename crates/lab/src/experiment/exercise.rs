@@ -14,14 +14,14 @@ type Path = (&'static str, &'static str, &'static [&'static str]);
 
 /// Folios looked at in generation lists; the classic lists do not count there.
 const GENERATIONS: &[&str] = &["ebb_scanned"];
-/// Pages scanned, whatever the lists are.
-const SCANS: &[&str] = &["pgscan_kswapd", "pgscan_direct", "pgscan_proactive"];
+/// Pages looked at in the classic lists.
+const CLASSIC: &[&str] = &["ebb_classic_scanned"];
 const REFAULTS: &[&str] = &["workingset_refault_anon", "workingset_refault_file"];
 
 /// Counters of every path.
 const PATHS: &[Path] = &[
     ("lru", "gen", GENERATIONS),
-    ("lru", "classic", SCANS),
+    ("lru", "classic", CLASSIC),
     ("swap.keep_slot", "on", &["pswpin"]),
     ("gen.loop", "*", GENERATIONS),
     ("gen.placement", "*", GENERATIONS),
@@ -56,8 +56,8 @@ const PATHS: &[Path] = &[
     ("reclaim.no_progress", "on", &["progress_waits"]),
     ("file.one_mark", "on", &["false_marks"]),
     ("classic.flush", "on", &["flush_s"]),
-    ("classic.finish", "on", SCANS),
-    ("classic.rotations", "on", SCANS),
+    ("classic.finish", "on", CLASSIC),
+    ("classic.rotations", "on", CLASSIC),
     // Of the allocation benchmark: what is done when a set is filled or emptied.
     ("workload.check", "*", &["refills", "drains"]),
     ("workload.cma", "*", &["refills"]),
@@ -111,6 +111,15 @@ pub fn exercised((a, arm_a): (&Scenario, &Arm), (b, arm_b): (&Scenario, &Arm)) -
     let (second, paths) = paths(a, b);
     paths.is_empty()
         || paths.iter().any(|counters| ran(if second { arm_b } else { arm_a }, counters))
+}
+
+/// Whether anything ran in the first arm of what the second has otherwise. What is not known as a path is taken to have run.
+#[must_use]
+pub fn ran_in_first((a, arm_a): (&Scenario, &Arm), b: &Scenario) -> bool {
+    let (first, second) = (settings(a), settings(b));
+    let differ = first.iter().zip(&second).filter(|(x, y)| x.1 != y.1);
+    let paths: Vec<_> = differ.filter_map(|((k, v), _)| counters(k, v)).collect();
+    paths.is_empty() || paths.iter().any(|counters| ran(arm_a, counters))
 }
 
 #[cfg(test)]

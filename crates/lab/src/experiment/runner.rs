@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ebb_core::nearest::nearest;
 
-use super::exercise::exercised;
+use super::exercise::{exercised, ran_in_first};
 use super::rule::{Class, classify};
 use super::stats::Estimate;
 use super::verdict::{Verdict, judge};
@@ -79,6 +79,8 @@ pub struct Case {
     pub quantity: String,
     /// Whether anything ran of what differs between the first two arms.
     pub exercised: bool,
+    /// For each arm after the first: whether anything ran in the first of what that one has otherwise.
+    pub ran_in_first: Vec<bool>,
     /// The judgement by the rule.
     pub class: Option<Class>,
     /// The judgement by the rule before it.
@@ -288,6 +290,10 @@ pub fn run(
                 ([a, b, ..], [x, y, ..]) => exercised((&a.scenario, x), (&b.scenario, y)),
                 _ => true,
             };
+            let others = case.sides.iter().skip(1);
+            let in_first =
+                |b: &Side| ran_in_first((&case.sides[0].scenario, &arms[0]), &b.scenario);
+            let ran_in_first = others.map(in_first).collect();
             let class = published.as_ref().map(|p| classify(&effect, p, exercised));
             let verdict = published.as_ref().map(|p| judge(&effect, p));
             let quantity = case.quantity();
@@ -302,6 +308,7 @@ pub fn run(
                 curves,
                 quantity,
                 exercised,
+                ran_in_first,
                 class,
                 verdict,
                 sizes: Vec::new(),

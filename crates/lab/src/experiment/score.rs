@@ -231,6 +231,7 @@ mod tests {
             curves: vec![],
             quantity: quantity.into(),
             exercised: class != Class::NotExercised,
+            ran_in_first: vec![],
             class: Some(class),
             verdict: Some(Verdict::Reproduced),
             sizes: vec![],
