@@ -163,3 +163,73 @@ pub fn csv(results: &[Results]) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::rule::classify;
+    use super::super::runner::{Arm, AtSize};
+    use super::super::verdict::judge;
+    use super::*;
+    use crate::scenario::{Published, Scenario, find};
+
+    fn arm(name: &str, values: [f64; 3]) -> Arm {
+        let values = BTreeMap::from([("ops_per_s".to_owned(), values.to_vec())]);
+        Arm { name: name.into(), values, samples: vec![], pressure: vec![] }
+    }
+
+    fn invented(name: &str, published: Published, after: [f64; 3], size: Option<f64>) -> Case {
+        let before = [100.0, 101.0, 99.0];
+        let arms = vec![arm("classic", before), arm("mglru", after)];
+        let effect = Estimate::of_change(&before, &after);
+        let class = Some(classify(&effect, &published, true));
+        let verdict = Some(judge(&effect, &published));
+        let at = |size| AtSize { size, effect: Estimate { mean: 1.0, ci95: 0.5 }, class };
+        Case {
+            name: name.into(),
+            metric: "ops_per_s".into(),
+            higher_is_better: true,
+            published: Some(published),
+            arms,
+            effect,
+            curves: vec![],
+            quantity: name.into(),
+            exercised: true,
+            ran_in_first: vec![true],
+            class,
+            verdict,
+            sizes: size.map(at).into_iter().collect(),
+        }
+    }
+
+    /// The whole document, of invented figures. It is changed with the schema's version and not otherwise.
+    #[test]
+    fn the_document_is_as_it_was() {
+        let text = find("redis").unwrap().text;
+        let mut scenario = Scenario::parse("redis", text).unwrap();
+        scenario.missing.truncate(1);
+        let effect = |percent| Published { effect: Some(percent), ..Published::default() };
+        let null = Published { significant: false, spread: Some(2.0), ..effect(-1.5) };
+        let cases = vec![
+            invented("redis/random", effect(12.0), [112.0, 113.0, 111.0], Some(0.5)),
+            invented("redis/none", null, [100.0, 101.0, 99.5], None),
+            invented(
+                "redis/set",
+                Published { calibration: true, ..effect(5.0) },
+                [105.0, 106.0, 104.0],
+                None,
+            ),
+        ];
+        let results = [Results { scenario, seeds: 3, first_seed: 0, cases }];
+        let mut made: Value = serde_json::from_str(&document(&results)).unwrap();
+        assert_eq!(made["version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(made["commit"].as_str(), COMMIT);
+        for key in ["version", "commit"] {
+            made[key] = json!("-");
+        }
+        let golden = include_str!("../../tests/golden/judged.json");
+        let golden: Value = serde_json::from_str(golden).unwrap();
+        assert_eq!(made, golden, "{made:#}");
+    }
+}
