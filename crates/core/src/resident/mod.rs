@@ -33,7 +33,7 @@ mod zone;
 pub use entry::Entry;
 pub use frames::{Frame, NO_POOL, Place};
 pub use space::Space;
-pub use zone::{Charge, Zone};
+pub use zone::{Charge, Zone, lost_pages};
 
 use crate::observe::lru_gen::{Command, CommandError, Enabled};
 use crate::observe::vmstat::VmStat;
