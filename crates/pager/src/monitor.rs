@@ -211,6 +211,9 @@ impl Monitor {
 
     fn take_census(&mut self, mms: &[Arc<Mm>]) {
         self.census = self.pager.clock.now();
+        if self.pager.killing.load(Relaxed) {
+            self.pager.host.kill_tree(&self.pager);
+        }
         for mm in mms {
             if let Some(link) = mm.link.get()
                 && let Some(code) = mm.process().and_then(Process::deserted)
