@@ -144,7 +144,6 @@ impl Monitor {
         }
         self.count_sharing(&mms);
         self.guard(&mms);
-        let mut total = 0;
         let mut growing = Vec::new();
         for mm in &mms {
             let resident = mm.resident_pages();
@@ -157,11 +156,13 @@ impl Monitor {
             }
         }
         // Measured last: what was taken on took its time, in which the program went on.
+        let (mut total, mut untold) = (0, 0);
         for mm in &mms {
             let resident = mm.resident_pages();
-            total += resident - mm.discount.load(Relaxed).min(resident);
+            let which = if mm.process().is_some() { &mut total } else { &mut untold };
+            *which += resident - mm.discount.load(Relaxed).min(resident);
         }
-        total += self.strangers.pages(&self.pager, &mms) + self.shared.pages();
+        total += self.strangers.pages(&self.pager, &mms, untold) + self.shared.pages();
         self.account(total, &growing)
     }
 
