@@ -5,7 +5,8 @@
 
 use crate::children::{Candidate, Wish};
 use crate::counters;
-use crate::fork::{self, Copying};
+use crate::following::Following;
+use crate::fork;
 use crate::guard;
 use crate::limits::{BATCH_PATIENCE, UNREADABLE};
 use crate::link::{Ask, Link};
@@ -17,7 +18,7 @@ use crate::seam::Event;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use crate::vacant;
 use ebb_core::readahead::Window;
-use ebb_core::resident::{Arrival, Charge, Dropped, Entry};
+use ebb_core::resident::{Arrival, Charge, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
 use ebb_sys::uffd::PlaceError;
@@ -77,8 +78,8 @@ pub struct Server {
     pub buffer: Box<Page>,
     pub beside: Beside,
     events: Vec<Event>,
-    /// Forks that are being followed, and what their parents had to say after them.
-    pub forks: VecDeque<(Copying, Unheard)>,
+    /// Messages that take longer, and what was said after them.
+    pub following: VecDeque<(Following, Unheard)>,
 }
 
 /// What was read of an address space, and when, and is not followed yet.
@@ -112,13 +113,13 @@ impl Server {
             buffer: Box::new([0; PAGE_SIZE]),
             beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
             events: Vec::new(),
-            forks: VecDeque::new(),
+            following: VecDeque::new(),
         }
     }
 
     /// How long the next event may be waited for.
     fn patience(&self) -> Option<Duration> {
-        if !self.forks.is_empty() {
+        if !self.following.is_empty() {
             return Some(Duration::ZERO);
         }
         (!self.waiting.is_empty() || !self.pausing.is_empty()).then_some(RETRY)
@@ -129,7 +130,7 @@ impl Server {
         for &token in ready {
             self.serve(token);
         }
-        self.follow_fork();
+        self.follow();
         self.end_pauses();
         self.retry();
     }
@@ -170,8 +171,7 @@ impl Server {
     /// Reads and handles everything an address space has to say.
     fn drain(&mut self, mm: &Arc<Mm>) {
         loop {
-            let follows = |(copying, _): &(Copying, Unheard)| Arc::ptr_eq(&copying.parent, mm);
-            if self.forks.iter().any(follows) {
+            if self.following.iter().any(|(following, _)| Arc::ptr_eq(following.mm(), mm)) {
                 return;
             }
             let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
@@ -184,7 +184,7 @@ impl Server {
             let now = self.pager.clock.now();
             let count = events.len();
             put_changes_first(&mut events);
-            self.hear(mm, &mut state, events.drain(..), now);
+            self.hear(mm, &mut state, events.drain(..), now, false);
             self.events = events;
             match read {
                 Ok(_) if count == 0 => return,
@@ -207,43 +207,46 @@ impl Server {
         }
     }
 
-    /// Follows what an address space says, up to a fork that takes longer.
+    /// Follows what an address space says, up to what takes longer. `late`: it was read some time ago.
     fn hear(
         &mut self,
         mm: &Arc<Mm>,
         state: &mut State,
         mut events: impl Iterator<Item = Event>,
         read: Instant,
+        late: bool,
     ) {
         while let Some(event) = events.next() {
-            let Event::Fork(uffd) = event else {
-                self.handle(mm, state, event, read);
-                continue;
+            let mut following = match Following::begin(&self.pager, mm, state, event) {
+                Ok(following) => following,
+                Err(event) => {
+                    self.handle(mm, state, event, read, late);
+                    continue;
+                }
             };
-            let mut copying = Copying::begin(&self.pager, mm, state, uffd);
-            if !copying.go_on(&self.pager, state) {
+            if !following.go_on(&self.pager, state) {
                 let unheard = Unheard { events: events.collect(), read };
-                self.forks.push_back((copying, unheard));
+                self.following.push_back((following, unheard));
                 return;
             }
-            copying.end(&self.pager, state);
+            following.end(&self.pager, state);
         }
     }
 
-    /// Copies one slice of a fork.
-    fn follow_fork(&mut self) {
-        let Some((mut copying, unheard)) = self.forks.pop_front() else { return };
-        let mm = copying.parent.clone();
+    /// Follows a slice of what takes longer.
+    fn follow(&mut self) {
+        let Some((mut following, unheard)) = self.following.pop_front() else { return };
+        let mm = following.mm().clone();
         let mut state = mm.lock();
-        if !copying.go_on(&self.pager, &state) {
-            self.forks.push_back((copying, unheard));
+        if !following.go_on(&self.pager, &mut state) {
+            self.following.push_back((following, unheard));
             return;
         }
-        copying.end(&self.pager, &mut state);
-        self.hear(&mm, &mut state, unheard.events.into_iter(), unheard.read);
+        following.end(&self.pager, &mut state);
+        self.hear(&mm, &mut state, unheard.events.into_iter(), unheard.read, true);
     }
 
-    fn handle(&mut self, mm: &Arc<Mm>, state: &mut State, event: Event, now: Instant) {
+    fn handle(&mut self, mm: &Arc<Mm>, state: &mut State, event: Event, now: Instant, late: bool) {
         match event {
             Event::Fault { address, write, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
@@ -255,7 +258,8 @@ impl Server {
                 }
                 let window = match state.space.get(vpn) {
                     Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
-                        if self.pager.config.readahead_pages > 0 =>
+                        // What has no agent gives nothing back, and gets what it asks for.
+                        if self.pager.config.readahead_pages > 0 && mm.link.get().is_some() =>
                     {
                         state.streams.miss(vpn)
                     }
@@ -273,23 +277,21 @@ impl Server {
                 if let Some(until) = self.pause(mm, &touch) {
                     touch.stall.set(Some(self.pager.pressure.stall()));
                     self.pausing.push((until, touch));
-                } else if let Answer::Later = self.answer(mm, state, &touch) {
+                    return;
+                }
+                let answer = match late {
+                    true => self.answer_late(mm, state, &touch),
+                    false => self.answer(mm, state, &touch),
+                };
+                if let Answer::Later = answer {
                     self.set_aside(touch);
                 }
             }
-            Event::Fork(_) => unreachable!("heard by itself"),
-            Event::Unmap { start, end } => {
-                self.pager.forget(mm, state, start, end);
-                state.areas.remove(start, end);
-                if let Some(link) = mm.link.get() {
-                    link.unpin(start >> 12, end >> 12);
-                }
-            }
-            Event::Remove { start, end } => match state.pool.bell(start) {
+            Event::Remove { start, .. } => match state.pool.bell(start) {
                 Some(bell) => self.heard(mm, state, bell),
-                None => self.pager.forget(mm, state, start, end),
+                None => unreachable!("followed"),
             },
-            Event::Remap { from, to, len } => self.remap(mm, state, from, to, len),
+            Event::Fork(_) | Event::Unmap { .. } | Event::Remap { .. } => unreachable!("followed"),
         }
     }
 
@@ -479,7 +481,7 @@ impl Server {
                     mm.place(&mut resident.zone, charge);
                     resident.map(&mut state.space, vpn, Arrival::Fresh, None);
                     counters::count(&self.pager.counters.faults_fresh);
-                } else if known {
+                } else if known && mm.related.load(Relaxed) {
                     mm.copied(&mut resident.zone, charge);
                     counters::count(&self.pager.counters.faults_copied);
                 } else {
@@ -611,18 +613,6 @@ impl Server {
                 let (mm, line) = (mm.clone(), line.clone());
                 self.pager.candidates.add(Candidate { mm, wish, line, bell });
             }
-        }
-    }
-
-    fn remap(&self, mm: &Arc<Mm>, state: &mut State, from: u64, to: u64, len: u64) {
-        let mut dropped = Dropped::default();
-        let (old, new) = (Vpn::of_address(from), Vpn::of_address(to));
-        let pages = len / PAGE_SIZE as u64;
-        self.pager.resident().remap(&mut state.space, old, new, pages, &mut dropped);
-        self.pager.let_go(mm, state, &dropped);
-        state.areas.remove(from, from + len);
-        for (start, end) in state.areas.missing(to, to + len) {
-            state.areas.add(start, end);
         }
     }
 }

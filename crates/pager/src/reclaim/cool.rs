@@ -75,7 +75,7 @@ impl Reclaim {
             for &pfn in &frames {
                 let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };
                 let shared = stay && !is_alone(&mm, vpn);
-                if shared || link.is_pinned(vpn.0) {
+                if shared || link.is_pinned(vpn.0) || !is_told(&mm, &mut state, vpn) {
                     self.busy += u64::from(shared);
                     resident.park(pfn);
                     continue;
@@ -273,6 +273,20 @@ impl Reclaim {
 /// moved: what is in the place is then kept, and a page that stayed is not missed.
 fn has_left(mm: &Mm, vpn: Vpn) -> bool {
     mm.process().is_none_or(|process| !process.is_present(vpn.0).unwrap_or(false))
+}
+
+/// Whether a touch of the page is told of once it is gone, which is seen to. An area that a forked child was not given
+/// may have left entries behind (`settle_inherited` in `fork.rs`), and something else lie there by now.
+fn is_told(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
+    let (start, end) = (vpn.address(), vpn.address() + PAGE_SIZE as u64);
+    if state.areas.end_of(start).is_some() {
+        return true;
+    }
+    let told = mm.manage(start, end);
+    if told {
+        state.areas.add(start, end);
+    }
+    told
 }
 
 /// Whether no relative maps the page any more. The kernel moves it only after the next write to it, which

@@ -303,7 +303,8 @@ impl Reclaim {
             }
             let (runs, operations) = {
                 let mut state = mm.lock();
-                if state.ended || state.pool.retired() < least {
+                // While it stands still what the agent might have to tell of is not heard.
+                if state.ended || state.copying || state.pool.retired() < least {
                     continue;
                 }
                 let runs: Vec<Run> = (state.pool.retired_runs(BATCH_MAX).into_iter())

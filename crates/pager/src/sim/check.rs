@@ -8,14 +8,25 @@
 //! * C5: what is known of an address space is what its table and its pool hold, to the page.
 //! * C6: what the budget has promised is what the loads under way have been promised, and no more.
 //! * C7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of.
+//! * C8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
+//!   the monitor, which measures, and takes on what nobody knew.
 
 use super::driver::Driver;
 use super::world::{Doing, Space, World};
 use crate::mm::{Mm, State};
 use ebb_core::resident::{Entry, Resident};
-use ebb_core::types::{SlotId, Vpn};
+use ebb_core::types::{MmId, SlotId, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What stood beside what at a look (C8): when, of whom, and by how much the budget's count exceeded what was known.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    looks: u64,
+    mms: Vec<MmId>,
+    unheld: u64,
+    beyond: i64,
+}
 
 /// Looks at everything; what does not hold.
 pub fn check(driver: &Driver) -> Result<(), String> {
@@ -25,13 +36,14 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let server = driver.server.borrow();
     let loads: Vec<SlotId> = server.loads.values().map(|load| load.slot).collect();
     let mut spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
-    spaces.extend(server.forks.iter().map(|(copying, _)| copying.space()));
+    spaces.extend(server.following.iter().filter_map(|(following, _)| following.child()));
     resident.check_invariants(&spaces, &loads);
     let promised: u64 = server.loads.values().map(|load| load.charge.pages()).sum();
     if resident.zone.promised() != promised {
         let zone = resident.zone.promised();
         return Err(format!("{zone} pages are promised, to loads {promised}"));
     }
+    balance(driver, &mms, &resident)?;
     let mut world = driver.world.lock();
     let deep = world.rng.once_in(64);
     for (mm, state) in mms.iter().zip(&states) {
@@ -47,6 +59,28 @@ pub fn check(driver: &Driver) -> Result<(), String> {
             let of = Of { driver, resident: &resident, world: &world, id, deep };
             of.pages(state)?;
         }
+    }
+    Ok(())
+}
+
+/// C8.
+fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), String> {
+    if mms.iter().any(|mm| mm.related.load(Relaxed)) {
+        driver.balance.take();
+        return Ok(());
+    }
+    let known: i64 = mms.iter().map(|mm| mm.known.load(Relaxed)).sum();
+    let now = Balance {
+        looks: driver.looks.get(),
+        mms: mms.iter().map(|mm| mm.id).collect(),
+        unheld: resident.zone.unheld(),
+        beyond: resident.zone.held().cast_signed() - known,
+    };
+    let before = driver.balance.replace(now);
+    let now = driver.balance.borrow();
+    let same = (before.looks, &before.mms, before.unheld) == (now.looks, &now.mms, now.unheld);
+    if same && before.beyond != now.beyond {
+        return Err(format!("the budget held {before:?}, and holds {now:?}"));
     }
     Ok(())
 }
