@@ -258,8 +258,9 @@ impl Server {
                 }
                 let window = match state.space.get(vpn) {
                     Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
-                        // What has no agent gives nothing back, and gets what it asks for.
-                        if self.pager.config.readahead_pages > 0 && mm.link.get().is_some() =>
+                        // What will have no agent gives nothing back, and gets what it asks for.
+                        if self.pager.config.readahead_pages > 0
+                            && (mm.link.get().is_some() || mm.is_infant()) =>
                     {
                         state.streams.miss(vpn)
                     }
