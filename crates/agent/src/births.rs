@@ -9,18 +9,27 @@ use crate::syscall::{self, call};
 use crate::threads::{own_thread_block, pin_thread};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 /// One birth. `entry` is 0 while the record is free, and [`TAKEN`] while it is filled in.
 #[repr(C)]
 struct Birth {
     entry: AtomicUsize,
     argument: AtomicUsize,
+    /// The process that the thread is born in, by its number for itself.
+    process: AtomicU32,
+}
+
+impl Birth {
+    const fn free() -> Self {
+        let (entry, argument) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { entry, argument, process: AtomicU32::new(0) }
+    }
 }
 
 const TAKEN: usize = 1;
 /// As many as a page holds beside the address of the next page.
-const BIRTHS: usize = 255;
+const BIRTHS: usize = 170;
 
 #[repr(C)]
 struct Page {
@@ -28,10 +37,10 @@ struct Page {
     births: [Birth; BIRTHS],
 }
 
-static FIRST: Page = Page {
-    next: AtomicPtr::new(core::ptr::null_mut()),
-    births: [const { Birth { entry: AtomicUsize::new(0), argument: AtomicUsize::new(0) } }; BIRTHS],
-};
+const _: () = assert!(size_of::<Page>() <= 4096);
+
+static FIRST: Page =
+    Page { next: AtomicPtr::new(core::ptr::null_mut()), births: [const { Birth::free() }; BIRTHS] };
 
 core::arch::global_asm!(
     // The new thread comes here with its record. It goes on in the program's own function as if it had been
@@ -84,6 +93,7 @@ pub fn record(entry: usize, argument: usize) -> *mut c_void {
             |birth: &&Birth| birth.entry.compare_exchange(0, TAKEN, Acquire, Relaxed).is_ok();
         if let Some(birth) = page.births.iter().find(free) {
             birth.argument.store(argument, Relaxed);
+            birth.process.store(this_process(), Relaxed);
             birth.entry.store(entry, Release);
             return core::ptr::from_ref(birth).cast_mut().cast();
         }
@@ -120,13 +130,21 @@ pub fn forget(record: *mut c_void) {
     unsafe { &*record.cast::<Birth>() }.entry.store(0, Release);
 }
 
-/// In the child of a fork, before it has made a thread: births that were under way are its parent's.
-pub fn none_yet() {
+/// In the child of a fork: births that were under way are its parent's. Those of the child itself are not: handlers
+/// of forks that run before the agent's may have made threads that have yet to begin.
+pub fn forget_parents() {
+    let own = this_process();
     let mut page = Some(&FIRST);
     while let Some(at) = page {
-        at.births.iter().for_each(|birth| birth.entry.store(0, Relaxed));
+        let parents = |birth: &&Birth| birth.process.load(Relaxed) != own;
+        at.births.iter().filter(parents).for_each(|birth| birth.entry.store(0, Relaxed));
         let next = at.next.load(Acquire);
         // SAFETY: pages stay for as long as the process.
         page = (!next.is_null()).then(|| unsafe { &*next });
     }
+}
+
+fn this_process() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { call(syscall::GETPID, [0; 6]) as u32 }
 }

@@ -2,39 +2,83 @@
 //! and discards the page of the bell, which returns when the pager has heard it.
 
 use crate::preload::AGENT;
-use crate::protocol::{BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, CALL_TAKEN, Call, Shared};
+use crate::protocol::{
+    ASK_MANAGE, BELLS, CALL_AGE_MAX_S, CALL_ANSWERED, CALL_FREE, CALL_MADE, Call, Shared, State,
+};
 use crate::syscall::{self, Timespec, call};
 use crate::worker::{make_quiet_uffd, register_quietly};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 const MADV_DONTNEED: usize = 4;
 /// How long an answer may take, in steps after which to see whether the pager still lives. What is not answered by
 /// then goes on without: an area is found by looking, a child takes the pager for dead.
 const STEP: Timespec = Timespec { seconds: 0, nanoseconds: 200_000_000 };
 const STEPS_MAX: u32 = 50;
+const _: () = assert!(STEPS_MAX / 5 < CALL_AGE_MAX_S);
+/// How often to look for a place, and how many times.
+const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 2_000_000 };
+const PAUSES_MAX: u32 = 5000;
 
 /// Makes a call through `table`: the answer (0, or an errno), or None if there is none.
 pub fn ask(table: &Shared, what: u32, args: [u64; 2]) -> Option<u32> {
-    let free = |place: &Call| {
-        place.state.compare_exchange(CALL_FREE, CALL_TAKEN, Acquire, Relaxed).is_ok()
-    };
-    // As many callers as bells at once: no answer.
-    let bell = table.calls.iter().position(free)?;
+    // As many callers as bells at once. An area is found without; a child has no other way.
+    let tries = if what == ASK_MANAGE { 1 } else { PAUSES_MAX };
+    let (bell, taken) = take(table, tries)?;
     let place = &table.calls[bell];
-    place.word.store(what, Relaxed);
+    place.what.store(what, Relaxed);
     for (to, value) in [&place.a, &place.b].into_iter().zip(args) {
         to.store(value, Relaxed);
     }
-    // Partner: the pager's Acquire load.
-    place.state.store(CALL_MADE, Release);
+    let made = taken.at(CALL_MADE);
+    // Partner: the pager's Acquire load. A place that is another's by now stays so: this thread was stopped for long.
+    place.state.compare_exchange(taken.0, made.0, Release, Relaxed).ok()?;
     if ring(bell) {
-        wait(place);
+        wait(place, made);
     }
-    // Partner: the pager's Release store.
-    let answered = place.state.load(Acquire) == CALL_ANSWERED;
-    let answer = place.word.load(Relaxed);
-    place.state.store(CALL_FREE, Release);
-    answered.then_some(answer)
+    // Partner: the pager's exchange.
+    let state = State(place.state.load(Acquire));
+    let own = state.at(CALL_MADE) == made;
+    if own {
+        give_back(place, state);
+    }
+    (own && state.stage() == CALL_ANSWERED).then(|| state.answer())
+}
+
+/// A place for a call, with its word.
+fn take(table: &Shared, tries: u32) -> Option<(usize, State)> {
+    let nobody_wakes = AtomicU32::new(0);
+    for attempt in 0..tries {
+        if attempt > 0 {
+            syscall::wait(&nobody_wakes, 0, &PAUSE);
+        }
+        let now_s = syscall::seconds();
+        for (bell, place) in table.calls.iter().enumerate() {
+            let state = State(place.state.load(Acquire));
+            let age_s = now_s.wrapping_sub(place.since_s.load(Relaxed));
+            if state.stage() != CALL_FREE && age_s < CALL_AGE_MAX_S {
+                continue;
+            }
+            let taken = state.taken();
+            // Before it is taken, or others would see it taken long ago.
+            place.since_s.store(now_s, Relaxed);
+            if place.state.compare_exchange(state.0, taken.0, AcqRel, Relaxed).is_ok() {
+                return Some((bell, taken));
+            }
+        }
+    }
+    None
+}
+
+/// Unless it is another's by now.
+fn give_back(place: &Call, mut state: State) {
+    let made = state.at(CALL_MADE);
+    while state.at(CALL_MADE) == made {
+        match place.state.compare_exchange(state.0, state.at(CALL_FREE).0, Release, Relaxed) {
+            Ok(_) => return,
+            Err(now) => state = State(now),
+        }
+    }
 }
 
 fn ring(bell: usize) -> bool {
@@ -44,11 +88,11 @@ fn ring(bell: usize) -> bool {
     unsafe { call(syscall::MADVISE, [page as usize, 4096, MADV_DONTNEED, 0, 0, 0]) == 0 }
 }
 
-fn wait(place: &Call) {
+fn wait(place: &Call, made: State) {
     const ETIMEDOUT: isize = -110;
     let mut steps = 0;
-    while place.state.load(Acquire) == CALL_MADE && steps < STEPS_MAX {
-        if syscall::wait(&place.state, CALL_MADE, &STEP) == ETIMEDOUT {
+    while place.state.load(Acquire) == made.0 && steps < STEPS_MAX {
+        if syscall::wait(&place.state, made.0, &STEP) == ETIMEDOUT {
             steps += 1;
             if is_pager_gone() {
                 return;

@@ -75,13 +75,20 @@ fn be_fetched() -> Result<usize, u32> {
     let thread = unsafe { call(syscall::GETTID, [0; 6]) } as u64;
     let table = AGENT.table.load(Acquire);
     // SAFETY: the ancestor's table, mapped until this process has its own.
-    let answer = ask(unsafe { &*table }, ASK_JOIN, [thread, theirs as u64]);
-    close(theirs);
-    match answer {
-        Some(0) => Ok(own),
-        other => {
+    match ask(unsafe { &*table }, ASK_JOIN, [thread, theirs as u64]) {
+        Some(0) => {
+            close(theirs);
+            Ok(own)
+        }
+        Some(reason) => {
+            close(theirs);
             close(own);
-            Err(other.unwrap_or(ETIMEDOUT))
+            Err(reason)
+        }
+        // The pager may come for it yet, and must not find another connection under that number.
+        None => {
+            close(own);
+            Err(ETIMEDOUT)
         }
     }
 }

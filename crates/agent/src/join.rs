@@ -22,7 +22,6 @@ const SERVING: u32 = 1;
 /// It has ended, or is about to.
 const FAILED: u32 = 2;
 
-const SIG_SETMASK: usize = 2;
 const MADV_DONTDUMP: usize = 16;
 /// How often to look whether the thread still lives.
 const LOOK: Timespec = Timespec { seconds: 0, nanoseconds: 100_000_000 };
@@ -194,18 +193,10 @@ fn lives(thread: usize) -> bool {
 
 /// The thread, with every signal blocked in it.
 fn start(berth: *mut Berth) -> isize {
-    let all = [u64::MAX; 1];
-    let mut before = [0u64; 1];
-    let mask = |how: &[u64; 1], old: usize| {
-        // SAFETY: two sets of signals that outlive the call.
-        unsafe {
-            call(syscall::RT_SIGPROCMASK, [SIG_SETMASK, how.as_ptr() as usize, old, 8, 0, 0])
-        };
-    };
-    mask(&all, before.as_mut_ptr() as usize);
+    let before = syscall::block_signals();
     let top = (berth as usize + BERTH_BYTES) & !63;
     // SAFETY: the berth is the new thread's alone.
     let thread = unsafe { spawn(worker::run, berth as usize, top, berth as usize) };
-    mask(&before, 0);
+    syscall::set_signals(&before, None);
     thread
 }

@@ -26,6 +26,8 @@ mod births;
 #[cfg(ebb_preload)]
 mod calls;
 #[cfg(ebb_preload)]
+mod exec;
+#[cfg(ebb_preload)]
 mod greet;
 #[cfg(ebb_preload)]
 mod hooks;

@@ -37,6 +37,8 @@ pub fn set_errno(errno: c_int) {
     unsafe { *__errno_location() = errno };
 }
 
+/// What is loaded before all other libraries, the agent among it.
+pub const ENV_PRELOAD: &str = "LD_PRELOAD";
 /// Longest socket path, with its end.
 pub const PATH_MAX: usize = 108;
 
@@ -110,7 +112,7 @@ unsafe fn read_environment(environment: *const *const c_char) -> Option<()> {
         unsafe { (variable(environment, ENV_SOCKET)?, variable(environment, ENV_POOL)?) };
     // Under valgrind, which plays the processor, there is nothing that pages could be moved under.
     // SAFETY: as promised.
-    let preload = unsafe { variable(environment, "LD_PRELOAD") }.unwrap_or_default();
+    let preload = unsafe { variable(environment, ENV_PRELOAD) }.unwrap_or_default();
     if preload.windows(9).any(|word| word == b"vgpreload") {
         return None;
     }
@@ -162,7 +164,7 @@ fn number(text: &[u8]) -> Option<u64> {
 
 /// The first thing a forked child does, where the C library forks.
 extern "C" fn after_fork_child() {
-    births::none_yet();
+    births::forget_parents();
     own();
 }
 

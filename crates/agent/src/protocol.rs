@@ -6,8 +6,10 @@
 //! nothing was done); from RUNNING it can only wait.
 //!
 //! Life of a call: a thread of the program takes a place ([`CALL_FREE`] to [`CALL_TAKEN`]), fills it in, sets
-//! [`CALL_MADE`] and rings the bell of that number; the pager writes its answer, sets [`CALL_ANSWERED`] and
-//! wakes the futex. The thread gives the place back, answered or not: it does not wait for ever.
+//! [`CALL_MADE`] and rings the bell of that number; the pager sets [`CALL_ANSWERED`], with its answer in the
+//! same word, and wakes the futex. The thread gives the place back, answered or not: it does not wait for ever.
+//! A thread that was killed does not, and after [`CALL_AGE_MAX_S`] its place is another's. Each taking has a
+//! number of its own in the word ([`State`]), so that a late answer, or a late giving back, changes nothing.
 //!
 //! A forked child has its parent's memory, this one included, until it has some of its own. It calls through
 //! that; the bell it rings is in an address space of its own, so the pager knows who calls.
@@ -17,7 +19,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of a greeting and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
@@ -27,7 +29,7 @@ pub const ENV_POOL: &str = "EBB_POOL_BYTES";
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 64;
 /// Places in the table of pinned pages.
-pub const PINNED_MAX: usize = 7168;
+pub const PINNED_MAX: usize = 7160;
 /// A place of the pinned table whose page is gone.
 pub const PINNED_GRAVE: u64 = 1;
 
@@ -58,6 +60,49 @@ pub const CALL_MADE: u32 = 1;
 pub const CALL_ANSWERED: u32 = 2;
 /// A thread has taken the place and fills it in.
 pub const CALL_TAKEN: u32 = 3;
+/// Seconds after which a place that was not given back is a dead thread's. Longer than any call waits.
+pub const CALL_AGE_MAX_S: u32 = 30;
+
+/// The word of a place: how far its call is (one of the above), the answer, and which taking of the place it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State(pub u32);
+
+impl State {
+    const STAGE: u32 = 0x3;
+    const ANSWER: u32 = 0xfff;
+    const ANSWER_AT: u32 = 2;
+    const TAKING: u32 = 1 << 14;
+
+    /// How far the call is.
+    #[must_use]
+    pub const fn stage(self) -> u32 {
+        self.0 & Self::STAGE
+    }
+
+    /// 0, or an errno, once it is answered.
+    #[must_use]
+    pub const fn answer(self) -> u32 {
+        self.0 >> Self::ANSWER_AT & Self::ANSWER
+    }
+
+    /// The place is taken anew.
+    #[must_use]
+    pub const fn taken(self) -> Self {
+        Self(self.0.wrapping_add(Self::TAKING)).at(CALL_TAKEN)
+    }
+
+    /// The same taking at this stage.
+    #[must_use]
+    pub const fn at(self, stage: u32) -> Self {
+        Self((self.0 & !(Self::TAKING - 1)) | stage)
+    }
+
+    /// The same taking, answered.
+    #[must_use]
+    pub const fn answered(self, answer: u32) -> Self {
+        Self(self.at(CALL_ANSWERED).0 | (answer & Self::ANSWER) << Self::ANSWER_AT)
+    }
+}
 
 /// A new area, `a`, of `b` bytes, is to be managed.
 pub const ASK_MANAGE: u32 = 0;
@@ -71,9 +116,12 @@ pub const ASK_ALONE: u32 = 2;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
+    /// A [`State`].
     pub state: AtomicU32,
-    /// What is asked; the answer: 0, or an errno.
-    pub word: AtomicU32,
+    /// What is asked.
+    pub what: AtomicU32,
+    /// When the place was taken, in seconds since the machine was started.
+    pub since_s: AtomicU32,
     pub a: AtomicU64,
     pub b: AtomicU64,
 }
@@ -235,6 +283,18 @@ mod tests {
             Greeting { magic: MAGIC, version: VERSION, kind, reserved: 3, pool_start: 5, pool_len };
         let got = Greeting::from_bytes(&sent.to_bytes()).unwrap();
         assert_eq!((got.kind, got.reserved, got.pool_start, got.pool_len), (kind, 3, 5, 9));
+    }
+
+    #[test]
+    fn a_taking_of_a_place_is_told_from_the_next() {
+        let first = State(0).taken();
+        let made = first.at(CALL_MADE);
+        let answered = made.answered(110);
+        assert_eq!((answered.stage(), answered.answer()), (CALL_ANSWERED, 110));
+        let free = answered.at(CALL_FREE);
+        assert_eq!((free.stage(), free.answer()), (CALL_FREE, 0));
+        assert_ne!(free.taken(), first);
+        assert_eq!(State(u32::MAX).taken().stage(), CALL_TAKEN);
     }
 
     #[test]

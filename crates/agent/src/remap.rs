@@ -5,10 +5,12 @@
 //! only, and since 6.17 may give up in the middle. So where management has begun the agent looks
 //! before it moves: one area is moved as asked, several are moved one by one.
 //!
-//! M1: while a program's thread is in here the pager registers nothing (`Shared::mapping`).
+//! * M1: while a program's thread is in here the pager registers nothing (`Shared::mapping`).
+//! * M2: a thread that is in here takes no signal: a handler that moves memory, too, would wait for the thread it
+//!   has interrupted. Who waits sleeps: it may be ahead of the other on the only processor.
 
 use crate::protocol::{MAPPING_FREE, MAPPING_PROGRAM, Shared};
-use crate::syscall::{self, call};
+use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const MAYMOVE: usize = 1;
@@ -16,6 +18,8 @@ const FIXED: usize = 2;
 const DONTUNMAP: usize = 4;
 const EFAULT: isize = -14;
 const ENOMEM: isize = -12;
+/// How long to sleep where another thread, or the pager, is at it: both are for microseconds.
+const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 50_000 };
 /// Most areas one call may cover.
 const PIECES_MAX: usize = 64;
 
@@ -43,17 +47,22 @@ pub fn remap(shared: &Shared, request: &Request) -> isize {
     if shared.managing.load(Acquire) == 0 || request.old_len == 0 {
         return request.ask();
     }
+    let signals = syscall::block_signals();
     lock(shared);
     let result = settled(request);
+    // Partner: the Acquire of who takes it next.
     shared.mapping.store(MAPPING_FREE, Release);
+    syscall::set_signals(&signals, None);
     result
 }
 
 fn lock(shared: &Shared) {
-    while shared.mapping.compare_exchange(MAPPING_FREE, MAPPING_PROGRAM, Acquire, Relaxed).is_err()
-    {
-        // SAFETY: takes nothing.
-        unsafe { call(syscall::SCHED_YIELD, [0; 6]) };
+    let take = || {
+        shared.mapping.compare_exchange(MAPPING_FREE, MAPPING_PROGRAM, Acquire, Relaxed).map(drop)
+    };
+    while let Err(holder) = take() {
+        // Nobody wakes it: who has the word does not know that others wait.
+        syscall::wait(&shared.mapping, holder, &PAUSE);
     }
 }
 

@@ -14,7 +14,6 @@ pub const MMAP: usize = 9;
 pub const MUNMAP: usize = 11;
 pub const RT_SIGPROCMASK: usize = 14;
 pub const IOCTL: usize = 16;
-pub const SCHED_YIELD: usize = 24;
 pub const MREMAP: usize = 25;
 pub const MADVISE: usize = 28;
 pub const GETPID: usize = 39;
@@ -29,6 +28,7 @@ pub const SENDMSG: usize = 46;
 pub const RECVMSG: usize = 47;
 pub const CLONE: usize = 56;
 pub const FORK: usize = 57;
+pub const EXECVE: usize = 59;
 pub const EXIT: usize = 60;
 pub const KILL: usize = 62;
 pub const CAPSET: usize = 126;
@@ -38,12 +38,14 @@ pub const MLOCKALL: usize = 151;
 pub const PRCTL: usize = 157;
 pub const GETTID: usize = 186;
 pub const FUTEX: usize = 202;
+pub const CLOCK_GETTIME: usize = 228;
 pub const EXIT_GROUP: usize = 231;
 pub const OPENAT: usize = 257;
 pub const USERFAULTFD: usize = 323;
 pub const UNSHARE: usize = 272;
 pub const CLONE3: usize = 435;
 pub const CLOSE_RANGE: usize = 436;
+pub const FACCESSAT2: usize = 439;
 pub const PROCESS_MADVISE: usize = 440;
 
 /// Makes system call `number`.
@@ -77,6 +79,34 @@ pub unsafe fn call(number: usize, args: [usize; 6]) -> isize {
 pub struct Timespec {
     pub seconds: i64,
     pub nanoseconds: i64,
+}
+
+/// Seconds since the machine was started.
+pub fn seconds() -> u32 {
+    const MONOTONIC: usize = 1;
+    let mut now = Timespec { seconds: 0, nanoseconds: 0 };
+    // SAFETY: the time outlives the call.
+    unsafe { call(CLOCK_GETTIME, [MONOTONIC, &raw mut now as usize, 0, 0, 0, 0]) };
+    now.seconds as u32
+}
+
+/// Signals, as the kernel wants a set of them.
+pub type Signals = [u64; 1];
+
+const SIG_SETMASK: usize = 2;
+
+/// Blocks every signal of this thread; the set that was blocked before.
+pub fn block_signals() -> Signals {
+    let mut before = [0; 1];
+    set_signals(&[u64::MAX], Some(&mut before));
+    before
+}
+
+/// Blocks these signals of this thread, and no other.
+pub fn set_signals(signals: &Signals, before: Option<&mut Signals>) {
+    let before = before.map_or(0, |before| before.as_mut_ptr() as usize);
+    // SAFETY: sets of signals that outlive the call.
+    unsafe { call(RT_SIGPROCMASK, [SIG_SETMASK, signals.as_ptr() as usize, before, 8, 0, 0]) };
 }
 
 const FUTEX_WAIT: usize = 0;

@@ -1,9 +1,14 @@
 //! Benchmarks of Ebb's own parts. Comparisons with other projects live in `ebb-versus`.
 
 pub mod alloc;
+pub mod draw;
+pub mod kernel;
 pub mod paging;
+pub mod programs;
 pub mod reclaim;
+pub mod stats;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Runs the benchmark that the first of `args` names.
@@ -12,12 +17,23 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     match args.next().as_deref() {
         Some("alloc") => alloc::main(args),
         Some("paging") => paging::main(args),
+        Some("programs") => programs::main(args),
         Some("reclaim") => reclaim::main(args),
         // What `paging` starts.
         Some("paging-load") => paging::load(args),
         _ => {
-            eprintln!("usage: ebb bench alloc|paging|reclaim [--help]");
+            eprintln!("usage: ebb bench alloc|paging|programs|reclaim [--help]");
             ExitCode::from(2)
         }
     }
+}
+
+/// The `ebb` to measure: the one told, this program, or its neighbour.
+fn ebb_to_measure(told: Option<PathBuf>) -> Result<PathBuf, String> {
+    let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+    let ebb = told.unwrap_or_else(|| here.with_file_name("ebb"));
+    if ebb.exists() {
+        return Ok(ebb);
+    }
+    Err(format!("no {}; build it: cargo build --release --package ebb", ebb.display()))
 }

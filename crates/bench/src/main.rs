@@ -1,4 +1,4 @@
-//! `ebb-bench alloc|paging|reclaim`: benchmarks from the command line.
+//! `ebb-bench alloc|paging|programs|reclaim`: benchmarks from the command line.
 
 use std::process::ExitCode;
 

@@ -8,8 +8,9 @@
 //! * D2: a place is used only if nobody else can rename or replace what lies in it: it belongs to this user
 //!   or to root, and whoever else may write there is held back by the sticky bit.
 //! * D3: nothing of another user's is ever connected to or removed.
-//! * D4: others may load the agent, whose name they know from their environment: a program may be started
-//!   as another user. They can list nothing, and the socket is its owner's.
+//! * D4: others may load the agent, whose name they know from their environment: root's programs may start others
+//!   as another user, and for root a place that others cannot reach is none. They can list nothing, and the
+//!   socket is its owner's.
 
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
@@ -141,12 +142,26 @@ fn usable(place: &Path) -> std::result::Result<(), String> {
         return Err("a $ in it".into());
     }
     let stat = rustix::fs::stat(place).map_err(|error| error.to_string())?;
-    safe(&stat, rustix::process::geteuid().as_raw())?;
+    let user = rustix::process::geteuid();
+    safe(&stat, user.as_raw())?;
+    if user.is_root() && !others_reach(place) {
+        return Err("other users cannot reach it".into());
+    }
     let flags = statvfs(place).map_err(|error| error.to_string())?.f_flag;
     if flags.contains(StatVfsMountFlags::NOEXEC) {
         return Err("mounted with noexec".into());
     }
     Ok(())
+}
+
+/// Whether every user gets to what lies in a place (D4).
+fn others_reach(place: &Path) -> bool {
+    const OTHERS_SEARCH: u32 = 0o001;
+    let Ok(place) = place.canonicalize() else { return false };
+    let open = |folder: &Path| {
+        rustix::fs::stat(folder).is_ok_and(|stat| stat.st_mode & OTHERS_SEARCH != 0)
+    };
+    place.ancestors().all(open)
 }
 
 fn safe(stat: &Stat, user: u32) -> std::result::Result<(), String> {
@@ -234,6 +249,23 @@ mod tests {
         assert!(!is_safe(FOLDER | 0o775, 1000));
         assert!(!is_safe(FOLDER | 0o700, 1001), "another user's, as sudo leaves it");
         assert!(!is_safe(0o100_700, 1000), "a file");
+    }
+
+    #[test]
+    fn a_place_that_others_cannot_reach_is_told_apart() {
+        let folder = std::env::temp_dir().join(format!("ebb-reach-{}", std::process::id()));
+        let inner = folder.join("inner");
+        let set = |mode| {
+            std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+        };
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::set_permissions(&inner, PermissionsExt::from_mode(0o755)).unwrap();
+        set(0o711);
+        let reached = others_reach(&inner);
+        set(0o700);
+        let behind = others_reach(&inner);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(reached && !behind);
     }
 
     #[test]

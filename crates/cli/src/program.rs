@@ -1,9 +1,10 @@
 //! The program to be run: where it is, and whether an agent can get into it.
 
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{File, Metadata};
+use std::io::{ErrorKind, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -101,25 +102,55 @@ fn check(path: &Path, interpreters_left: u32) -> Result<(), Refusal> {
             ),
         );
     }
-    if metadata.mode() & 0o6000 != 0 && rustix::process::getuid().as_raw() != metadata.uid() {
+    let mut head = [0; 4096];
+    let read = File::open(path).and_then(|mut file| file.read(&mut head));
+    let head = match &read {
+        Ok(got) => &head[..*got],
+        Err(error) if error.kind() != ErrorKind::PermissionDenied => {
+            return refuse(NOT_EXECUTABLE, format!("{shown} cannot be read: {error}"));
+        }
+        Err(_) => &[],
+    };
+    if let Some(rest) = head.strip_prefix(b"#!") {
+        // It is the interpreter's rights that count.
+        return check_script(path, rest, interpreters_left);
+    }
+    if let Some(reason) = other_rights(path, &metadata) {
         return refuse(
             NOT_EXECUTABLE,
             format!(
-                "{shown} is setuid or setgid: it starts with other rights and takes no agent; run it \
-                 without ebb, or as its owner"
+                "{shown} {reason}: it starts with other rights and takes no agent; run it without ebb"
             ),
         );
     }
-    let mut head = [0; 4096];
-    let got = match File::open(path).and_then(|mut file| file.read(&mut head)) {
-        Ok(got) => got,
-        Err(error) => return refuse(NOT_EXECUTABLE, format!("{shown} cannot be read: {error}")),
+    // What may be executed and not be read cannot be a script, and runs.
+    if read.is_ok() { check_elf(path, head) } else { Ok(()) }
+}
+
+/// Why the kernel would start a program with rights that this process has not: then the loader takes no agent in.
+fn other_rights(path: &Path, metadata: &Metadata) -> Option<&'static str> {
+    const SETUID: u32 = 0o4000;
+    /// Without the right to execute, the other bit means something else.
+    const SETGID: u32 = 0o2010;
+    let ignored = statvfs(path).is_ok_and(|at| at.f_flag.contains(StatVfsMountFlags::NOSUID))
+        || rustix::thread::no_new_privs().unwrap_or(false);
+    let (user, group) = (rustix::process::getuid(), rustix::process::getgid());
+    let mode = metadata.mode();
+    let capable = || {
+        let mut value = [0; 64];
+        rustix::fs::getxattr(path, c"security.capability", &mut value[..]).is_ok()
     };
-    let head = &head[..got];
-    if let Some(rest) = head.strip_prefix(b"#!") {
-        return check_script(path, rest, interpreters_left);
+    if ignored {
+        None
+    } else if mode & SETUID != 0 && metadata.uid() != user.as_raw() {
+        Some("is setuid")
+    } else if mode & SETGID == SETGID && metadata.gid() != group.as_raw() {
+        Some("is setgid")
+    } else if !user.is_root() && capable() {
+        Some("has capabilities of its file (getcap)")
+    } else {
+        None
     }
-    check_elf(path, head)
 }
 
 fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<(), Refusal> {

@@ -41,7 +41,7 @@ const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 const FAILED: u8 = 125;
 /// The switches of the pager, beside those of the engine.
 const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harvest=0|1, \
-                            solo=0|1, eager=0|1 and io_uring=0|1";
+                            solo=0|1, split=0|1, eager=0|1 and io_uring=0|1";
 /// What the pager needs for itself and one process.
 const DESCRIPTORS_MIN: u64 = 32;
 /// Less cannot hold what a program touches between two faults.
@@ -89,7 +89,7 @@ pub struct Arguments {
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
     inject: Option<String>,
-    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, harvest, solo, eager, io_uring
+    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, harvest, solo, split, eager, io_uring
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The program and its arguments
@@ -242,6 +242,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         inject: arguments.inject.clone(),
         io_uring: true,
         cool_permille: 500,
+        split: true,
         solo: true,
         readahead_pages: 64,
         look_around: true,
@@ -288,9 +289,14 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
         ("look_around", Ok(number @ (0 | 1))) => config.look_around = number == 1,
         ("harvest", Ok(number @ (0 | 1))) => config.harvest = number == 1,
         ("solo", Ok(number @ (0 | 1))) => config.solo = number == 1,
+        ("split", Ok(number @ (0 | 1))) => config.split = number == 1,
         ("eager", Ok(number @ (0 | 1))) => config.eager = number == 1,
         ("io_uring", Ok(number @ (0 | 1))) => config.io_uring = number == 1,
-        ("cool" | "readahead" | "look_around" | "harvest" | "solo" | "eager" | "io_uring", _) => {
+        (
+            "cool" | "readahead" | "look_around" | "harvest" | "solo" | "split" | "eager"
+            | "io_uring",
+            _,
+        ) => {
             return Err(format!("--set {setting}: {OWN_SWITCHES}"));
         }
         _ => {
@@ -435,9 +441,7 @@ impl Front {
             std::thread::sleep(std::time::Duration::from_millis(10));
             while signals::next_change().is_some() {}
         }
-        let limited = Limit::CpuTime.now().map_or_else(String::new, |seconds| {
-            format!(" (it may use {seconds} s of CPU time; more: ulimit -Ht)")
-        });
+        let limited = limit_of_time();
         fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))
     }
 
@@ -446,9 +450,18 @@ impl Front {
         match told.and_then(|()| hear(&self.socket, &self.pager_life)) {
             Ok(FrontMessage::Reported { failed: true }) => ExitCode::from(FAILED),
             Ok(_) => ExitCode::from(status as u8),
-            Err(_) => fail(FAILED, "the pager ended before it could report"),
+            Err(_) => {
+                fail(FAILED, format!("the pager ended before it could report{}", limit_of_time()))
+            }
         }
     }
+}
+
+/// Why the pager may have ended, if it may use only so much CPU time.
+fn limit_of_time() -> String {
+    Limit::CpuTime.now().map_or_else(String::new, |seconds| {
+        format!(" (it may use {seconds} s of CPU time; more: ulimit -Ht)")
+    })
 }
 
 /// What the pager says next; an error if it ends before.

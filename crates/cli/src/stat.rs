@@ -6,9 +6,12 @@ use ebb_pager::PRESSURE;
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The longest answer.
 const ANSWER_MAX: usize = 64 << 10;
+/// How long a run may take to say its figures: it may be following a fork, or be stopped.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,6 +62,10 @@ pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
     let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
     let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
     line.send(&message, &[]).map_err(cannot)?;
+    if kind == GREET_STAT {
+        // Commands of `ebb lru-gen` may take their time.
+        line.receive_within(PATIENCE).map_err(cannot)?;
+    }
     let mut bytes = vec![0; ANSWER_MAX];
     let got = line.receive(&mut bytes, &mut Vec::new()).map_err(cannot)?;
     if got == 0 {

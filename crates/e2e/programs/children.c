@@ -3,8 +3,9 @@
  * inherited, maps memory of its own, fills and checks that, and changes its copy, while a limit has pushed
  * most of it out.
  */
-#include "common.h"
+#include "ours.h"
 
+#include <dlfcn.h>
 #include <grp.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -84,6 +85,19 @@ static int case_raw_clone(int argc, char **argv) {
     return parent_of(child, &b, "raw-clone");
 }
 
+/* As above, by the newer call. */
+static int case_raw_clone3(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    /* flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls */
+    uint64_t arguments[8] = {0, 0, 0, 0, SIGCHLD, 0, 0, 0};
+    long child = raw(SYS_clone3, (long)arguments, sizeof arguments);
+    if (child == 0) {
+        live(&b, "child of a clone3 instruction");
+        _exit(0);
+    }
+    return parent_of(child, &b, "raw-clone3");
+}
+
 /* Parent, child and grandchild, none of which passes a hook before the next is made; the parents end. */
 static int case_raw_chain(int argc, char **argv) {
     struct ballast b = load(argc, argv);
@@ -156,6 +170,43 @@ static int case_handlers(int argc, char **argv) {
         _exit(0);
     }
     return parent_of(child, &b, "handlers");
+}
+
+/* The same, where a handler has made threads in the child. */
+static int case_handler_threads(int argc, char **argv) {
+    void (*join)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "early_join_handlers");
+    if (!join) die("the library was not loaded");
+    struct ballast b = load(argc, argv);
+    for (int round = 0; round < 20; round++) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            join();
+            ballast_check(&b, "child with threads");
+            _exit(0);
+        }
+        wait_ok(child, "handler-threads");
+    }
+    puts("handler-threads: ok");
+    return 0;
+}
+
+/* Every place for a call is taken by a thread that was killed long ago, and there is no other way to join. */
+static int case_dead_callers(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    struct call *places = calls();
+    for (int i = 0; i < BELLS; i++) {
+        places[i].since_s = 0u - 100;
+        places[i].state = i % 3 + 1;
+    }
+    char folder[] = "/tmp/ebb-e2e-root-XXXXXX";
+    MUST(mkdtemp(folder) && chdir(folder) == 0 && rmdir(folder) == 0 && chroot(".") == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        live(&b, "child among dead callers");
+        _exit(0);
+    }
+    return parent_of(child, &b, "dead-callers");
 }
 
 /* ---- made by somebody else, somewhere else ---------------------------------------------- */
@@ -266,10 +317,11 @@ static int case_strict_filter(int argc, char **argv) {
 
 static const struct test_case cases[] = {
     {"_Fork", case_underscore_fork}, {"raw-clone", case_raw_clone},
-    {"raw-chain", case_raw_chain}, {"silent", case_silent}, {"vfork", case_vfork},
-    {"handlers", case_handlers}, {"setuid", case_setuid}, {"chroot", case_chroot},
+    {"raw-clone3", case_raw_clone3}, {"raw-chain", case_raw_chain}, {"silent", case_silent}, {"vfork", case_vfork},
+    {"handlers", case_handlers}, {"handler-threads", case_handler_threads}, {"setuid", case_setuid}, {"chroot", case_chroot},
     {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
     {"descriptors", case_descriptors}, {"filter", case_filter},
+    {"dead-callers", case_dead_callers},
     {"strict-filter", case_strict_filter}, {NULL, NULL},
 };
 

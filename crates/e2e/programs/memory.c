@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 
 static struct ballast load(int argc, char **argv, int index) {
@@ -526,6 +527,45 @@ static int case_restless(int argc, char **argv) {
     return 0;
 }
 
+/* A handler of signals moves memory while the thread it has interrupted does. */
+static char *handled[2];
+static volatile int handler_runs;
+#define HANDLED (8 * PAGE)
+
+static void move_in_handler(int signal) {
+    (void)signal;
+    int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+    if (mremap(handled[0], HANDLED, HANDLED, flags, handled[1]) != handled[1]) _exit(WRONG);
+    char *moved = handled[1];
+    handled[1] = handled[0], handled[0] = moved;
+    handler_runs++;
+}
+
+static int case_move_in_handler(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    press(b.bytes);
+    handled[0] = map(2 * HANDLED), handled[1] = handled[0] + HANDLED;
+    fill(handled[0], HANDLED, 5, 1);
+    char *own = map(2 * MIB), *other = own + MIB;
+    fill(own, MIB, 6, 1);
+    struct sigaction action = {.sa_handler = move_in_handler, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL) == 0);
+    struct itimerval often = {{0, 200}, {0, 200}};
+    MUST(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    while (handler_runs < 2000) {
+        MUST(mremap(own, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, other) == other);
+        char *moved = other;
+        other = own, own = moved;
+    }
+    struct itimerval never = {{0, 0}, {0, 0}};
+    MUST(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    check(handled[0], HANDLED, 5, 1, "moved by a handler");
+    check(own, MIB, 6, 1, "moved beside a handler");
+    ballast_check(&b, "ballast");
+    puts("move-in-handler: ok");
+    return 0;
+}
+
 static const struct test_case cases[] = {
     {"wipe-on-fork", case_wipe_on_fork}, {"dont-fork", case_dont_fork},
     {"discard", case_discard}, {"break", case_break}, {"direct-io", case_direct_io},
@@ -535,7 +575,7 @@ static const struct test_case cases[] = {
     {"write-barrier", case_write_barrier}, {"lock", case_lock},
     {"lock-all", case_lock_all}, {"scan-self", case_scan_self}, {"shared", case_shared},
     {"sleepers", case_sleepers}, {"together", case_together},
-    {"restless", case_restless}, {NULL, NULL},
+    {"restless", case_restless}, {"move-in-handler", case_move_in_handler}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) { return run_case(cases, argc, argv); }

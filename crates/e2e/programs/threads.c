@@ -4,7 +4,9 @@
  */
 #include "common.h"
 
+#include <aio.h>
 #include <dlfcn.h>
+#include <netdb.h>
 #include <sys/wait.h>
 #include <threads.h>
 #include <time.h>
@@ -278,9 +280,88 @@ static int case_pins(int argc, char **argv) {
     return 0;
 }
 
+/* Threads that the C library makes for itself: of timers, of asynchronous reads, of names looked up. */
+static volatile int rings;
+
+static void ring(union sigval value) {
+    uint64_t seed = value.sival_int;
+    for (size_t i = 0; i < 1024; i++) own[i] = word_at(seed, i);
+    usleep(seed * 100);
+    for (size_t i = 0; i < 1024; i++) MUST(own[i] == word_at(seed, i));
+    __sync_fetch_and_add(&rings, 1);
+}
+
+static long address_space_mib(void) {
+    long pages;
+    FILE *sizes = fopen("/proc/self/statm", "r");
+    MUST(sizes && fscanf(sizes, "%ld", &pages) == 1 && fclose(sizes) == 0);
+    return pages * PAGE / MIB;
+}
+
+static void read_aside(int file, size_t rounds) {
+    static char buffers[16][PAGE];
+    struct aiocb reads[16];
+    for (size_t round = 0; round < rounds; round++) {
+        memset(reads, 0, sizeof reads);
+        for (int i = 0; i < 16; i++) {
+            reads[i].aio_fildes = file, reads[i].aio_buf = buffers[i];
+            reads[i].aio_nbytes = PAGE, reads[i].aio_offset = i * PAGE;
+            MUST(aio_read(&reads[i]) == 0);
+        }
+        for (int i = 0; i < 16; i++) {
+            const struct aiocb *one[] = {&reads[i]};
+            while (aio_error(&reads[i]) == EINPROGRESS) aio_suspend(one, 1, NULL);
+            MUST(aio_return(&reads[i]) == (ssize_t)PAGE);
+            check(buffers[i], PAGE, 9 + i, 1, "read aside");
+        }
+    }
+}
+
+static void look_up(void) {
+    struct gaicb name = {.ar_name = "127.0.0.1"}, *list[] = {&name};
+    MUST(getaddrinfo_a(GAI_WAIT, list, 1, NULL) == 0 && gai_error(&name) == 0);
+    freeaddrinfo(name.ar_result);
+}
+
+static int case_inner_threads(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    int file = memfd_create("threads", 0);
+    char page[PAGE];
+    for (int i = 0; i < 16; i++) {
+        fill(page, PAGE, 9 + i, 1);
+        MUST(pwrite(file, page, PAGE, i * PAGE) == (ssize_t)PAGE);
+    }
+    timer_t timers[8];
+    for (int i = 0; i < 8; i++) {
+        struct sigevent event = {.sigev_notify = SIGEV_THREAD};
+        event.sigev_notify_function = ring, event.sigev_value.sival_int = i * 40 + 1;
+        MUST(timer_create(CLOCK_MONOTONIC, &event, &timers[i]) == 0);
+        struct itimerspec often = {{0, 5000000}, {0, 5000000}};
+        MUST(timer_settime(timers[i], 0, &often, NULL) == 0);
+    }
+    long before = 0;
+    for (int round = 0; round < 12; round++) {
+        ballast_change(&b);
+        read_aside(file, 4);
+        look_up();
+        ballast_check(&b, "beside inner threads");
+        /* Threads that idle for a second end: their stacks are there to be used again. */
+        if (round % 4 == 3) sleep(2);
+        if (round == 3) before = address_space_mib();
+    }
+    for (int i = 0; i < 8; i++) MUST(timer_delete(timers[i]) == 0);
+    usleep(200 * 1000);
+    long more = address_space_mib() - before;
+    MUST(rings > 100);
+    /* A stack of 8 MiB that is never used again would be there for each thread. */
+    if (more > 200) die("%ld MiB of address space more after %d rings", more, rings);
+    puts("inner-threads: ok");
+    return 0;
+}
+
 static const struct test_case cases[] = {
     {"detached", case_detached}, {"early", case_early}, {"cancelled", case_cancelled},
-    {"pins", case_pins},
+    {"pins", case_pins}, {"inner-threads", case_inner_threads},
     {"threads", case_threads}, {"standard-threads", case_standard_threads},
     {"late-threads", case_late_threads}, {"robust-lock", case_robust_lock},
     {"forked-threads", case_forked_threads}, {NULL, NULL},

@@ -181,9 +181,13 @@ impl Sampler {
         let (stop, peak) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
         let (stopped, shared) = (Arc::clone(&stop), Arc::clone(&peak));
         let thread = thread::spawn(move || {
+            let mut due = Instant::now();
             while !stopped.load(Ordering::Relaxed) {
+                let begun = Instant::now();
                 sample(&root, &shared);
-                thread::sleep(SAMPLE_EVERY);
+                // The time that it takes counts; what was missed is not made up for.
+                due = begun.max(due + SAMPLE_EVERY);
+                thread::sleep(due.saturating_duration_since(Instant::now()));
             }
         });
         Self { stop, peak, thread: Some(thread) }

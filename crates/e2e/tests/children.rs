@@ -28,6 +28,11 @@ fn a_child_of_a_clone_instruction_maps_memory() {
 }
 
 #[test]
+fn a_child_of_a_clone3_instruction_maps_memory() {
+    paged("raw-clone3");
+}
+
+#[test]
 fn a_grandchild_joins_after_its_parents_have_ended() {
     paged("raw-chain");
 }
@@ -48,6 +53,20 @@ fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
     let launch = Launch::program("children", "handlers 48").limit(SMALL).at_most(60);
     let early = launch.env("LD_PRELOAD", build::library("early")).env("EARLY", "handlers");
     early.run().expect_line("handlers: ok").expect_within_limit();
+}
+
+/// Their records were cleared as the parent's, and they began at address 0.
+#[test]
+fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
+    let launch = Launch::program("children", "handler-threads 48").limit(SMALL).at_most(60);
+    let early = launch.env("LD_PRELOAD", build::library("early")).env("EARLY", "handler-threads");
+    early.run().expect_line("handler-threads: ok").expect_within_limit();
+}
+
+/// Places of callers that were killed were nobody's for ever, and when all were, no child could call.
+#[test]
+fn places_of_callers_that_were_killed_are_taken_over() {
+    paged("dead-callers");
 }
 
 /// Their children were killed without a word: they could not connect.

@@ -1,10 +1,10 @@
 //! Nothing more can be stored: the run goes on as long as it can, and ends with a word when it cannot.
 
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ebb_e2e::MIB;
 use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::{MIB, build};
 use tempfile::TempDir;
 
 /// Pages in one area of its own, each of random bytes said `same` times over: 1 does not compress, 4 compresses
@@ -27,6 +27,61 @@ print('kept', pages)
 fn pages(count: u32, same: u32) -> Launch {
     let words = [count, same].map(|word| word.to_string());
     Launch::new("/usr/bin/python3").args(["-c", PAGES]).args(words)
+}
+
+/// As `pages`, with a sign of life after each page.
+const SIGNS: &str = "
+import mmap, os, sys
+pages = int(sys.argv[1])
+area = mmap.mmap(-1, pages * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for n in range(pages):
+    area[n * 4096:(n + 1) * 4096] = os.urandom(4096)
+    os.write(1, b'.')
+";
+
+/// From the last sign of life of a program to the message.
+fn time_in_vain(launch: &Launch) -> Duration {
+    let mut run = launch.start();
+    let (mut signs, mut last) = (0, Instant::now());
+    run.wait_until("the message", |run| {
+        let now = run.stdout().len();
+        if now > signs {
+            (signs, last) = (now, Instant::now());
+        }
+        run.stderr().contains("out of memory")
+    });
+    let vain = last.elapsed();
+    expect_out_of_memory(&run.finish(), "the limit is 30.0 MiB");
+    vain
+}
+
+/// A thread that waits for a page that cannot be had does so for three seconds at most.
+#[test]
+fn who_waits_in_vain_waits_for_three_seconds_at_most() {
+    for swap in ["ram", "ram:4M", "file:/dev/shm:8M"] {
+        let launch = Launch::new("/usr/bin/python3").args(["-c", SIGNS, "12000"]);
+        let options = format!("--swap {swap}");
+        let vain = time_in_vain(&launch.limit(30 * MIB).options(&options).at_most(60));
+        println!("{swap}: {vain:?} in vain");
+        assert!(vain < Duration::from_secs(3), "{swap}: {vain:?}");
+    }
+}
+
+/// The program of the demo, with compressed memory alone: it hung for ever.
+#[test]
+fn the_demo_without_a_file_ends_well_or_with_the_message() {
+    let demo = std::fs::read_to_string(build::root().join("demo")).expect("demo");
+    let (_, program) = demo.split_once("program='").expect("the program");
+    let (program, _) = program.split_once("\n'\n").expect("its end");
+    let launch = Launch::new("perl").args(["-e", program, "/dev/null"]).at_most(120);
+    let plain = launch.run();
+    let outcome = launch.limit(20693 << 10).options("--swap ram").run();
+    outcome.expect_within_limit();
+    if outcome.code() == 0 {
+        assert_eq!(outcome.text(), plain.text());
+    } else {
+        expect_out_of_memory(&outcome, "the limit is 20.2 MiB");
+    }
 }
 
 /// It was killed with the message, and did not keep its user waiting.

@@ -434,6 +434,7 @@ fn right_answer() -> String {
 #[test]
 fn an_ordinary_user_gets_an_answer() {
     if !rustix::process::getuid().is_root() {
+        eprintln!("SKIPPED: an_ordinary_user_gets_an_answer needs root, to be somebody else");
         return;
     }
     need("/usr/bin/setpriv");

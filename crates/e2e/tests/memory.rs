@@ -228,3 +228,9 @@ fn everything_locked_around_the_c_library() {
 fn a_program_that_reads_all_of_its_address_space() {
     case("scan-self 48");
 }
+
+/// The handler waited for the thread that it had interrupted between taking and giving back the right to move.
+#[test]
+fn a_handler_of_signals_that_moves_memory() {
+    case("move-in-handler 48");
+}

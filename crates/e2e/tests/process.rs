@@ -281,3 +281,10 @@ fn more_pages_that_must_stay_than_can_be_noted() {
     outcome.expect_line("pins: ok");
     assert!(outcome.report.contains("with too many pages that must stay"), "{}", outcome.report);
 }
+
+/// Nobody stands before those that the C library makes for itself, for timers, asynchronous reads and names looked up.
+/// They work, and the stacks of those that have ended are used again.
+#[test]
+fn threads_of_the_c_librarys_own() {
+    case_of("threads", "inner-threads 48");
+}

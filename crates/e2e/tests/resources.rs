@@ -117,6 +117,51 @@ fn a_tree_that_needs_more_descriptors_than_there_are_ends() {
     }
 }
 
+/// The program's own limit of CPU time ends it as it would without Ebb.
+#[test]
+fn a_limit_of_cpu_time_is_the_programs() {
+    alike("ulimit -t 2; $run sh -c 'while :; do :; done'");
+    alike("ulimit -St 1; $run sh -c 'while :; do :; done'");
+    alike("ulimit -St 1; $run sh -c 'trap \"echo told; exit 3\" XCPU; while :; do :; done'");
+}
+
+/// One that the pager may not lift, and reaches before any of the programs does.
+#[test]
+fn a_limit_of_cpu_time_that_the_pager_reaches_is_named() {
+    if !is_root("a right to be without") {
+        return;
+    }
+    let many = "while :; do $verify 48 1 >/dev/null; done";
+    let line = format!(
+        "exec setpriv --bounding-set=-sys_resource --inh-caps=-all \
+         bash -c 'ulimit -St 3; ulimit -Ht 4; exec $run bash -c \"{many}\"'"
+    );
+    let outcome = run(&line);
+    outcome.expect_code(125);
+    assert!(outcome.stderr.contains("4 s of CPU time"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_limit_of_address_space_leaves_room() {
+    let outcome = run("ulimit -v 400000; exec $run $verify 48 1");
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+    // Plainly nothing would go: nor does it with Ebb.
+    let line = "ulimit -v 20000; exec $run $verify 48 1";
+    assert_ne!(shell(line).env("run", "").run().code(), 0);
+    assert_ne!(run(line).code(), 0);
+}
+
+/// What is out cannot be dumped, and is not waited for.
+#[test]
+fn a_program_that_dumps_core_ends_as_it_would() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let crash = program("process").display().to_string();
+    let line = format!("cd $odd; ulimit -c unlimited; exec $run {crash} crash 48");
+    let launch = shell(&line).env("odd", folder.path());
+    let plain = launch.clone().env("run", "").run();
+    launch.run().expect_code(plain.code());
+}
+
 // ---- streams, signals, descriptors -----------------------------------------------------------
 
 /// The language's runtime puts /dev/null where standard streams are closed.
@@ -156,6 +201,14 @@ fn the_end_of_a_pipe_comes_when_the_program_closes_it() {
     let line =
         "exec 3< <($run sh -c 'exec 7>&-; sleep 4' 7>&1 >/dev/null 2>&1); read -t 2 x <&3; echo $?";
     assert_eq!(run(line).text(), "1\n", "a descriptor of the program's");
+}
+
+/// Where messages go the end comes with the end of the run: Ebb may have one to say until then.
+#[test]
+fn the_end_of_a_pipe_for_messages_too_comes_with_the_end_of_the_run() {
+    let line = "exec 3< <($run sh -c 'exec >&- 2>&-; sleep 2' 2>&1); read -t 1 x <&3; echo $?; \
+                read -t 10 x <&3; echo $?";
+    assert_eq!(run(line).text(), "142\n1\n");
 }
 
 #[test]
@@ -204,9 +257,79 @@ fn a_runtime_folder_that_will_not_do_is_passed_over() {
         assert!(socket.starts_with("/tmp/ebb-"), "{place}: {socket}");
         assert_eq!(outcome.stderr, "", "{place}");
     }
-    let good = make("good", 0o700);
+    let good = make("good", 0o755);
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     let outcome = shell("exec $run sh -c 'echo $EBB_SOCKET'").env("XDG_RUNTIME_DIR", &good).run();
     assert!(outcome.text().starts_with(&good), "{}", outcome.text());
+}
+
+/// It ends well and says nothing of its own.
+#[track_caller]
+fn fine(launch: &Launch) {
+    let outcome = launch.run();
+    outcome.expect_code(0);
+    assert!(outcome.text().ends_with("fine\n"), "{}", outcome.text());
+    let loader = outcome.stderr.lines().find(|line| line.contains("ld.so"));
+    assert_eq!(loader, None, "{}", outcome.stderr);
+}
+
+/// The loader complained on the program's standard error that it could not load the agent: root's runtime folder is
+/// root's alone.
+#[test]
+fn programs_started_as_another_user_are_told_nothing_by_the_loader() {
+    if !is_root("another user") {
+        return;
+    }
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let own = shell("exec $run setpriv --reuid 65534 --clear-groups sh -c 'true; echo fine'");
+    fine(&own.env("XDG_RUNTIME_DIR", folder.path()));
+}
+
+/// Commands for a shell that has the root of the system under `$root`, with folders of its own where runs put
+/// theirs.
+const OTHER_ROOT: &str = "mount -t tmpfs none $root; cd $root; \
+    for d in /*; do [ -d $d ] && [ ! -L $d ] && mkdir .$d && mount --rbind $d .$d; done; \
+    for d in /*; do [ -L $d ] && cp -P $d .; done; mount -t tmpfs none ./tmp; mount -t tmpfs none ./dev/shm; \
+    mount -t tmpfs none ./var/tmp; cd /;";
+
+/// The same where the agent's file is not there any more.
+#[test]
+fn programs_started_where_the_agent_is_not_are_told_nothing_by_the_loader() {
+    if !is_root("a mount namespace") {
+        return;
+    }
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let inside = |line: &str| {
+        shell("exec $run unshare -m sh -c \"$script\"")
+            .env("root", folder.path())
+            .env("script", line)
+    };
+    fine(&inside("mount -t tmpfs none /tmp; true; sh -c 'true; echo fine'"));
+    // A list that has others in it keeps them.
+    let kept = "sh -c 'echo $LD_PRELOAD | grep -q ^libc.so.6$ && echo fine'";
+    let export = "export LD_PRELOAD=$LD_PRELOAD:libc.so.6";
+    fine(&inside(&format!("{export}; mount -t tmpfs none /tmp; {kept}")));
+    fine(&inside(&format!("{OTHER_ROOT} chroot $root sh -c 'true; echo fine'")));
+    let python = "import os, sys; os.chroot(sys.argv[1]); pid = os.posix_spawn('/bin/echo', ['echo', 'fine'], os.environ); os.waitpid(pid, 0)";
+    fine(&inside(&format!("{OTHER_ROOT} exec python3 -c \"{python}\" $root")));
+}
+
+/// All of Ebb in another root.
+#[test]
+fn a_run_in_another_root() {
+    if !is_root("a mount namespace") {
+        return;
+    }
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let line = format!(
+        "{OTHER_ROOT} cp $ebb $verify $root/tmp; exec chroot $root /tmp/ebb run --memory-max 16M --report json -- /tmp/verify 48 1"
+    );
+    let outcome = shell("exec unshare -m sh -c \"$script\"")
+        .env("root", folder.path())
+        .env("script", line)
+        .run();
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+    assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
 }
 
 /// Prepares, as another user, what a run of this process's number would find, and becomes that run.
@@ -287,6 +410,7 @@ for _ in range(10):
 fn a_run_ended_early_leaves_no_folder() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let python = shell("exec python3 -c \"$python\"").env("python", EARLY);
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     let outcome = python.env("XDG_RUNTIME_DIR", folder.path()).run();
     assert_eq!(outcome.expect_code(0).text(), "[]\n".repeat(10));
 }

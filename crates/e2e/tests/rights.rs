@@ -190,6 +190,171 @@ fn the_memory_of_a_setuid_program_cannot_be_had() {
     expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
 }
 
+/// Nor is a setgid program's, which acts for a group that the user is not of.
+#[test]
+fn the_memory_of_a_setgid_program_cannot_be_had() {
+    let account = able();
+    let attack = account.program("attack");
+    let setgid = account.copy(&account.path("attack"), "setgid");
+    chown(account.path("setgid"), Some(0), Some(0)).expect("chown");
+    fs::set_permissions(&setgid, fs::Permissions::from_mode(0o2755)).expect("chmod");
+    let (_victim, number) =
+        victim(&account, |folder| account.shell(&format!("{setgid} victim {folder}")));
+    assert!(attack.ends_with("attack"));
+    expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
+}
+
+/// A process of the user's that greets as what it is not.
+fn impostor(account: &Account, words: &str) -> Outcome {
+    let script = account.copy(&build::script("impostor.py"), "impostor.py");
+    let python = need("/usr/bin/python3").display();
+    let line = format!("{} run --memory-max 1G -- {python} {script} {words}", account.ebb());
+    account.shell(&line).at_most(30).run()
+}
+
+/// Pages would be put into the one process and looked for in the other.
+#[test]
+fn the_userfaultfd_of_another_process_is_refused() {
+    let account = able();
+    let outcome = impostor(&account, "foreign");
+    assert_eq!(outcome.expect_code(0).text(), "foreign: refused\n", "{}", outcome.stderr);
+    let said = "could not join: its userfaultfd is another process's";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+}
+
+/// The connection is still that process's, which is not the user's to look into any more.
+#[test]
+fn who_has_become_a_setuid_program_is_not_looked_into() {
+    let account = able();
+    account.program("attack");
+    let setuid = account.copy(&account.path("attack"), "setuid");
+    chown(account.path("setuid"), Some(0), Some(0)).expect("chown");
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let home = account.home().display().to_string();
+    let outcome = impostor(&account, &format!("exec {setuid} {home}"));
+    assert_eq!(outcome.expect_code(128 + 9).text(), "exec: acts as 0\n", "{}", outcome.stderr);
+    let said = "could not join: permission denied";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+}
+
+/// Processes of a run that want its pager to wait for ever, or to take what is not theirs: see harass.c.
+#[test]
+fn no_process_of_a_run_keeps_the_others_from_joining() {
+    for what in ["full", "drained", "others", "forged"] {
+        let outcome = Launch::program("harass", what).limit(24 * ebb_e2e::MIB).at_most(60).run();
+        outcome.expect_line(&format!("{what}: ok"));
+        assert!(outcome.wall.as_secs() < 10, "{what}: {:?}\n{}", outcome.wall, outcome.stderr);
+    }
+}
+
+/// What an attacker does with the files of a run that is not theirs; says what succeeded.
+const MEDDLE: &str = r#"
+cd /tmp
+for folder in ebb-$1-*; do
+    ls $folder >/dev/null 2>&1 && echo listed
+    for file in agent.so socket; do
+        (echo x >$folder/$file) 2>/dev/null && echo written $file
+        rm -f $folder/$file 2>/dev/null; mv $folder/$file $folder/x 2>/dev/null && echo moved $file
+        ln -f $folder/$file mine-$1 2>/dev/null && echo linked $file
+    done
+    (echo x >$folder/new) 2>/dev/null && echo added
+    rmdir $folder 2>/dev/null; mv $folder taken-$1 2>/dev/null && echo taken
+    python3 -c "
+import socket
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+try:
+    line.connect('$folder/socket')
+    print('connected')
+except PermissionError:
+    pass"
+done
+mkdir ebb-$1-0123456789abcdef
+exec python3 -c "
+import os, socket, time
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.bind('ebb-$1-0123456789abcdef/socket')
+os.chmod('ebb-$1-0123456789abcdef/socket', 0o777)
+line.listen(0)
+print('done', flush=True)
+time.sleep(4)
+os.remove('ebb-$1-0123456789abcdef/socket')
+os.rmdir('ebb-$1-0123456789abcdef')"
+"#;
+
+/// Root's run goes on, answers, and takes new processes in, whatever another user does where its files are.
+#[test]
+fn the_files_of_another_users_run_cannot_be_meddled_with() {
+    let account = Account::new();
+    let script = account.path("meddle");
+    fs::write(&script, MEDDLE).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let verify = build::program("verify").display().to_string();
+    let words = ["-c", &format!("echo begun; sleep 4; exec {verify} 48 1")];
+    let launch = Launch::new("sh").args(words).limit(16 * ebb_e2e::MIB).at_most(60);
+    let mut victim = launch.env("XDG_RUNTIME_DIR", "").start();
+    victim.wait_for("begun");
+    let front = victim.pid();
+    let mut meddler = account.shell(&format!("sh {} {front}", script.display())).start();
+    meddler.wait_for("done");
+    let stat = Launch::new(build::ebb()).args(["stat", &front.to_string()]).at_most(10).run();
+    assert!(stat.expect_code(0).text().contains("ebb_nr_limit"), "{}", stat.text());
+    assert_eq!(meddler.finish().text(), "done\n");
+    let outcome = victim.finish();
+    assert_eq!(outcome.expect_code(0).text(), format!("begun\n{}", right_answer()));
+    assert_eq!(outcome.stderr, "");
+}
+
+/// Some programs start with rights of their own, and take no agent; others only cannot be read.
+#[test]
+fn programs_with_rights_of_their_own_are_refused_with_a_word() {
+    let account = able();
+    let with = |name: &str, mode: u32| {
+        let program = account.copy(Path::new("/bin/true"), name);
+        chown(&program, Some(0), Some(0)).expect("chown");
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("chmod");
+        program
+    };
+    let refused = |program: &str, word: &str| {
+        let outcome = in_little(&account, program);
+        outcome.expect_code(126);
+        assert!(outcome.stderr.contains(word), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    };
+    refused(&with("setuid", 0o4755), "is setuid");
+    refused(&with("setgid", 0o2755), "is setgid");
+    let capable = with("capable", 0o755);
+    account.administer(&format!("sudo setcap cap_net_raw+ep {capable}"));
+    refused(&capable, "has capabilities");
+    let hidden = account.copy(&build::program("verify"), "hidden");
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o711)).expect("chmod");
+    // The files of such a process in /proc are root's.
+    let outcome = in_little(&account, &format!("{hidden} 48 1"));
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+    assert!(outcome.stderr.contains("could not join"), "{}", outcome.stderr);
+    let root = Launch::new(&hidden).args(["48", "1"]).limit(16 * ebb_e2e::MIB).run();
+    assert_eq!(root.expect_code(0).expect_within_limit().text(), right_answer());
+}
+
+/// Of root's a setgid file changes the rights, too; a file with capabilities does not.
+#[test]
+fn programs_with_rights_of_their_own_are_refused_to_root_where_they_change_them() {
+    let account = Account::new();
+    let with = |name: &str, mode: u32, group: u32| {
+        let program = account.copy(Path::new("/bin/true"), name);
+        chown(&program, Some(0), Some(group)).expect("chown");
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("chmod");
+        program
+    };
+    let run = |program: &str| Launch::new(program).limit(16 * ebb_e2e::MIB).run();
+    let setgid = run(&with("setgid", 0o2755, 65534));
+    assert!(setgid.expect_code(126).stderr.contains("is setgid"), "{}", setgid.stderr);
+    run(&with("locked", 0o2745, 65534)).expect_code(0);
+    run(&with("own", 0o6755, 0)).expect_code(0);
+    let capable = with("capable", 0o755, 0);
+    account.administer(&format!("sudo setcap cap_net_raw+ep {capable}"));
+    run(&capable).expect_code(0);
+}
+
 /// The first message of a front that nobody at `ebb` wrote.
 fn start_message(folder: &Path) -> Vec<u8> {
     let config = Config {
@@ -204,6 +369,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         inject: None,
         io_uring: true,
         cool_permille: 500,
+        split: true,
         solo: true,
         readahead_pages: 64,
         switches: Vec::new(),

@@ -3,6 +3,20 @@
 use ebb_e2e::MIB;
 use ebb_e2e::launch::Launch;
 
+/// What takes much, beside stressors that take little: their memory is pushed out, too.
+const PRESSING: &str = "--vm 1 --vm-bytes 48M --vm-method incdec --vm-ops 8";
+
+/// As `stress`, beside something that presses.
+fn stress_pressed(limit: u64, arguments: &str) {
+    let words = format!("{arguments} {PRESSING} --verify");
+    let launch = Launch::new("stress-ng").args(words.split_whitespace()).limit(limit);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_code(0).expect_within_limit();
+    let failed = outcome.text().contains("fail:") || outcome.stderr.contains("fail:");
+    assert!(!failed, "{}", outcome.stderr);
+    assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
+}
+
 /// Runs one stressor; what it checks itself must hold.
 fn stress(limit: u64, arguments: &str) {
     let launch = Launch::new("stress-ng").args(arguments.split_whitespace()).arg("--verify");
@@ -35,6 +49,21 @@ fn mappings_of_every_kind() {
     stress(96 * MIB, "--mmap 1 --mmap-bytes 64M --mmap-ops 2");
 }
 
+/// As above, with less of what stays beside what leaves.
+#[test]
+fn small_mappings_of_every_kind() {
+    stress(32 * MIB, "--mmap 1 --mmap-bytes 32M --mmap-ops 2");
+}
+
+/// Half of the machine's free memory, which it takes as shared memory: that counts, cannot be stored, and is named.
+#[test]
+fn mappings_of_forks() {
+    let words = ["--mmapfork", "1", "--mmapfork-ops", "1", "--verify"];
+    let outcome = Launch::new("stress-ng").args(words).limit(128 * MIB).at_most(60).run();
+    outcome.expect_code(137);
+    assert!(outcome.stderr.contains("with shared memory"), "{}", outcome.stderr);
+}
+
 #[test]
 fn allocations_and_frees() {
     stress(32 * MIB, "--malloc 1 --malloc-bytes 64M --malloc-ops 3000");
@@ -42,9 +71,9 @@ fn allocations_and_frees() {
 
 #[test]
 fn forks_and_clones() {
-    stress(24 * MIB, "--fork 1 --fork-ops 100");
-    stress(24 * MIB, "--clone 1 --clone-ops 50");
-    stress(24 * MIB, "--vfork 1 --vfork-ops 100");
+    stress_pressed(24 * MIB, "--fork 1 --fork-ops 100");
+    stress_pressed(24 * MIB, "--clone 1 --clone-ops 50");
+    stress_pressed(24 * MIB, "--vfork 1 --vfork-ops 100");
 }
 
 #[test]
@@ -54,10 +83,10 @@ fn mappings_that_move() {
 
 #[test]
 fn advice_of_every_kind() {
-    stress(24 * MIB, "--madvise 1 --madvise-ops 6");
+    stress_pressed(24 * MIB, "--madvise 1 --madvise-ops 6");
 }
 
 #[test]
 fn memory_read_and_written_by_another_process() {
-    stress(24 * MIB, "--vm-rw 1 --vm-rw-bytes 16M --vm-rw-ops 2");
+    stress(32 * MIB, "--vm-rw 1 --vm-rw-bytes 32M --vm-rw-ops 2");
 }

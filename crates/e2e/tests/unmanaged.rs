@@ -43,6 +43,7 @@ fn a_strict_run_ends_with_the_first_of_them() {
 #[test]
 fn a_process_of_another_user_is_told_of_and_reported() {
     if !rustix::process::getuid().is_root() {
+        eprintln!("SKIPPED: a_process_of_another_user_is_told_of_and_reported needs root");
         return;
     }
     let words = ["--reuid", "65534", "--clear-groups", "sleep", "4"];
@@ -53,6 +54,36 @@ fn a_process_of_another_user_is_told_of_and_reported() {
     assert!(told.len() == 1 && told[0].contains("cannot be stored"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("\"processes\":1,\"peak_bytes\":"), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("\"names\":[\"sleep\"]"), "{}", outcome.stderr);
+}
+
+/// One that was started with an empty environment cannot know of the agent.
+#[test]
+fn a_program_with_an_empty_environment_is_told_of_and_reported() {
+    let hold = program("holder").display().to_string();
+    let script = format!("env -i {hold} 24 4; :");
+    let launch = Launch::new("sh").args(["-c", &script]).limit(LIMIT).at_most(30);
+    let outcome = launch.options("--report json").run();
+    assert_eq!(outcome.expect_code(0).text(), "holder: ok\n");
+    let told = lines_with(&outcome, "(holder) has no agent");
+    assert!(told.len() == 1 && told[0].contains("empty environment"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\"why\":\"no_agent\",\"processes\":1,"), "{}", outcome.stderr);
+    let peak = outcome.figure("peak_bytes");
+    assert!((24 * MIB..27 * MIB).contains(&peak), "{peak} at most");
+}
+
+/// What cannot be managed has its part of the limit, and the others what is left.
+#[test]
+fn a_static_program_squeezes_the_others() {
+    let hold = format!("{} 24 6", static_program("holder").display());
+    let verify = format!("{} 48 2", program("verify").display());
+    let script = format!("{hold} & sleep 1; {verify}; wait");
+    let launch = Launch::new("sh").args(["-c", &script]).limit(40 * MIB).at_most(60);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_code(0).expect_within_limit();
+    let right = Launch::program("verify", "48 2").run().text();
+    assert!(outcome.text().contains(right.trim()), "{}", outcome.text());
+    assert!(outcome.peak.bytes > 36 * MIB, "only {} at once", outcome.peak.bytes);
+    assert!(outcome.figure("pages_evicted") > 6000, "{}", outcome.stderr);
 }
 
 /// Four processes map the same 24 MiB: a tree that counted each of them would be far beyond its limit.

@@ -7,10 +7,11 @@
 
 use crate::fork;
 use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
-use crate::link::Link;
+use crate::link::{Caller, Link};
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
+use ebb_sys::descriptor::close_aside;
 use ebb_sys::socket::Socket;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -25,7 +26,7 @@ pub struct Candidate {
     pub wish: Wish,
     /// Where the answer goes.
     pub line: Link,
-    pub bell: usize,
+    pub caller: Caller,
 }
 
 /// What for. All numbers are those that it has for itself.
@@ -93,7 +94,7 @@ impl Candidate {
                 (0, None)
             }
         };
-        self.line.answer(self.bell, answer);
+        self.line.answer(self.caller, answer);
         socket
     }
 
@@ -113,7 +114,11 @@ impl Candidate {
     fn take_line(&self, pager: &Pager, thread: u32, descriptor: u32) -> io::Result<Socket> {
         self.find(pager);
         let process = self.mm.process().ok_or(Errno::SRCH)?;
-        Ok(Socket::new(process.take_descriptor(thread, descriptor)?))
+        // It says what the descriptor is, and need not say the truth.
+        Socket::of(process.take_descriptor(thread, descriptor)?).map_err(|other| {
+            close_aside(other);
+            Errno::NOTSOCK.into()
+        })
     }
 }
 

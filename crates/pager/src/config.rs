@@ -1,5 +1,6 @@
 //! What the front tells the pager at the start.
 
+use ebb_core::resident::Split;
 use ebb_core::tunables::{SetError, Tunables};
 use ebb_store::TierSpec;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub struct Config {
     pub io_uring: bool,
     /// Share of the resident pages kept cool, in 1/1000.
     pub cool_permille: u32,
+    /// Whether the share of compressed memory follows what is asked for; else it is as large as it may be.
+    pub split: bool,
     /// Whether the fault thread may stay on the CPU of a program with one faulting thread.
     pub solo: bool,
     /// Most pages fetched ahead of a program that passes over memory; 0: none.
@@ -64,6 +67,15 @@ impl Config {
         let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
         matches!(tiers[..], [TierSpec::Ram { limit: None }])
             .then(|| self.memory_max_bytes - self.memory_max_bytes / 8)
+    }
+
+    /// How memory is divided between pages as they are and compressed ones, where both that and a file are there.
+    #[must_use]
+    pub fn split(&self) -> Option<Split> {
+        let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
+        let [TierSpec::Ram { limit }, TierSpec::File { .. }, ..] = tiers[..] else { return None };
+        let most = limit.unwrap_or(self.memory_max_bytes / 2);
+        self.split.then(|| Split::new(self.memory_max_bytes, most))
     }
 
     /// The engine's switches: what measured best with cooling, and what the user has set.

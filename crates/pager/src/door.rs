@@ -1,5 +1,9 @@
 //! Answers whoever connects: a new program brings its userfaultfd, a forked child fetches the one that
 //! the fork message delivered, and `ebb stat` and `ebb lru-gen` are told about the run.
+//!
+//! * O1: whoever is at the other end, nobody is waited for: connections are read and written when they can be, and
+//!   a descriptor that came is asked nothing before it is known what it is. A process of the tree has copies of
+//!   both ends of its connection, and may have made what it sends.
 
 use crate::counters;
 use crate::fork;
@@ -14,6 +18,7 @@ use ebb_agent::protocol::{
     Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_STAT, Greeting, MAGIC, Shared,
 };
 use ebb_core::resident::Space;
+use ebb_sys::descriptor::{close_aside, is_userfaultfd};
 use ebb_sys::rights;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::{Listener, Socket};
@@ -63,8 +68,9 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
         let (doors, callers) = readable.split_at(2);
         for (index, _) in callers.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
             let caller = silent.swap_remove(index);
-            if let Err(error) = greet(pager, caller) {
-                pager.complain(&format!("an agent could not join: {error}"));
+            match greet(pager, caller) {
+                Ok(silent_yet) => silent.extend(silent_yet),
+                Err(error) => pager.complain(&format!("an agent could not join: {error}")),
             }
         }
         let since = pager.clock.now();
@@ -116,19 +122,38 @@ fn asks(kind: u32) -> bool {
 }
 
 fn refuse(socket: &Socket) -> std::io::Result<()> {
-    socket.send(&Answer { magic: MAGIC, refused: 1 }.to_bytes(), &[])
+    socket.send_now(&Answer { magic: MAGIC, refused: 1 }.to_bytes(), &[]).map(drop)
 }
 
-fn greet(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<()> {
-    let Caller { socket, child, .. } = caller;
+/// Hears a greeting and answers. The caller, if it said nothing: what it had sent was taken back.
+fn greet(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> {
     let mut bytes = [0; 4096];
     let mut fds = Vec::new();
-    let got = socket.receive(&mut bytes, &mut fds)?;
-    if got == 0 {
+    let got = caller.socket.receive_now(&mut bytes, &mut fds)?;
+    let uffd = only_userfaultfd(fds);
+    match got {
+        None => Ok(Some(caller)),
         // The process ended, or became another program, before it greeted.
-        return Ok(());
+        Some(0) => Ok(None),
+        Some(got) => heard(pager, caller, &bytes[..got], uffd).map(|()| None),
     }
-    let (head, text) = bytes[..got].split_at(got.min(size_of::<Greeting>()));
+}
+
+/// What a greeting may bring.
+fn only_userfaultfd(fds: Vec<OwnedFd>) -> Option<OwnedFd> {
+    let (mut uffds, others): (Vec<_>, Vec<_>) = fds.into_iter().partition(is_userfaultfd);
+    others.into_iter().for_each(close_aside);
+    uffds.pop()
+}
+
+fn heard(
+    pager: &Arc<Pager>,
+    caller: Caller,
+    bytes: &[u8],
+    uffd: Option<OwnedFd>,
+) -> std::io::Result<()> {
+    let Caller { socket, child, .. } = caller;
+    let (head, text) = bytes.split_at(bytes.len().min(size_of::<Greeting>()));
     let greeting = Greeting::from_bytes(head)
         .filter(|greeting| text.is_empty() || asks(greeting.kind))
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
@@ -138,7 +163,7 @@ fn greet(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<()> {
         } else {
             stat::text(pager)
         };
-        return socket.send(answer.as_bytes(), &[]);
+        return socket.send_now(answer.as_bytes(), &[]).map(drop);
     }
     if greeting.kind == GREET_LRU_GEN {
         return lru_gen::asked(pager, &String::from_utf8_lossy(text), socket);
@@ -146,7 +171,9 @@ fn greet(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<()> {
     let joined = match (greeting.kind, child) {
         (GREET_FORKED, Some(child)) => welcome(pager, &child, socket),
         (GREET_FORKED, None) => greet_forked(pager, socket),
-        _ => greet_new(pager, &greeting, socket, fds.pop()),
+        (_, None) => greet_new(pager, &greeting, socket, uffd),
+        // Who was fetched is a process that is known already.
+        (_, Some(_)) => refuse(&socket),
     };
     if joined.is_ok() {
         pager.monitor.raise();

@@ -1,18 +1,20 @@
-//! The fault thread: answers touches and follows mapping changes.
+//! The fault threads: answer touches and follow mapping changes.
 //!
-//! It never waits for a device, an agent or memory: a touch that needs one of these is set aside and
-//! taken up again when the store or kswapd says so.
+//! They never wait for a device, an agent or memory: a touch that needs one of these is set aside and
+//! taken up again, by the first of them, when the store or kswapd says so. Most of the time there is only that first one;
+//! while several threads of the program fault there is one on each CPU (`solo.rs`). Any may read any message: the lock
+//! of the address space, under which messages are read and acted upon (P1), keeps their order.
 
 use crate::children::{Candidate, Wish};
 use crate::counters;
 use crate::following::Following;
 use crate::fork;
 use crate::guard;
-use crate::limits::{BATCH_PATIENCE, UNREADABLE};
+use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, UNREADABLE};
 use crate::link::{Ask, Link};
-use crate::loads::Load;
 use crate::look_around::{BESIDE_MAX, Beside};
 use crate::mm::{Mm, State};
+use crate::pending::Pending;
 use crate::pressure::Stall;
 use crate::seam::Event;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
@@ -24,11 +26,13 @@ use ebb_store::Page;
 use ebb_sys::uffd::PlaceError;
 use rustix::event::epoll;
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
+/// How long a thread that is no longer called for may listen.
+const LISTEN: Duration = Duration::from_millis(5);
 /// How soon to look again at touches set aside for a reason that raises no event.
 const RETRY: Duration = Duration::from_millis(1);
 /// Pauses are not worth the while below, and cruel above.
@@ -66,20 +70,17 @@ pub enum Answer {
     Later,
 }
 
+/// One fault thread.
 pub struct Server {
     pub pager: Arc<Pager>,
-    waiting: VecDeque<Touch>,
-    /// One of those that wait found no memory: who comes later is not served before it.
-    barred: Cell<bool>,
-    /// Touches that pause, and until when (`--memory-high`).
-    pausing: Vec<(Instant, Touch)>,
-    pub loads: HashMap<u64, Load>,
-    pub next_token: u64,
+    pub pending: Arc<Pending>,
+    /// It goes on with what others have set aside.
+    first: bool,
+    /// Touches that have waited are being answered, in their order, and whether one of them found no memory.
+    retrying: Option<bool>,
     pub buffer: Box<Page>,
     pub beside: Beside,
     events: Vec<Event>,
-    /// Messages that take longer, and what was said after them.
-    pub following: VecDeque<(Following, Unheard)>,
 }
 
 /// What was read of an address space, and when, and is not followed yet.
@@ -88,41 +89,65 @@ pub struct Unheard {
     read: Instant,
 }
 
-/// The thread.
-pub fn run(pager: &Arc<Pager>) {
+/// The first thread.
+pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
     pager.solo.begin(pager.config.solo);
-    let mut server = Server::new(pager);
+    let mut server = Server::new(pager, pending, true);
     let mut ready = Vec::with_capacity(64);
     loop {
         let timeout = server.patience();
-        server.wait(&mut ready, timeout);
+        wait(&pager.epoll, &mut ready, timeout);
         server.turn(&ready);
+    }
+}
+
+/// The thread of the CPU that is the `place`th of those there are.
+pub fn run_beside(pager: &Arc<Pager>, pending: &Arc<Pending>, place: usize) {
+    pager.solo.begin_beside(place);
+    let mut server = Server::new(pager, pending, false);
+    let mut ready = Vec::with_capacity(64);
+    loop {
+        pager.solo.await_call(place);
+        wait(&pager.epoll_beside[place], &mut ready, Some(LISTEN));
+        server.turn(&ready);
+    }
+}
+
+fn wait(epoll: &OwnedFd, ready: &mut Vec<u64>, timeout: Option<Duration>) {
+    ready.clear();
+    let timeout = timeout.map(|limit| rustix::event::Timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    });
+    let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
+    match epoll::wait(epoll, &mut events, timeout.as_ref()) {
+        Ok((events, _)) => ready.extend(events.iter().map(|event| event.data.u64())),
+        Err(rustix::io::Errno::INTR) => {}
+        Err(error) => panic!("epoll: {error}"),
     }
 }
 
 impl Server {
     /// Ready to serve.
-    pub fn new(pager: &Arc<Pager>) -> Self {
+    pub fn new(pager: &Arc<Pager>, pending: &Arc<Pending>, first: bool) -> Self {
         Self {
             pager: pager.clone(),
-            waiting: VecDeque::new(),
-            barred: Cell::new(false),
-            pausing: Vec::new(),
-            loads: HashMap::new(),
-            next_token: 0,
+            pending: pending.clone(),
+            first,
+            retrying: None,
             buffer: Box::new([0; PAGE_SIZE]),
             beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
             events: Vec::new(),
-            following: VecDeque::new(),
         }
     }
 
     /// How long the next event may be waited for.
     fn patience(&self) -> Option<Duration> {
-        if !self.following.is_empty() {
+        let books = self.pending.books();
+        if !books.following.is_empty() {
             return Some(Duration::ZERO);
         }
-        (!self.waiting.is_empty() || !self.pausing.is_empty()).then_some(RETRY)
+        (!books.waiting.is_empty() || !books.pausing.is_empty()).then_some(RETRY)
     }
 
     /// One turn: what is ready is served, and who waits is looked at again.
@@ -130,22 +155,17 @@ impl Server {
         for &token in ready {
             self.serve(token);
         }
-        self.follow();
-        self.end_pauses();
-        self.retry();
+        if self.first {
+            self.follow();
+            self.end_pauses();
+            self.retry();
+        }
     }
 
-    fn wait(&self, ready: &mut Vec<u64>, timeout: Option<Duration>) {
-        ready.clear();
-        let timeout = timeout.map(|limit| rustix::event::Timespec {
-            tv_sec: limit.as_secs() as i64,
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        });
-        let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
-        match epoll::wait(&self.pager.epoll, &mut events, timeout.as_ref()) {
-            Ok((events, _)) => ready.extend(events.iter().map(|event| event.data.u64())),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => panic!("epoll: {error}"),
+    /// The first thread has something to go on with (F1).
+    fn hand_on(&self) {
+        if !self.first {
+            self.pager.wake_faults();
         }
     }
 
@@ -171,8 +191,12 @@ impl Server {
     /// Reads and handles everything an address space has to say.
     fn drain(&mut self, mm: &Arc<Mm>) {
         loop {
-            if self.following.iter().any(|(following, _)| Arc::ptr_eq(following.mm(), mm)) {
+            let its = |(following, _): &(Following, Unheard)| Arc::ptr_eq(following.mm(), mm);
+            if self.pending.books().following.iter().any(its) {
                 return;
+            }
+            if self.pager.solo.is_on() {
+                mm.watch_batch(BATCH_WATCH);
             }
             let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
             if state.ended {
@@ -226,7 +250,8 @@ impl Server {
             };
             if !following.go_on(&self.pager, state) {
                 let unheard = Unheard { events: events.collect(), read };
-                self.following.push_back((following, unheard));
+                self.pending.books().following.push_back((following, unheard));
+                self.hand_on();
                 return;
             }
             following.end(&self.pager, state);
@@ -235,11 +260,13 @@ impl Server {
 
     /// Follows a slice of what takes longer.
     fn follow(&mut self) {
-        let Some((mut following, unheard)) = self.following.pop_front() else { return };
+        let next = self.pending.books().following.pop_front();
+        let Some((mut following, unheard)) = next else { return };
         let mm = following.mm().clone();
         let mut state = mm.lock();
         if !following.go_on(&self.pager, &mut state) {
-            self.following.push_back((following, unheard));
+            drop(state);
+            self.pending.books().following.push_back((following, unheard));
             return;
         }
         following.end(&self.pager, &mut state);
@@ -277,7 +304,8 @@ impl Server {
                 };
                 if let Some(until) = self.pause(mm, &touch) {
                     touch.stall.set(Some(self.pager.pressure.stall()));
-                    self.pausing.push((until, touch));
+                    self.pending.books().pausing.push((until, touch));
+                    self.hand_on();
                     return;
                 }
                 let answer = match late {
@@ -319,14 +347,20 @@ impl Server {
     /// Touches that have paused long enough are answered.
     fn end_pauses(&mut self) {
         let now = self.pager.clock.now();
-        let over = self.pausing.extract_if(.., |(until, _)| *until <= now);
-        self.waiting.extend(over.map(|(_, touch)| touch));
+        let mut books = self.pending.books();
+        let books = &mut *books;
+        let over = books.pausing.extract_if(.., |(until, _)| *until <= now);
+        books.waiting.extend(over.map(|(_, touch)| touch));
     }
 
-    pub fn set_aside(&mut self, touch: Touch) {
+    pub fn set_aside(&self, touch: Touch) {
         touch.stall.set(Some(self.stall(&touch)));
-        self.waiting.push_back(touch);
-        self.pager.starving.store(self.waiting.len() as u32, Relaxed);
+        {
+            let mut books = self.pending.books();
+            books.waiting.push_back(touch);
+            self.pager.starving.store(books.waiting.len() as u32, Relaxed);
+        }
+        self.hand_on();
     }
 
     /// The stall that the touch has begun, or a new one: a thread stalls once.
@@ -335,9 +369,13 @@ impl Server {
     }
 
     fn retry(&mut self) {
-        self.barred.set(false);
-        for _ in 0..self.waiting.len() {
-            let Some(touch) = self.waiting.pop_front() else { break };
+        let count = self.pending.books().waiting.len();
+        if count == 0 {
+            return;
+        }
+        self.retrying = Some(false);
+        for _ in 0..count {
+            let Some(touch) = self.pending.books().waiting.pop_front() else { break };
             let mm = touch.mm.clone();
             let answer = match mm.lock_quiet(Duration::ZERO) {
                 Some(state) if state.ended => Answer::Given,
@@ -345,10 +383,11 @@ impl Server {
                 None => Answer::Later,
             };
             if let Answer::Later = answer {
-                self.waiting.push_back(touch);
+                self.pending.books().waiting.push_back(touch);
             }
         }
-        self.pager.starving.store(self.waiting.len() as u32, Relaxed);
+        self.pending.bar(self.retrying.take() == Some(true));
+        self.pager.starving.store(self.pending.books().waiting.len() as u32, Relaxed);
     }
 
     /// Answers a touch that was not answered when it was read.
@@ -380,11 +419,10 @@ impl Server {
 
     /// Takes a page of the budget. Those whose touch keeps others from giving pages back need none to
     /// be left: a child that has yet to greet, and an agent at its work.
-    pub fn charge(&self, mm: &Mm, touch: &Touch) -> Option<Charge> {
+    pub fn charge(&mut self, mm: &Mm, touch: &Touch) -> Option<Charge> {
         let (mut charge, low) = {
             let mut resident = self.pager.resident();
-            let first = !self.barred.get();
-            let charge = if first { resident.zone.try_charge(1, 0) } else { None };
+            let charge = if !self.is_barred() { resident.zone.try_charge(1, 0) } else { None };
             (charge, resident.zone.is_low())
         };
         if charge.is_none()
@@ -397,9 +435,17 @@ impl Server {
             self.pager.wake_kswapd();
         }
         if charge.is_none() {
-            self.barred.set(true);
+            match &mut self.retrying {
+                Some(failed) => *failed = true,
+                None => self.pending.bar(true),
+            }
         }
         charge
+    }
+
+    /// Whether somebody who has waited for longer found no memory.
+    fn is_barred(&self) -> bool {
+        self.retrying.unwrap_or_else(|| self.pending.is_barred())
     }
 
     /// Whether there are pages beyond the budget for infants: enough for several to grow up at once.
@@ -414,7 +460,7 @@ impl Server {
     /// Takes pages of the budget for up to `wanted` pages nobody has asked for. The reserve is left to those
     /// who have.
     pub fn charge_ahead(&self, wanted: usize) -> Charge {
-        let wanted = if self.barred.get() { 0 } else { wanted as u64 };
+        let wanted = if self.is_barred() { 0 } else { wanted as u64 };
         self.pager.resident().zone.charge_spare(wanted)
     }
 
@@ -592,8 +638,8 @@ impl Server {
         let own = mm.link.get();
         let inherited = mm.inherited.iter().filter(|_| own.is_none());
         let called = own.into_iter().chain(inherited).rev();
-        let Some((line, ask)) = called.filter_map(|line| Some((line, line.call(bell)?))).next()
-        else {
+        let called = called.filter_map(|line| Some((line, line.call(bell)?))).next();
+        let Some((line, (caller, ask))) = called else {
             return;
         };
         match ask {
@@ -604,7 +650,7 @@ impl Server {
                         state.areas.add(start, end);
                     }
                 }
-                line.answer(bell, 0);
+                line.answer(caller, 0);
             }
             Ask::Wish(wish) => {
                 match wish {
@@ -612,7 +658,7 @@ impl Server {
                     Wish::Alone { .. } => mm.alone.store(true, SeqCst),
                 }
                 let (mm, line) = (mm.clone(), line.clone());
-                self.pager.candidates.add(Candidate { mm, wish, line, bell });
+                self.pager.candidates.add(Candidate { mm, wish, line, caller });
             }
         }
     }

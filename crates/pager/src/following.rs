@@ -1,5 +1,5 @@
 //! What a message brings with it that takes more than a moment: it is followed a slice at a time, a slice in each
-//! turn of the fault thread, and other address spaces are served in between.
+//! turn of the first fault thread, and other address spaces are served in between.
 //!
 //! P6: from the reading of the message until all of it has been followed nothing else of that address space changes:
 //! `busy` is set, and `copying`. What it had to say after it is heard then.

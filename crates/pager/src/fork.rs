@@ -1,6 +1,6 @@
 //! What a fork makes of an address space, and which process that then is.
 //!
-//! Called by the fault thread with the parent's (or the child's) state held, and nothing else.
+//! Called by a fault thread with the parent's (or the child's) state held, and nothing else.
 //!
 //! * F1: which areas a process passes on is read where it is seen. One that nobody could tell has had an agent at no
 //!   time: no page of its own was ever moved out, and what it has in the store it inherited, of areas that were passed
@@ -43,7 +43,7 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
 pub fn show_token(pager: &Pager, mm: &Mm, state: &mut State) -> Result<Token, PlaceError> {
     let mut page = Box::new([0; PAGE_SIZE]);
     page[..4].copy_from_slice(&mm.id.0.to_ne_bytes());
-    page[4..20].copy_from_slice(&pager.nonce().to_ne_bytes());
+    page[4..20].copy_from_slice(&pager.host.token().to_ne_bytes());
     let place = state.pool.take_for_token().ok_or(PlaceError::NoMemory)?;
     let address = state.pool.address(place);
     let placed = mm.uffd.copy(address, &*page).map_err(|(_, error)| error);

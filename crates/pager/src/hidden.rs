@@ -8,7 +8,7 @@
 //!   Into its places they could not be put: it runs, and may be changing them.
 //! * H2: a page that cannot be stored stays cool; whoever touches it is told after a while that it is lost.
 //!
-//! Called by the fault thread with the parent's state held, while its fork is followed, for a batch at a time. Writes to
+//! Called by a fault thread with the parent's state held, while its fork is followed, for a batch at a time. Writes to
 //! a file tier are waited for.
 
 use crate::mm::Mm;

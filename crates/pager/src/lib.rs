@@ -42,6 +42,7 @@ mod look_around;
 mod lru_gen;
 mod mm;
 mod monitor;
+mod pending;
 mod pool;
 mod pressure;
 mod reclaim;
@@ -54,6 +55,7 @@ mod signal;
 #[cfg(test)]
 mod sim;
 mod solo;
+mod spin;
 mod stat;
 mod strangers;
 mod thrashing;

@@ -8,6 +8,10 @@ use std::time::Duration;
 /// How long a batch of moves may keep others from an address space before they turn elsewhere.
 pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 
+/// How long a fault thread that has its CPU to itself looks whether a batch ends before it sleeps: as long as most
+/// batches take, and less than sleeping and being woken costs.
+pub const BATCH_WATCH: Duration = Duration::from_micros(300);
+
 /// How long a thread waits for a page that is in memory and cannot be read, before it is told that the page is lost.
 pub const UNREADABLE: Duration = Duration::from_secs(5);
 

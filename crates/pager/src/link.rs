@@ -3,9 +3,9 @@
 use crate::children::Wish;
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
-    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_ANSWERED, CALL_MADE, DONE, IDLE, MAPPING_FREE,
-    MAPPING_PAGER, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared,
-    TELL_BATCH, TELL_LEAVE, pinned_home,
+    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_MADE, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER,
+    OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared, State, TELL_BATCH,
+    TELL_LEAVE, pinned_home,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -41,6 +41,13 @@ pub enum Ask {
     Manage { start: u64, end: u64 },
     /// What a forked child may.
     Wish(Wish),
+}
+
+/// Who made a call: the place, and which taking of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    bell: usize,
+    state: State,
 }
 
 /// How long an agent may take before its batch is called back.
@@ -173,27 +180,28 @@ impl Link {
 
     /// What the call behind a bell asks. None if there is no call, or none that makes sense.
     #[must_use]
-    pub fn call(&self, bell: usize) -> Option<Ask> {
+    pub fn call(&self, bell: usize) -> Option<(Caller, Ask)> {
         let call = self.shared().calls.get(bell)?;
-        if call.state.load(Acquire) != CALL_MADE {
+        let state = State(call.state.load(Acquire));
+        if state.stage() != CALL_MADE {
             return None;
         }
         let (a, b) = (call.a.load(Relaxed), call.b.load(Relaxed));
-        Some(match call.word.load(Relaxed) {
+        let ask = match call.what.load(Relaxed) {
             ASK_MANAGE => Ask::Manage { start: a, end: a.saturating_add(b) },
             ASK_JOIN => Ask::Wish(Wish::Join { thread: a as u32, descriptor: b as u32 }),
             ASK_ALONE => Ask::Wish(Wish::Alone { reason: a as i32 }),
             _ => return None,
-        })
+        };
+        Some((Caller { bell, state }, ask))
     }
 
-    /// Has the thread behind a bell go on, with this answer, if it still waits.
-    pub fn answer(&self, bell: usize, answer: u32) {
-        let Some(call) = self.shared().calls.get(bell) else { return };
-        if call.state.load(Acquire) == CALL_MADE {
-            call.word.store(answer, Relaxed);
-            // It may have given up just now: then nobody looks at the place until it is taken anew.
-            let _ = call.state.compare_exchange(CALL_MADE, CALL_ANSWERED, Release, Relaxed);
+    /// Has the thread that called go on, with this answer, if it still waits.
+    pub fn answer(&self, caller: Caller, answer: u32) {
+        let Some(call) = self.shared().calls.get(caller.bell) else { return };
+        let (made, answered) = (caller.state.0, caller.state.answered(answer).0);
+        // It may have given up: the place is free then, or another's.
+        if call.state.compare_exchange(made, answered, Release, Relaxed).is_ok() {
             self.line.wake(&call.state);
         }
     }

@@ -1,18 +1,20 @@
 //! Loads: stored pages on their way back, asked for or ahead of being asked for.
 //!
-//! Part of the fault thread. A load is in `Server::loads` from its start to its end; it holds a share
+//! Part of the fault threads. A load is in `Books::loads` from its start to its end (F2); it holds a share
 //! of its slot, and the charge of its page. However it ends, whoever waits for the page is woken: by the
 //! page being placed, by a bus error, or to touch it again.
 
 use crate::broken::{Rule, is_broken};
 use crate::counters;
 use crate::faults::{Answer, Server, Touch};
+use crate::look_around::{BESIDE_MAX, runs};
 use crate::mm::{Mm, State};
 use crate::pressure::Stall;
 use crate::vacant;
 use ebb_core::resident::{Arrival, Charge, Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_store::Page;
+use ebb_sys::uffd::PlaceError;
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -28,10 +30,10 @@ pub struct Load {
     pub charge: Charge,
 }
 
-/// The fault thread ends: nothing is on its way any more.
+/// A fault thread ends: nothing is on its way any more.
 impl Drop for Server {
     fn drop(&mut self) {
-        for load in std::mem::take(&mut self.loads).into_values() {
+        for load in std::mem::take(&mut self.pending.books().loads).into_values() {
             self.give_back(load.charge);
         }
     }
@@ -48,34 +50,105 @@ impl Server {
         slot: SlotId,
     ) -> Answer {
         let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
-        let (beside, ahead) = self.stored_beside(mm, state, touch);
-        let charge = charge.and(ahead);
-        if !beside.is_empty() {
-            self.load_all(mm, state, touch, Some((vpn, slot)), &beside, charge);
-            self.look_around(mm, state, touch);
-            return Answer::Given;
-        }
-        self.look_around(mm, state, touch);
-        let stall = self.stall(touch);
-        let token = self.next_token;
-        self.next_token += 1;
-        match self.pager.store.get_or_start(slot, &mut self.buffer, token) {
+        let answer = match self.pager.store.get_now(slot, &mut self.buffer) {
             Ok(true) => {
-                drop(stall);
                 self.place_loaded(mm, state, touch, charge, (Arrival::Loaded, slot), &self.buffer)
             }
             Ok(false) => {
-                self.pager.resident().begin_load(&mut state.space, vpn, slot);
-                let touch = Touch { mm: mm.clone(), stall: Cell::default(), ..*touch };
-                let stalls = vec![stall];
-                self.loads.insert(token, Load { touch, slot, ahead: false, stalls, charge });
+                let (mut beside, ahead) = self.stored_beside(mm, state, touch);
+                let charge = charge.and(self.place_ahead(mm, state, &mut beside, ahead));
+                self.load_all(mm, state, touch, Some((vpn, slot)), &beside, charge);
                 Answer::Given
             }
             Err(error) => {
                 self.give_back(charge);
                 self.lost(mm, state, touch, &error.to_string())
             }
+        };
+        if matches!(answer, Answer::Given) {
+            self.load_beside(mm, state, touch);
+            self.look_around(mm, state, touch);
         }
+        answer
+    }
+
+    /// Puts those of `pages` in place that take no waiting, a few at a time, each run of them by one call, with their
+    /// charge. Leaves the others, with what is left of the charge.
+    fn place_ahead(
+        &mut self,
+        mm: &Mm,
+        state: &mut State,
+        pages: &mut Vec<(Vpn, SlotId)>,
+        mut charge: Charge,
+    ) -> Charge {
+        pages.sort_unstable();
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        let mut changing = false;
+        for (vpn, slot) in pages.drain(..) {
+            let there = !changing
+                && matches!(self.pager.store.get_now(slot, &mut self.beside[near.len()]), Ok(true));
+            if !there {
+                far.push((vpn, slot));
+                continue;
+            }
+            near.push((vpn, slot));
+            if near.len() == BESIDE_MAX {
+                changing = !self.place_near(mm, state, &near, &mut charge);
+                near.clear();
+            }
+        }
+        if !near.is_empty() {
+            changing |= !self.place_near(mm, state, &near, &mut charge);
+        }
+        if changing {
+            // Whoever wants the rest will touch it.
+            far.clear();
+        }
+        let spare = charge.pages() - charge.pages().min(far.len() as u64);
+        self.give_back(charge.split(spare));
+        *pages = far;
+        charge
+    }
+
+    /// Puts pages in place whose content is in `beside`. False if the mapping is changing.
+    fn place_near(
+        &self,
+        mm: &Mm,
+        state: &mut State,
+        near: &[(Vpn, SlotId)],
+        charge: &mut Charge,
+    ) -> bool {
+        let mut dropped = Dropped::default();
+        let mut placed = 0;
+        let mut changing = false;
+        for run in runs(near) {
+            let start = near[run.start].0.address();
+            let content = self.beside[run.clone()].as_flattened();
+            let bytes = match mm.uffd.copy(start, content) {
+                Ok(()) => content.len() as u64,
+                Err((bytes, error)) => {
+                    changing |= error == PlaceError::Changing;
+                    bytes
+                }
+            };
+            let pages = bytes / PAGE_SIZE as u64;
+            let mut resident = self.pager.resident();
+            mm.place(&mut resident.zone, charge.split(pages));
+            for &(vpn, slot) in &near[run.start..run.start + pages as usize] {
+                let copy = self.pager.store.is_worth_keeping(slot).then_some(slot);
+                resident.map(&mut state.space, vpn, Arrival::Ahead, copy);
+                if copy.is_none() {
+                    resident.release_slot(slot, &mut dropped);
+                }
+            }
+            drop(resident);
+            // Another thread may have touched them meanwhile.
+            state.wake_after(start, bytes);
+            placed += pages;
+        }
+        self.pager.discard(&dropped);
+        counters::add(&self.pager.counters.pages_ahead, placed);
+        !changing
     }
 
     /// A page that is on its way: whoever loads it wakes every thread that waits for it.
@@ -84,7 +157,7 @@ impl Server {
             load.touch.address == touch.address && Arc::ptr_eq(&load.touch.mm, &touch.mm)
         };
         let stall = self.stall(touch);
-        if let Some(load) = self.loads.values_mut().find(same) {
+        if let Some(load) = self.pending.books().loads.values_mut().find(same) {
             load.stalls.push(stall);
             if std::mem::take(&mut load.ahead) {
                 load.touch.since = touch.since;
@@ -112,7 +185,8 @@ impl Server {
 
     /// Starts to load what lies ahead of a touch whose own page was in memory.
     pub fn load_beside(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
-        let (beside, charge) = self.stored_beside(mm, state, touch);
+        let (mut beside, charge) = self.stored_beside(mm, state, touch);
+        let charge = self.place_ahead(mm, state, &mut beside, charge);
         if !beside.is_empty() {
             self.load_all(mm, state, touch, None, &beside, charge);
         }
@@ -133,14 +207,14 @@ impl Server {
         let all =
             wanted.iter().map(|page| (page, false)).chain(beside.iter().map(|page| (page, true)));
         for (&(vpn, slot), ahead) in all {
-            let token = self.next_token;
-            self.next_token += 1;
+            let token = self.pending.token();
             self.pager.resident().begin_load(&mut state.space, vpn, slot);
             let (mm, address) = (mm.clone(), vpn.address());
             let stalls = if ahead { Vec::new() } else { vec![self.stall(touch)] };
             let touch = Touch { mm, address, stall: Cell::default(), ..*touch };
             let charge = charge.split(1);
-            self.loads.insert(token, Load { touch, slot, ahead, stalls, charge });
+            let load = Load { touch, slot, ahead, stalls, charge };
+            self.pending.books().loads.insert(token, load);
             reads.push((slot, token));
         }
         counters::add(&self.pager.counters.pages_ahead, beside.len() as u64);
@@ -215,7 +289,8 @@ impl Server {
 
     /// A page could not be read. One that nobody asked for is no loss yet: whoever does will be told.
     fn fail(&mut self, token: u64, why: &str) {
-        let Some(mut load) = self.loads.remove(&token) else { return };
+        let load = self.pending.books().loads.remove(&token);
+        let Some(mut load) = load else { return };
         let mm = load.touch.mm.clone();
         let mut state = mm.lock();
         let wanted = self.end_load(&mut state, &load);
@@ -231,7 +306,8 @@ impl Server {
     /// A page has arrived: into its place. A batch of moves may be under way: no other page is its
     /// business, and while a mapping change is in flight the kernel takes no page (EAGAIN).
     fn arrive(&mut self, token: u64, page: &Page) {
-        let Some(mut load) = self.loads.remove(&token) else { return };
+        let load = self.pending.books().loads.remove(&token);
+        let Some(mut load) = load else { return };
         let mm = load.touch.mm.clone();
         let mut state = mm.lock();
         // Whoever waits is woken below, or begins anew.

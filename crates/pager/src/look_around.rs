@@ -69,7 +69,7 @@ impl Server {
 }
 
 /// Stretches of pages that follow one another.
-fn runs<T>(pages: &[(Vpn, T)]) -> impl Iterator<Item = std::ops::Range<usize>> {
+pub fn runs<T>(pages: &[(Vpn, T)]) -> impl Iterator<Item = std::ops::Range<usize>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let start = at;

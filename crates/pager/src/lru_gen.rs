@@ -52,5 +52,6 @@ pub fn asked(pager: &Pager, request: &str, line: Socket) -> std::io::Result<()> 
             return Ok(());
         }
     };
-    line.send(answer.as_bytes(), &[])
+    // Who takes no answer gets none.
+    line.send_now(answer.as_bytes(), &[]).map(drop)
 }

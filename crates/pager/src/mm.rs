@@ -4,6 +4,8 @@ use crate::broken::{Rule, is_broken};
 use crate::link::Link;
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
+use crate::solo::NOWHERE;
+use crate::spin;
 use ebb_core::folio::VPN_END;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
@@ -46,6 +48,8 @@ pub struct Mm {
     probe: u64,
     state: Mutex<State>,
     quiet: Condvar,
+    /// What `State::busy` says of a batch, for who looks without the lock.
+    batch: AtomicBool,
     longest_hold: AtomicU64,
     /// Absent for children of forks that never greet (nothing of theirs can be moved out).
     pub link: OnceLock<Link>,
@@ -81,6 +85,8 @@ pub struct Mm {
     fed: AtomicU32,
     /// Pause its threads owe for pages taken above `--memory-high`, in microseconds.
     pub owed_us: AtomicU64,
+    /// The CPU that its agent keeps off (`solo.rs`, S4).
+    pub agent_off: AtomicU32,
     /// The user has been told that a page of it is lost.
     pub told_lost: AtomicBool,
     clock: Clock,
@@ -154,6 +160,7 @@ impl Mm {
             probe: state.pool.start(),
             state: Mutex::new(state),
             quiet: Condvar::new(),
+            batch: AtomicBool::new(false),
             longest_hold: AtomicU64::new(0),
             link: OnceLock::new(),
             inherited: Vec::new(),
@@ -171,6 +178,7 @@ impl Mm {
             silent: AtomicU64::new(0),
             fed: AtomicU32::new(0),
             owed_us: AtomicU64::new(0),
+            agent_off: AtomicU32::new(NOWHERE),
             told_lost: AtomicBool::new(false),
             born: clock.now(),
             clock,
@@ -329,7 +337,7 @@ impl Mm {
     /// The state, whether or not a batch is under way. For what does not read messages and does not
     /// rely on pages staying where they are.
     pub fn lock(&self) -> Held<'_> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = spin::lock(&self.state);
         Held::new(state, self)
     }
 
@@ -340,7 +348,7 @@ impl Mm {
 
     /// The state while it does not stand still (P6); None if that does not end within `patience`.
     pub fn lock_settled(&self, patience: Duration) -> Option<Held<'_>> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = spin::lock(&self.state);
         let (state, _) = self
             .quiet
             .wait_timeout_while(state, self.clock.patience(patience), |state| state.copying)
@@ -356,7 +364,7 @@ impl Mm {
 
     /// The state with no batch under way; None if one does not end within `patience`.
     pub fn lock_quiet(&self, patience: Duration) -> Option<Held<'_>> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = spin::lock(&self.state);
         let (state, timeout) = self
             .quiet
             .wait_timeout_while(state, self.clock.patience(patience), |state| {
@@ -367,10 +375,23 @@ impl Mm {
         held.then(|| Held::new(state, self))
     }
 
+    /// A batch begins: no message is read until it is over (P2).
+    pub fn begin_batch(&self, state: &mut State) {
+        state.busy = !is_broken(Rule::P2);
+        self.batch.store(true, Ordering::Relaxed);
+    }
+
     /// The batch is over.
     pub fn end_batch(&self, state: &mut State) {
         state.busy = false;
+        self.batch.store(false, Ordering::Relaxed);
         self.quiet.notify_all();
+    }
+
+    /// Looks for `limit` at most whether a batch ends, before [`Self::lock_quiet`] would sleep for that. For who has
+    /// a CPU to itself.
+    pub fn watch_batch(&self, limit: Duration) {
+        spin::look(limit, || (!self.batch.load(Ordering::Relaxed)).then_some(()));
     }
 }
 

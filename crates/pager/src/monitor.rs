@@ -65,6 +65,8 @@ pub fn run(pager: &Arc<Pager>) {
         let pause = Duration::from_secs_f64(free_bytes as f64 / GROWTH_BYTES_PER_SECOND as f64);
         let most = if monitor.brake.is_on() {
             PAUSE_MIN
+        } else if pager.solo.is_everywhere() {
+            PAUSE_SOLO / 2
         } else if pager.solo.is_on() {
             PAUSE_SOLO
         } else {
@@ -138,6 +140,7 @@ impl Monitor {
     pub fn tick(&mut self) -> u64 {
         self.solo.look(&self.pager.solo, self.pager.clock.now(), || self.pager.has_messages());
         let mms = self.pager.mms();
+        self.place_agents(&mms);
         self.reap(&mms);
         if self.pager.clock.since(self.census) > CENSUS {
             self.take_census(&mms);
@@ -164,6 +167,18 @@ impl Monitor {
         }
         total += self.strangers.pages(&self.pager, &mms, untold) + self.shared.pages();
         self.account(total, &growing)
+    }
+
+    /// Agents keep off the CPU that the fault thread shares with the program.
+    fn place_agents(&self, mms: &[Arc<Mm>]) {
+        let solo = &self.pager.solo;
+        let reserved = solo.reserved();
+        for mm in mms.iter().filter(|mm| mm.agent_off.load(Relaxed) != reserved) {
+            if let Some(agent) = mm.process().and_then(Process::agent) {
+                mm.agent_off.store(reserved, Relaxed);
+                solo.keep_off(agent, reserved);
+            }
+        }
     }
 
     fn account(&mut self, tree_pages: u64, growing: &[Arc<Mm>]) -> u64 {

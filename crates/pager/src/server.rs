@@ -8,22 +8,24 @@ use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::lru_gen::Requests;
 use crate::mm::Mm;
+use crate::pending::Pending;
 use crate::pressure::Pressure;
 use crate::record::Recorder;
 use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
-use crate::solo::Solo;
+use crate::solo::{CPUS_MAX, Solo};
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
-use crate::{door, faults, monitor, reclaim, report};
+use crate::{door, faults, monitor, reclaim, report, spin};
 use ebb_core::folio::MM_END;
 use ebb_core::frame::Order;
 use ebb_core::observe::vmstat::VmStat;
 use ebb_core::reclaim::{Asked, Desk, Policy};
-use ebb_core::resident::{Dropped, Resident};
+use ebb_core::resident::{Cooling, Dropped, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
 use ebb_sys::process;
+use ebb_sys::sched::CpuSet;
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, signals};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
@@ -121,6 +123,8 @@ pub struct Pager {
     /// Those that ask for an agent.
     pub candidates: Candidates,
     pub epoll: OwnedFd,
+    /// What the fault threads of single CPUs look at: address spaces alone.
+    pub epoll_beside: Vec<OwnedFd>,
     wake: OwnedFd,
     pub kswapd: Signal,
     /// Where those who are short of memory ask kswapd for more.
@@ -160,14 +164,19 @@ pub struct Pager {
 impl Pager {
     pub fn new(config: Config, world: World, front: u32) -> std::io::Result<Self> {
         let World { clock, host, store } = world;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let new_epoll = || epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epoll = new_epoll()?;
+        let cpus = CpuSet::of_this_thread().map_or(0, |cpus| cpus.count() as usize);
+        let beside = if config.solo && cpus > 1 && cpus <= CPUS_MAX { cpus } else { 0 };
+        let epoll_beside = (0..beside).map(|_| new_epoll()).collect::<Result<_, _>>()?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
         let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
         let policy = Policy::of(&tunables);
-        let resident = Resident::with(pages, high, u32::MAX, tunables);
+        let mut resident = Resident::with(pages, high, u32::MAX, tunables);
+        resident.cooling = Cooling::new(config.cool_permille);
         let pager = Self {
             started: clock.now(),
             resident: Mutex::new(resident),
@@ -179,6 +188,7 @@ impl Pager {
             fork_seen: Condvar::new(),
             candidates: Candidates::new()?,
             epoll,
+            epoll_beside,
             wake,
             kswapd: Signal::default(),
             desk: Desk::new(),
@@ -215,7 +225,7 @@ impl Pager {
 
     /// The resident set.
     pub fn resident(&self) -> MutexGuard<'_, Resident> {
-        self.resident.lock().unwrap_or_else(PoisonError::into_inner)
+        spin::lock(&self.resident)
     }
 
     /// Has the fault thread look at `fd`.
@@ -227,8 +237,10 @@ impl Pager {
     /// Has the fault thread look away from `fd`.
     pub fn unwatch(&self, fd: Option<BorrowedFd<'_>>) {
         if let Some(fd) = fd {
-            // It may have been closed or removed already.
-            let _ = epoll::delete(&self.epoll, fd);
+            for epoll in self.epoll_beside.iter().chain([&self.epoll]) {
+                // It may have been closed or removed already, or is of no interest to this one.
+                let _ = epoll::delete(epoll, fd);
+            }
         }
     }
 
@@ -272,11 +284,6 @@ impl Pager {
         share.min(u64::from(self.config.readahead_pages)) as u32
     }
 
-    /// A number that no two moments have in common.
-    pub fn nonce(&self) -> u128 {
-        self.clock.since(self.started).as_nanos()
-    }
-
     /// A number no address space has.
     pub fn new_mm_id(&self) -> MmId {
         loop {
@@ -300,7 +307,12 @@ impl Pager {
     /// Takes an address space in.
     pub fn add_mm(&self, mm: &Arc<Mm>) -> std::io::Result<()> {
         self.mms.write().unwrap_or_else(PoisonError::into_inner).insert(mm.id.0, mm.clone());
-        mm.uffd.descriptor().map_or(Ok(()), |fd| self.watch(fd, token_uffd(mm.id)))
+        let Some(fd) = mm.uffd.descriptor() else { return Ok(()) };
+        let token = token_uffd(mm.id);
+        for epoll in &self.epoll_beside {
+            epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
+        }
+        self.watch(fd, token)
     }
 
     /// Gives an agent to an address space.
@@ -506,8 +518,13 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
         let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 * 1024);
         builder.spawn(guarded).map(drop)
     };
+    let pending = Arc::new(Pending::default());
+    for place in 0..pager.epoll_beside.len() {
+        let (shared, pending) = (pager.clone(), pending.clone());
+        run("faults", Box::new(move || faults::run_beside(&shared, &pending, place)))?;
+    }
     let shared = pager.clone();
-    run("faults", Box::new(move || faults::run(&shared)))?;
+    run("faults", Box::new(move || faults::run(&shared, &pending)))?;
     let shared = pager.clone();
     run("kswapd", Box::new(move || reclaim::run(&shared)))?;
     let shared = pager.clone();

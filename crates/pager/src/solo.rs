@@ -7,25 +7,40 @@
 //! idle class: to the scheduler such a CPU is idle, so it wakes the program's thread there and nowhere
 //! else, and lets it run at once.
 //!
-//! The price is that every other thread on that CPU goes first. Hence:
-//! * S1: a second thread that faults ends it (the fault thread sees that itself);
-//! * S2: touches that wait while the fault thread gets nowhere end it, and so do others that keep that
-//!   CPU busy: it waits for longer than the program's thread runs (the monitor sees both);
+//! Where several threads fault there is a fault thread on each CPU, in the idle class, and all of them listen: the
+//! kernel tells every listener of a touch, and one that is on a busy CPU costs nothing by that, since it does not go before
+//! anybody. Who touches sleeps, so the one on that CPU is the first to run.
+//!
+//! The price is that every other thread on such a CPU goes first. Hence:
+//! * S1: a second thread that faults ends the one and begins the other (the fault thread sees that itself); the way back is
+//!   when for some time only one has faulted;
+//! * S2: touches that wait while no fault thread gets anywhere end both, and others that keep the CPU of a single fault
+//!   thread busy end that: it waits for longer than the program's thread runs (the monitor sees both);
 //! * S3: after either it is not tried again for a while, for longer each time that it did not last;
-//! * S4: kswapd keeps off that CPU.
+//! * S4: kswapd and the agents keep off the CPU of a single fault thread: what they do in turns costs least on one, and
+//!   the fault thread would wait for them;
+//! * S5: whoever is called off is put into the normal class at once: it may hold a lock.
 
 use ebb_sys::sched::{self, CpuSet};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// No CPU.
-const NOWHERE: u32 = u32::MAX;
+pub const NOWHERE: u32 = u32::MAX;
+/// Beside all CPUs.
+const EVERYWHERE: u32 = u32::MAX - 1;
+/// Most CPUs that have a fault thread each: all of them are told of every touch.
+pub const CPUS_MAX: usize = 8;
+/// Looks in a row that found one thread to fault alone, before it has the fault threads for itself.
+const CALM_LOOKS: u32 = 10;
 /// Faults between two looks that make it worth while.
 const FAULTS_MIN: u64 = 8;
 /// Looks without progress that the fault thread is given: less is a batch of moves on its CPU.
 const STARVED_MAX: u32 = 3;
+/// The same where each CPU has one: on none of them did it run.
+const STARVED_EVERYWHERE_MAX: u32 = 2;
 /// How often to see whether others use the CPU, and the share of the time they may take, in permille.
 const GAUGE: Duration = Duration::from_millis(30);
 const OTHERS_MAX: u64 = 400;
@@ -42,8 +57,12 @@ pub struct Solo {
     all: OnceLock<CpuSet>,
     faults_thread: AtomicU32,
     kswapd_thread: AtomicU32,
-    /// The CPU the fault thread stays on.
+    /// The CPU the fault thread stays on, or [`EVERYWHERE`].
     beside: AtomicU32,
+    /// The threads of the CPUs, and which of them are called.
+    others: [AtomicU32; CPUS_MAX],
+    called: Mutex<[bool; CPUS_MAX]>,
+    calls: Condvar,
     /// Who faulted last; whether others did since the last look; how many faults there were.
     last: AtomicU32,
     mixed: AtomicBool,
@@ -57,6 +76,9 @@ impl Default for Solo {
             faults_thread: AtomicU32::new(0),
             kswapd_thread: AtomicU32::new(0),
             beside: AtomicU32::new(NOWHERE),
+            others: Default::default(),
+            called: Mutex::default(),
+            calls: Condvar::new(),
             last: AtomicU32::new(0),
             mixed: AtomicBool::new(false),
             faults: AtomicU64::new(0),
@@ -85,6 +107,29 @@ impl Solo {
         }
     }
 
+    /// The thread of the `place`th CPU begins.
+    pub fn begin_beside(&self, place: usize) {
+        // It does no work before it is called, which it is only where both can be done.
+        if let Ok(all) = CpuSet::of_this_thread()
+            && let Some(cpu) = all.iter().nth(place)
+        {
+            let _ = CpuSet::only(cpu).confine(0);
+            self.others[place].store(sched::this_thread(), Relaxed);
+        }
+    }
+
+    /// Waits until the thread of the `place`th CPU is called.
+    pub fn await_call(&self, place: usize) {
+        let called = self.called.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nothing else is done with what the wait returns.
+        drop(self.calls.wait_while(called, |called| !called[place]));
+    }
+
+    fn call(&self, called: [bool; CPUS_MAX]) {
+        *self.called.lock().unwrap_or_else(PoisonError::into_inner) = called;
+        self.calls.notify_all();
+    }
+
     /// kswapd begins.
     pub fn begin_kswapd(&self) {
         self.kswapd_thread.store(sched::this_thread(), Relaxed);
@@ -95,20 +140,42 @@ impl Solo {
         self.beside.load(Relaxed) != NOWHERE
     }
 
+    /// The CPU that others keep off; [`NOWHERE`] if there is none.
+    pub fn reserved(&self) -> u32 {
+        match self.beside.load(Relaxed) {
+            EVERYWHERE => NOWHERE,
+            cpu => cpu,
+        }
+    }
+
+    /// Each CPU has a fault thread.
+    pub fn is_everywhere(&self) -> bool {
+        self.beside.load(Relaxed) == EVERYWHERE
+    }
+
+    /// Has a thread keep off a CPU, or off none (S4).
+    pub fn keep_off(&self, thread: u32, cpu: u32) {
+        let Some(all) = self.all.get() else { return };
+        let rest = if cpu == NOWHERE { *all } else { all.without(cpu) };
+        // Somebody else's by now, or gone: it stays where it is.
+        let _ = rest.confine(thread);
+    }
+
     /// Thread `thread` of the program faulted (S1).
     pub fn note(&self, thread: u32) {
         self.faults.store(self.faults.load(Relaxed) + 1, Relaxed);
         if self.last.load(Relaxed) != thread {
             self.last.store(thread, Relaxed);
             self.mixed.store(true, Relaxed);
-            if self.is_on() {
-                self.leave();
+            if self.is_on() && !self.is_everywhere() {
+                self.spread();
             }
         }
     }
 
     fn enter(&self, cpu: u32) {
         let Some(all) = self.all.get() else { return };
+        self.call([false; CPUS_MAX]);
         let faults = self.faults_thread.load(Relaxed);
         let beside = CpuSet::only(cpu).confine(faults).and_then(|()| sched::run_when_idle(faults));
         if beside.is_err() {
@@ -120,13 +187,41 @@ impl Solo {
         self.beside.store(cpu, Relaxed);
     }
 
+    /// Has a fault thread listen on each CPU; the first is that of the CPU it is on, or of the first.
+    fn spread(&self) {
+        let Some(all) = self.all.get().filter(|all| all.count() as usize <= CPUS_MAX) else {
+            return self.leave();
+        };
+        let faults = self.faults_thread.load(Relaxed);
+        let here = self.beside.load(Relaxed);
+        let Some(here) = all.iter().find(|&cpu| cpu == here).or_else(|| all.iter().next()) else {
+            return;
+        };
+        let mut called = [false; CPUS_MAX];
+        for (place, cpu) in all.iter().enumerate().filter(|&(_, cpu)| cpu != here) {
+            let thread = self.others[place].load(Relaxed);
+            called[place] = thread != 0 && sched::run_when_idle(thread).is_ok() && cpu != here;
+        }
+        let beside = CpuSet::only(here).confine(faults).and_then(|()| sched::run_when_idle(faults));
+        if beside.is_err() || !called.contains(&true) {
+            return self.leave();
+        }
+        let _ = all.confine(self.kswapd_thread.load(Relaxed));
+        self.beside.store(EVERYWHERE, Relaxed);
+        self.call(called);
+    }
+
     fn leave(&self) {
         self.beside.store(NOWHERE, Relaxed);
+        self.call([false; CPUS_MAX]);
         let Some(all) = self.all.get() else { return };
         let faults = self.faults_thread.load(Relaxed);
-        // Both were possible a moment ago; a thread that is gone needs neither.
+        // Both were possible a moment ago; a thread that is gone needs neither (S5).
         let _ = sched::run_soon(faults);
         let _ = all.confine(faults);
+        for thread in self.others.iter().map(|thread| thread.load(Relaxed)).filter(|&t| t != 0) {
+            let _ = sched::run_soon(thread);
+        }
         let _ = all.confine(self.kswapd_thread.load(Relaxed));
     }
 }
@@ -157,6 +252,8 @@ pub struct Watch {
     faults: u64,
     /// Looks in a row that found touches waiting and none answered.
     starved: u32,
+    /// Looks in a row that found one thread to fault, with a fault thread on each CPU.
+    calm: u32,
     gauge: Option<Gauge>,
     was_on: bool,
     since: Instant,
@@ -169,6 +266,7 @@ impl Watch {
         Self {
             faults: 0,
             starved: 0,
+            calm: 0,
             gauge: None,
             was_on: false,
             since: now,
@@ -185,7 +283,9 @@ impl Watch {
         let mixed = solo.mixed.swap(false, Relaxed);
         let on = solo.is_on();
         self.starved = if on && new == 0 && waiting() { self.starved + 1 } else { 0 };
-        if self.starved == STARVED_MAX || on && self.is_crowded(solo, now) {
+        let everywhere = solo.is_everywhere();
+        let starved_max = if everywhere { STARVED_EVERYWHERE_MAX } else { STARVED_MAX };
+        if self.starved == starved_max || on && !everywhere && self.is_crowded(solo, now) {
             solo.leave();
         }
         if self.was_on && !solo.is_on() {
@@ -198,10 +298,19 @@ impl Watch {
             return;
         }
         if on {
-            self.follow(solo, all, new);
+            self.was_on = true;
+            self.calm = if mixed || !everywhere { 0 } else { self.calm + u32::from(new > 0) };
+            if !everywhere || self.calm > CALM_LOOKS {
+                self.follow(solo, all, new);
+            }
             return;
         }
-        if mixed || new < FAULTS_MIN || now < self.hold_until {
+        if new < FAULTS_MIN || now < self.hold_until {
+            return;
+        }
+        if mixed {
+            solo.spread();
+            (self.was_on, self.since) = (solo.is_on(), now);
             return;
         }
         if let Some(cpu) = sched::cpu_of(solo.last.load(Relaxed)).filter(|&cpu| all.contains(cpu)) {

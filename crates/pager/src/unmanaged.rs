@@ -54,7 +54,8 @@ impl Kind {
             ),
             Self::NoAgent => (
                 "has no agent: its memory counts and cannot be stored",
-                "It may be setuid, not of glibc, or started with an empty environment",
+                "It may be setuid, not of glibc, started with an empty environment or where the agent cannot be reached \
+                 (another user, another root)",
             ),
             Self::CannotJoin => (
                 "can have no agent: its memory counts and cannot be stored",

@@ -64,6 +64,11 @@ impl Store {
         self.get_if(slot, None, page)
     }
 
+    /// Fills `page` if it is in RAM: whether it is.
+    pub fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
+        Ok(matches!(self.look(slot, None, page)?, Found::Filled))
+    }
+
     /// Fills `page` if it is in RAM: true. Otherwise starts a read that will complete with `token`:
     /// false.
     pub fn get_or_start(
@@ -270,8 +275,9 @@ impl Store {
         page: &mut Page,
     ) -> Result<Found, StoreError> {
         let (hash, at) = {
-            let index = lock(&self.index);
+            let mut index = lock(&self.index);
             let (hash, place) = index.table.get(slot).ok_or(StoreError::NotStored { slot })?;
+            index.note_read(slot);
             if expected.is_some_and(|expected| expected != hash) {
                 return Err(StoreError::NotStored { slot });
             }

@@ -24,6 +24,8 @@ pub(crate) struct Index {
     /// Pages that went from RAM to a file.
     pub demoted: u64,
     pub ram_writes: u64,
+    /// Pages read that were among the newest in RAM, and that had left it lately.
+    pub edge_reads: (u64, u64),
 }
 
 impl Index {
@@ -36,6 +38,16 @@ impl Index {
             ram_stored: 0,
             demoted: 0,
             ram_writes: 0,
+            edge_reads: (0, 0),
+        }
+    }
+
+    /// A page is being read.
+    pub(crate) fn note_read(&mut self, slot: SlotId) {
+        match self.table.beyond_edge(slot) {
+            Some(false) => self.edge_reads.0 += 1,
+            Some(true) => self.edge_reads.1 += 1,
+            None => {}
         }
     }
 

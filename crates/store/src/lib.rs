@@ -44,7 +44,7 @@ mod table;
 pub use error::{StoreError, TierName};
 pub use page::{Page, ZERO_PAGE, page_hash};
 pub use spec::{TierSpec, TierSpecError, parse_tiers};
-pub use stats::{StoreStats, TierStats};
+pub use stats::{StoreReads, StoreStats, TierStats};
 
 use ebb_core::types::SlotId;
 use file::FileTier;

@@ -60,7 +60,39 @@ impl TierStats {
     }
 }
 
+/// Pages read so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct StoreReads {
+    /// From memory.
+    pub near: u64,
+    /// From files.
+    pub far: u64,
+    /// Of `near`, those of pages that were among the newest there.
+    pub near_edge: u64,
+    /// Of `far`, those of pages that were in memory lately.
+    pub far_edge: u64,
+    /// How many pages that is of: as many of each.
+    pub edge_pages: u64,
+    /// Pages in a page of compressed memory, in thousandths.
+    pub ratio_permille: u64,
+}
+
 impl Store {
+    /// Pages read so far.
+    #[must_use]
+    pub fn reads(&self) -> StoreReads {
+        let index = lock(&self.index);
+        let held = index.ram_pages * PAGE_SIZE as u64 * 1000;
+        StoreReads {
+            near_edge: index.edge_reads.0,
+            far_edge: index.edge_reads.1,
+            edge_pages: index.table.edge_len().into(),
+            ratio_permille: held / index.arena.occupied().max(1),
+            near: self.ram_reads.load(Ordering::Relaxed),
+            far: self.files.iter().map(|file| file.reads.load(Ordering::Relaxed)).sum(),
+        }
+    }
+
     /// What the store holds and has done.
     #[must_use]
     pub fn stats(&self) -> StoreStats {

@@ -5,6 +5,7 @@
 //!
 //! Invariants:
 //! * I1: the queue holds exactly the slots whose place is in RAM, in the order they were stored.
+//! * I3: the newest [`EDGE_SHARE`]th of the queue, and no other entry, is marked as that; `edge` is the oldest of them.
 //! * I2: `prev` says what an entry is: a reserved value names the kind, anything else (or `END`) is
 //!   a link of the queue.
 
@@ -16,8 +17,10 @@ const CHUNK: usize = 1024;
 const ABSENT: u32 = u32::MAX;
 const SAME: u32 = u32::MAX - 1;
 const FILE: u32 = u32::MAX - 2;
-/// `next` of an entry in a file whose page compresses well: it was in RAM before.
-const COMPRESSES: u32 = 0;
+/// Mark in the length of an entry in RAM: it is one of the newest.
+const NEWEST: u64 = 1 << 15;
+/// The newest of so many parts counts as the edge of the tier: what would not be there yet if memory were larger.
+const EDGE_SHARE: u32 = 8;
 /// No further entry in the queue.
 const END: u32 = u32::MAX - 3;
 /// Slots must be below this.
@@ -57,6 +60,13 @@ pub(crate) struct Table {
     chunks: Vec<Option<Box<[Entry; CHUNK]>>>,
     oldest: u32,
     newest: u32,
+    /// The oldest entry that is marked as one of the newest, how many are, and how many are in RAM.
+    edge: u32,
+    edge_len: u32,
+    ram_len: u32,
+    /// Pages that went from RAM to a file. `next` of an entry in a file says which of them it was, the first being 0;
+    /// END if it was none.
+    demotions: u32,
 }
 
 fn pack(place: Place) -> u64 {
@@ -80,7 +90,8 @@ impl Entry {
             }
             _ => {
                 let (span, index) = ((self.word >> 32) as u32, (self.word >> 16) as u16);
-                Place::Ram { object: Object { span, index }, length: self.word as u16 }
+                let length = (self.word & (NEWEST - 1)) as u16;
+                Place::Ram { object: Object { span, index }, length }
             }
         })
     }
@@ -88,7 +99,15 @@ impl Entry {
 
 impl Table {
     pub(crate) fn new() -> Self {
-        Self { chunks: Vec::new(), oldest: END, newest: END }
+        Self {
+            chunks: Vec::new(),
+            oldest: END,
+            newest: END,
+            edge: END,
+            edge_len: 0,
+            ram_len: 0,
+            demotions: 0,
+        }
     }
 
     /// Bytes the table occupies.
@@ -134,8 +153,40 @@ impl Table {
                 newest => self.entry_mut(newest).next = slot.0,
             }
             self.newest = slot.0;
+            self.entry_mut(slot.0).word |= NEWEST;
+            self.edge = if self.edge == END { slot.0 } else { self.edge };
+            (self.edge_len, self.ram_len) = (self.edge_len + 1, self.ram_len + 1);
+            self.settle_edge();
         }
         before
+    }
+
+    /// I3.
+    fn settle_edge(&mut self) {
+        while self.edge_len > self.ram_len.div_ceil(EDGE_SHARE) {
+            let entry = self.entry_mut(self.edge);
+            entry.word &= !NEWEST;
+            (self.edge, self.edge_len) = (entry.next, self.edge_len - 1);
+        }
+    }
+
+    /// Whether the page of a slot would be elsewhere if its tier began or ended a little earlier: in memory itself, being
+    /// among the newest in RAM (false), or in RAM, having left it lately (true).
+    pub(crate) fn beyond_edge(&self, slot: SlotId) -> Option<bool> {
+        let entry = self.entry(slot.0)?;
+        match entry.prev {
+            ABSENT | SAME => None,
+            FILE => {
+                let since = self.demotions.wrapping_sub(entry.next);
+                (entry.next != END && since <= self.ram_len.div_ceil(EDGE_SHARE)).then_some(true)
+            }
+            _ => (entry.word & NEWEST != 0).then_some(false),
+        }
+    }
+
+    /// How many pages are at the edge.
+    pub(crate) fn edge_len(&self) -> u32 {
+        self.ram_len.div_ceil(EDGE_SHARE)
     }
 
     /// The page of a slot that is in RAM counts as stored just now.
@@ -147,14 +198,16 @@ impl Table {
 
     /// Notes that the page of a slot, which is in a file, was in RAM before.
     pub(crate) fn mark_demoted(&mut self, slot: SlotId) {
+        let number = self.demotions;
         let entry = self.entry_mut(slot.0);
         debug_assert_eq!(entry.prev, FILE);
-        entry.next = COMPRESSES;
+        entry.next = number;
+        self.demotions = if number + 1 == END { 0 } else { number + 1 };
     }
 
     /// Whether the page of a slot, which is in a file, was in RAM before.
     pub(crate) fn is_demoted(&self, slot: SlotId) -> bool {
-        self.entry(slot.0).is_some_and(|entry| entry.prev == FILE && entry.next == COMPRESSES)
+        self.entry(slot.0).is_some_and(|entry| entry.prev == FILE && entry.next != END)
     }
 
     /// An object of the arena has moved: its age stays.
@@ -163,7 +216,7 @@ impl Table {
         let Some(Place::Ram { length, .. }) = entry.place() else {
             panic!("slot {} owns an object but is not in RAM", slot.0)
         };
-        entry.word = pack(Place::Ram { object: to, length });
+        entry.word = pack(Place::Ram { object: to, length }) | entry.word & NEWEST;
     }
 
     /// Forgets a slot's page and returns where it was.
@@ -178,6 +231,11 @@ impl Table {
             match entry.next {
                 END => self.newest = entry.prev,
                 next => self.entry_mut(next).prev = entry.prev,
+            }
+            self.ram_len -= 1;
+            if entry.word & NEWEST != 0 {
+                self.edge_len -= 1;
+                self.edge = if self.edge == slot.0 { entry.next } else { self.edge };
             }
         }
         *self.entry_mut(slot.0) = EMPTY;
@@ -207,6 +265,35 @@ mod tests {
     fn queue(table: &Table) -> Vec<u32> {
         let first = table.oldest();
         std::iter::successors(first, |slot| table.younger(*slot)).map(|slot| slot.0).collect()
+    }
+
+    #[test]
+    fn the_newest_and_those_that_left_lately_are_at_the_edge() {
+        let mut table = Table::new();
+        let edge = |table: &Table| {
+            let all = (0..100).filter_map(|slot| Some((slot, table.beyond_edge(SlotId(slot))?)));
+            all.partition::<Vec<_>, _>(|&(_, left)| !left)
+        };
+        (0..64).for_each(|slot| assert_eq!(table.set(SlotId(slot), 0, ram(slot)), None));
+        let newest = |range: std::ops::Range<u32>| range.map(|slot| (slot, false)).collect();
+        assert_eq!(edge(&table), (newest(56..64), vec![]));
+        table.clear(SlotId(63));
+        table.moved(SlotId(60), Object { span: 9, index: 9 });
+        assert_eq!(edge(&table), (newest(56..63), vec![]));
+        (64..72).for_each(|slot| assert_eq!(table.set(SlotId(slot), 0, ram(slot)), None));
+        assert_eq!(table.edge_len(), 9);
+        let (near, _) = edge(&table);
+        assert_eq!(near, newest(62..63).into_iter().chain(newest(64..72)).collect::<Vec<_>>());
+        for slot in 0..20 {
+            table.set(SlotId(slot), 0, Place::File(FilePlace { tier: 0, page: slot }));
+            table.mark_demoted(SlotId(slot));
+        }
+        let (_, far) = edge(&table);
+        assert_eq!(far.first(), Some(&(13, true)), "51 are left, 7 make the edge");
+        for slot in 20..72 {
+            table.clear(SlotId(slot));
+        }
+        assert_eq!((table.ram_len, table.edge_len, table.edge), (0, 0, END));
     }
 
     #[test]

@@ -36,11 +36,12 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Whether whoever is really `user`, with `capabilities` of their own, may look into it: it acts as nobody else
-    /// and can do nothing that they cannot.
+    /// Whether whoever is really `user` in `group`, with `capabilities` of their own, may look into it: it acts as
+    /// nobody else, for no other group, and can do nothing that they cannot.
     #[must_use]
-    pub fn are_of(&self, user: u32, capabilities: u64) -> bool {
-        user == 0 || self.users == [user; 4] && self.permitted & !capabilities == 0
+    pub fn are_of(&self, user: u32, group: u32, capabilities: u64) -> bool {
+        let same = self.users == [user; 4] && self.groups == [group; 4];
+        user == 0 || same && self.permitted & !capabilities == 0
     }
 }
 
@@ -224,15 +225,19 @@ mod tests {
         let text =
             "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\nCapPrm:\t0000000000000000\n";
         let own = parse_credentials(text).unwrap();
-        assert!(own.are_of(1000, 0) && own.are_of(0, 0) && !own.are_of(1001, 0));
+        assert!(own.are_of(1000, 7, 0) && own.are_of(0, 0, 0) && !own.are_of(1001, 7, 0));
         // A setuid program acts as root for whom has started it.
         let setuid =
             parse_credentials(&text.replace("1000\t1000\t1000\t", "1000\t0\t0\t")).unwrap();
-        assert!(!setuid.are_of(1000, 0));
+        assert!(!setuid.are_of(1000, 7, 0));
+        // A setgid program acts for a group in which who has started it need not be.
+        let setgid = parse_credentials(&text.replace("7\t7\t7\t7", "7\t42\t42\t42")).unwrap();
+        assert!(!setgid.are_of(1000, 7, 0) && !setgid.are_of(1000, 42, 0));
+        assert!(setgid.are_of(0, 0, 0));
         let capable =
             parse_credentials(&text.replace("CapPrm:\t0000000000000000", "CapPrm:\t80000"))
                 .unwrap();
-        assert!(!capable.are_of(1000, 0) && capable.are_of(1000, 1 << 19));
+        assert!(!capable.are_of(1000, 7, 0) && capable.are_of(1000, 7, 1 << 19));
         assert_eq!(parse_credentials("Name:\tx\n"), None);
     }
 

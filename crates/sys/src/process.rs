@@ -125,11 +125,22 @@ pub fn group_of(thread: u32) -> Option<u32> {
 /// Makes the program to be started by `command` die when this thread does, keeps huge pages away from it
 /// and all it starts, and gives it signals and streams as this process got them.
 pub fn confine(command: &mut Command) {
+    attend(command);
+    // SAFETY: the hook only calls the kernel.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+            Ok(())
+        });
+    }
+}
+
+/// As [`confine`], with huge pages as the system has them.
+pub fn attend(command: &mut Command) {
     // SAFETY: the hook only calls the kernel.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
             inherited::restore();
             Ok(())
         });

@@ -14,6 +14,12 @@ pub fn user() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
+/// The group that this process really is of.
+#[must_use]
+pub fn group() -> u32 {
+    rustix::process::getgid().as_raw()
+}
+
 /// Capabilities that the user has, whatever the file of this program gives: those handed down to any program.
 #[must_use]
 pub fn of_user() -> u64 {

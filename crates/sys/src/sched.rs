@@ -45,6 +45,11 @@ impl CpuSet {
         unsafe { libc::CPU_ISSET(cpu as usize, &self.set) }
     }
 
+    /// Their numbers, rising.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..libc::CPU_SETSIZE as u32).filter(|&cpu| self.contains(cpu))
+    }
+
     /// How many.
     #[must_use]
     pub fn count(&self) -> u32 {

@@ -25,6 +25,14 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+fn unless_it_waits<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn own(fd: libc::c_int) -> OwnedFd {
     // SAFETY: called only with a descriptor that a system call just returned.
     unsafe { OwnedFd::from_raw_fd(fd) }
@@ -123,8 +131,47 @@ impl Socket {
         Ok(credentials.pid as u32)
     }
 
+    /// Takes over a descriptor if it is a connection of this kind: on any other, to receive may mean to wait,
+    /// whatever the flags say.
+    pub fn of(fd: OwnedFd) -> Result<Self, OwnedFd> {
+        let fd_number = fd.as_raw_fd();
+        let is = |option, wanted| {
+            let mut value: libc::c_int = 0;
+            let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+            let at = (&raw mut value).cast();
+            // SAFETY: the integer outlives the call and `len` is its size.
+            let result =
+                unsafe { libc::getsockopt(fd_number, libc::SOL_SOCKET, option, at, &raw mut len) };
+            result == 0 && value == wanted
+        };
+        if is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_SEQPACKET) {
+            Ok(Self { fd })
+        } else {
+            Err(fd)
+        }
+    }
+
+    /// Waits no longer than this for a message.
+    pub fn receive_within(&self, patience: Duration) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_timeout(&self.fd, Timeout::Recv, Some(patience))?)
+    }
+
     /// Sends a message with descriptors.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.send_with(bytes, fds, 0)
+    }
+
+    /// Sends a message if there is room for it; None if what was sent before still waits.
+    pub fn send_now(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<Option<()>> {
+        unless_it_waits(self.send_with(bytes, fds, libc::MSG_DONTWAIT))
+    }
+
+    fn send_with(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: libc::c_int,
+    ) -> io::Result<()> {
         assert!(fds.len() <= FDS_MAX);
         let mut data =
             libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -152,27 +199,32 @@ impl Socket {
                 }
             }
         }
+        let flags = flags | libc::MSG_NOSIGNAL;
         // SAFETY: the header names memory that outlives the call.
-        let sent =
-            unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) };
+        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, flags) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-
-    /// Sends a message if there is room for it; None if what was sent before still waits.
-    pub fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>> {
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the bytes outlive the call.
-        let sent =
-            unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
-        if sent >= 0 {
-            return Ok(Some(()));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) }
     }
 
     /// Receives one message; 0 bytes means that the other end is gone.
     pub fn receive(&self, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+        self.receive_with(bytes, fds, 0)
+    }
+
+    /// The same if there is a message; None if there is none, or somebody else has just received it.
+    pub fn receive_now(
+        &self,
+        bytes: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+    ) -> io::Result<Option<usize>> {
+        unless_it_waits(self.receive_with(bytes, fds, libc::MSG_DONTWAIT))
+    }
+
+    fn receive_with(
+        &self,
+        bytes: &mut [u8],
+        fds: &mut Vec<OwnedFd>,
+        flags: libc::c_int,
+    ) -> io::Result<usize> {
         let mut data = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let mut control = [0u64; 8];
         // SAFETY: all zeroes is a valid empty message header.
@@ -181,9 +233,9 @@ impl Socket {
         header.msg_iovlen = 1;
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = size_of_val(&control);
+        let flags = flags | libc::MSG_CMSG_CLOEXEC;
         // SAFETY: the header names memory that outlives the call.
-        let got =
-            unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+        let got = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, flags) };
         if got < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -216,5 +268,39 @@ impl AsFd for Listener {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_connection_is_taken_for_one() {
+        let (one, other) = Socket::pair().unwrap();
+        assert!(Socket::of(one.fd).is_ok());
+        assert!(Socket::of(std::fs::File::open("/dev/null").unwrap().into()).is_err());
+        let (stream, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(Socket::of(stream.into()).is_err());
+        drop(other);
+    }
+
+    #[test]
+    fn who_does_not_wait_is_told_that_nothing_is_there_or_fits() {
+        let (one, other) = Socket::pair().unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(one.receive_now(&mut bytes, &mut Vec::new()).unwrap(), None);
+        other.send(b"word", &[]).unwrap();
+        assert_eq!(one.receive_now(&mut bytes, &mut Vec::new()).unwrap(), Some(4));
+        while one.send_now(b"word", &[]).unwrap().is_some() {}
+        assert_eq!(other.receive_now(&mut bytes, &mut Vec::new()).unwrap(), Some(4));
+    }
+
+    #[test]
+    fn an_answer_is_not_waited_for_for_ever() {
+        let (one, _other) = Socket::pair().unwrap();
+        one.receive_within(Duration::from_millis(1)).unwrap();
+        let error = one.receive(&mut [0; 8], &mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
     }
 }

@@ -3,24 +3,29 @@
 //! Misses are pages swapped in while measuring: the kernel counts them in /proc/vmstat, a run of Ebb tells
 //! them to the load over its socket.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use clap::Parser;
 
-use super::kernel::Kernel;
 use super::load::Outcome;
+use super::rounds::measure;
 use super::runs::{Load, Place, Runner};
+use super::table;
+use crate::kernel::{Cgroup, SwapFile};
+use crate::stats::{Noise, Summary, pairs, verdict};
 
 /// 1 GiB of pages in 512 MiB: Ebb, the kernel's swap file, and all of it in memory.
 #[derive(Debug, Parser)]
 #[command(name = "ebb bench paging")]
 struct Args {
-    /// Loads: zipf, uniform or scanmix, and the number of threads
+    /// Loads: zipf, uniform, scanmix or loop, and the number of threads; with `+busy` something else
+    /// spins on one CPU
     #[arg(long, value_delimiter = ',', default_value = "zipf:1,zipf:2,uniform:1,scanmix:1")]
     loads: Vec<String>,
-    /// Rounds; medians are shown
-    #[arg(long, default_value_t = 3)]
+    /// Rounds; medians are shown, with quartiles
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Seconds before measuring, in each run
     #[arg(long, default_value_t = 5.0)]
@@ -28,6 +33,9 @@ struct Args {
     /// Seconds measured, in each run
     #[arg(long, default_value_t = 8.0)]
     seconds: f64,
+    /// Accesses of `loop`, of which the second half is measured
+    #[arg(long, default_value_t = 2_000_000)]
+    accesses: u64,
     /// Also measure these cool= settings on zipf, one thread
     #[arg(long, value_delimiter = ',')]
     cool: Vec<u32>,
@@ -44,7 +52,25 @@ struct Args {
 
 const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 512 * MIB;
-const NAMES: [&str; 3] = ["zipf", "uniform", "scanmix"];
+/// For `loop`: 256 MiB of pages of which about 96 MiB stay resident and the rest, compressed to a half,
+/// takes what is left.
+const LOOP_LIMIT: u64 = 186 * MIB;
+const NAMES: [&str; 4] = ["zipf", "uniform", "scanmix", "loop"];
+
+impl Args {
+    /// 1 GiB, zipf, one thread.
+    fn zipf(&self) -> Load {
+        Load {
+            pattern: "zipf",
+            threads: 1,
+            mib: 1024,
+            warm: self.warm,
+            seconds: self.seconds,
+            accesses: self.accesses,
+            busy: false,
+        }
+    }
+}
 
 /// Runs `ebb bench paging` with these arguments, the command's name left out.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
@@ -66,12 +92,21 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
-fn parse(load: &str) -> Result<(&'static str, usize), String> {
-    let (name, threads) = load.split_once(':').unwrap_or((load, "1"));
+/// A load as it was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Wanted {
+    pattern: &'static str,
+    threads: usize,
+    busy: bool,
+}
+
+fn parse(load: &str) -> Result<Wanted, String> {
+    let (rest, busy) = load.strip_suffix("+busy").map_or((load, false), |rest| (rest, true));
+    let (name, threads) = rest.split_once(':').unwrap_or((rest, "1"));
     let name = NAMES.into_iter().find(|known| *known == name);
     match (name, threads.parse()) {
-        (Some(name), Ok(threads @ 1..=64)) => Ok((name, threads)),
-        _ => Err(format!("--loads {load}: write zipf, uniform or scanmix, then :THREADS")),
+        (Some(pattern), Ok(threads @ 1..=64)) => Ok(Wanted { pattern, threads, busy }),
+        _ => Err(format!("--loads {load}: write {}, then :THREADS, then +busy", NAMES.join(", "))),
     }
 }
 
@@ -85,12 +120,7 @@ fn run(args: &Args) -> Result<(), String> {
         fit(&runner, args.rounds)?;
     }
     if !loads.is_empty() {
-        let kernel = Kernel::new(LIMIT, 3 * LIMIT, &args.folder);
-        if let Err(why) = &kernel {
-            println!("The kernel's side is left out: {why}\n");
-        }
-        let cgroup = kernel.as_ref().ok().map(|kernel| kernel.cgroup.clone());
-        paging(args, &runner, &loads, cgroup)?;
+        paging(args, &runner, &loads)?;
     }
     cool(args, &runner)
 }
@@ -99,41 +129,44 @@ fn ebb(limit_bytes: u64, more: &[&str]) -> Place {
     Place::Ebb { limit_bytes, more: more.iter().map(ToString::to_string).collect() }
 }
 
+/// The kernel's side, if it can be had.
+fn kernel(folder: &Path) -> Result<Rc<SwapFile>, String> {
+    // Made once to see whether it can be made.
+    let _ = Cgroup::new(Some(LIMIT))?;
+    let swap = SwapFile::new(folder, 3 * LIMIT)?;
+    let _ = swap.on(0)?;
+    Ok(Rc::new(swap))
+}
+
 /// The tables of `--loads`.
-fn paging(
-    args: &Args,
-    runner: &Runner,
-    loads: &[(&'static str, usize)],
-    cgroup: Option<PathBuf>,
-) -> Result<(), String> {
-    let mut places = vec![
-        ("ebb, default tiers", ebb(LIMIT, &[])),
-        ("ebb, --swap file", ebb(LIMIT, &["--swap", "file"])),
-    ];
-    places.extend(cgroup.map(|cgroup| ("kernel, swap file", Place::Kernel(cgroup))));
-    places.push(("plain, no limit", Place::Plain));
-    let head = "| load | threads | configuration | accesses/s | to kernel | CPU us/access";
-    println!("{head} | misses/access | ebb MiB |");
-    println!("|---|---|---|---|---|---|---|---|");
-    for &(pattern, threads) in loads {
-        let load = Load { pattern, threads, mib: 1024, warm: args.warm, seconds: args.seconds };
-        let cells = measure(runner, &places, &load, args.rounds)?;
-        let kernel = cells.iter().zip(&places).find(|(_, (_, p))| matches!(p, Place::Kernel(_)));
-        let kernel = kernel.map(|(cell, _)| cell.rate);
-        for ((name, place), cell) in places.iter().zip(&cells) {
-            let ratio = kernel.map_or("-".into(), |kernel| format!("{:.2}", cell.rate / kernel));
-            println!(
-                "| {pattern} | {threads} | {name} | {:.0} | {ratio} | {:.2} | {} | {} |",
-                cell.rate,
-                cell.cpu_us,
-                if matches!(place, Place::Plain) {
-                    "-".into()
-                } else {
-                    format!("{:.4}", cell.misses)
-                },
-                if matches!(place, Place::Ebb { .. }) { cell.memory() } else { "-".into() },
-            );
+fn paging(args: &Args, runner: &Runner, loads: &[Wanted]) -> Result<(), String> {
+    let swap = kernel(&args.folder);
+    if let Err(why) = &swap {
+        println!("The kernel's side is left out: {why}\n");
+    }
+    println!("{}", table::HEAD);
+    for wanted in loads {
+        let mut load = args.zipf();
+        (load.pattern, load.threads, load.busy) = (wanted.pattern, wanted.threads, wanted.busy);
+        let mut places = vec![
+            ("ebb, default tiers", ebb(LIMIT, &[])),
+            ("ebb, --swap file", ebb(LIMIT, &["--swap", "file"])),
+        ];
+        let mut limit_bytes = LIMIT;
+        if wanted.pattern == "loop" {
+            (load.mib, limit_bytes) = (256, LOOP_LIMIT);
+            places = vec![("ebb, --swap ram", ebb(LOOP_LIMIT, &["--swap", "ram"]))];
         }
+        if let Ok(swap) = &swap {
+            places.push(("kernel, swap file", Place::Kernel { limit_bytes, swap: swap.clone() }));
+        }
+        places.push(("plain, no limit", Place::Plain));
+        let places: Vec<_> =
+            places.into_iter().map(|(name, place)| (name.to_owned(), place)).collect();
+        let rows = measure(runner, &places, &load, args.rounds)?;
+        let busy = if wanted.busy { "+busy" } else { "" };
+        let name = format!("{}{busy}", wanted.pattern);
+        println!("{}", table::render(&name, wanted.threads, &rows));
     }
     println!();
     Ok(())
@@ -144,104 +177,70 @@ fn cool(args: &Args, runner: &Runner) -> Result<(), String> {
     if args.cool.is_empty() {
         return Ok(());
     }
-    let places: Vec<_> = args
-        .cool
-        .iter()
-        .map(|cool| ("", ebb(LIMIT, &["--set", &format!("cool={cool}")])))
-        .collect();
-    let load =
-        Load { pattern: "zipf", threads: 1, mib: 1024, warm: args.warm, seconds: args.seconds };
-    let cells = measure(runner, &places, &load, args.rounds)?;
-    println!("| cool, permille | accesses/s | CPU us/access | misses/access |");
+    let place = |cool: &u32| ebb(LIMIT, &["--set", &format!("cool={cool}")]);
+    let places: Vec<_> = args.cool.iter().map(|cool| (cool.to_string(), place(cool))).collect();
+    let rows = measure(runner, &places, &args.zipf(), args.rounds)?;
+    println!("| cool, permille | accesses/s [quartiles] | CPU us/access | misses/access |");
     println!("|---|---|---|---|");
-    for (cool, cell) in args.cool.iter().zip(&cells) {
-        println!("| {cool} | {:.0} | {:.2} | {:.4} |", cell.rate, cell.cpu_us, cell.misses);
+    for row in &rows {
+        let rate = Summary::of(&row.column(|sample| sample.rate));
+        println!(
+            "| {} | {} | {:.2} | {:.4} |",
+            row.name,
+            rate.map_or("-".into(), |rate| rate.show(0)),
+            row.median(|sample| sample.cpu_us),
+            row.median(|sample| sample.misses)
+        );
     }
     Ok(())
 }
 
-/// Medians of one configuration.
-struct Cell {
-    rate: f64,
-    cpu_us: f64,
-    misses: f64,
-    own_mib: f64,
-    shared_mib: f64,
+/// What programs cost that fit: ratios of runs in turns.
+fn fit(runner: &Runner, rounds: usize) -> Result<(), String> {
+    let zipf = Load {
+        pattern: "zipf",
+        threads: 1,
+        mib: 1024,
+        warm: 1.0,
+        seconds: 2.0,
+        accesses: 0,
+        busy: false,
+    };
+    let touch = Load { pattern: "touch", mib: 256, warm: 0.0, seconds: 0.0, ..zipf };
+    let rate = |outcome: &Outcome| outcome.accesses as f64 * 1e6 / outcome.wall_us as f64;
+    let fill = |outcome: &Outcome| outcome.fill_us as f64;
+    println!("| what fits | under ebb / plain | round by round | noise |");
+    println!("|---|---|---|---|");
+    let speed = in_turns(runner, &ebb(2048 * MIB, &[]), &zipf, rounds, rate)?;
+    println!("| zipf over 1 GiB, limit 2 GiB: accesses/s | {speed} |");
+    let first = in_turns(runner, &ebb(4096 * MIB, &[]), &touch, 3 * rounds, fill)?;
+    println!("| first touch of 256 MiB, limit 4 GiB: time | {first} |\n");
+    Ok(())
 }
 
-impl Cell {
-    fn memory(&self) -> String {
-        format!("{:.1} + {:.1} shared", self.own_mib, self.shared_mib)
-    }
-}
-
-fn measure(
+/// A figure under Ebb to the same without: of the medians, and of runs beside each other.
+fn in_turns(
     runner: &Runner,
-    places: &[(&str, Place)],
+    ebb: &Place,
     load: &Load,
     rounds: usize,
-) -> Result<Vec<Cell>, String> {
-    let mut samples: Vec<Vec<[f64; 5]>> = places.iter().map(|_| Vec::new()).collect();
-    for _ in 0..rounds {
-        for (n, (_, place)) in places.iter().enumerate() {
-            // Nothing warms up where all is resident.
-            let load = match place {
-                Place::Plain => Load { warm: 1.0, seconds: 1.0_f64.min(load.seconds), ..*load },
-                _ => *load,
-            };
-            let outcome = runner.run(place, &load)?;
-            let misses = outcome.swapped_in as f64 / outcome.accesses as f64;
-            samples[n].push([
-                outcome.accesses as f64 * 1e6 / outcome.wall_us as f64,
-                outcome.cpu_us as f64 / outcome.accesses as f64,
-                misses,
-                outcome.ebb_bytes as f64 / MIB as f64,
-                outcome.ebb_shared_bytes as f64 / MIB as f64,
-            ]);
+    figure: impl Fn(&Outcome) -> f64,
+) -> Result<String, String> {
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        for first in [true, false] {
+            if first == (round % 2 == 0) {
+                with.push(figure(&runner.run(ebb, load)?));
+            } else {
+                without.push(figure(&runner.run(&Place::Plain, load)?));
+            }
         }
     }
-    Ok(samples.iter().map(|rounds| cell(rounds)).collect())
-}
-
-fn cell(rounds: &[[f64; 5]]) -> Cell {
-    let column = |n: usize| median(rounds.iter().map(|row| row[n]).collect());
-    Cell {
-        rate: column(0),
-        cpu_us: column(1),
-        misses: column(2),
-        own_mib: column(3),
-        shared_mib: column(4),
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    if values.len() % 2 == 1 { values[half] } else { f64::midpoint(values[half - 1], values[half]) }
-}
-
-/// What programs cost that fit: ratios of paired runs, the median of them.
-fn fit(runner: &Runner, rounds: usize) -> Result<(), String> {
-    let zipf = Load { pattern: "zipf", threads: 1, mib: 1024, warm: 1.0, seconds: 2.0 };
-    let touch = Load { pattern: "touch", threads: 1, mib: 256, warm: 0.0, seconds: 0.0 };
-    let rate = |outcome: &Outcome| outcome.accesses as f64 * 1e6 / outcome.wall_us as f64;
-    let mut speed = Vec::new();
-    let mut first = Vec::new();
-    for _ in 0..rounds {
-        let with = runner.run(&ebb(2048 * MIB, &[]), &zipf)?;
-        let without = runner.run(&Place::Plain, &zipf)?;
-        speed.push(rate(&with) / rate(&without));
-    }
-    for _ in 0..3 * rounds {
-        let with = runner.run(&ebb(4096 * MIB, &[]), &touch)?;
-        let without = runner.run(&Place::Plain, &touch)?;
-        first.push(with.fill_us as f64 / without.fill_us as f64);
-    }
-    println!("| what fits | under ebb / plain |");
-    println!("|---|---|");
-    println!("| zipf over 1 GiB, limit 2 GiB: accesses/s | {:.3} |", median(speed));
-    println!("| first touch of 256 MiB, limit 4 GiB: time | {:.3} |\n", median(first));
-    Ok(())
+    let noise = Noise::of(&without);
+    let median = |values: &[f64]| Summary::of(values).map_or(f64::NAN, |all| all.median);
+    let ratio = verdict(median(&with) / median(&without), noise);
+    let pairs = pairs(&with, &without).map_or("-".into(), |pairs| pairs.show(3));
+    Ok(format!("{ratio} | {pairs} | {}", table::told(noise)))
 }
 
 #[cfg(test)]
@@ -250,15 +249,12 @@ mod tests {
 
     #[test]
     fn loads_are_read() {
-        assert_eq!(parse("zipf:2"), Ok(("zipf", 2)));
-        assert_eq!(parse("uniform"), Ok(("uniform", 1)));
+        let wanted = |pattern, threads, busy| Ok(Wanted { pattern, threads, busy });
+        assert_eq!(parse("zipf:2"), wanted("zipf", 2, false));
+        assert_eq!(parse("uniform"), wanted("uniform", 1, false));
+        assert_eq!(parse("loop:4+busy"), wanted("loop", 4, true));
         assert!(parse("zipf:0").is_err());
         assert!(parse("pareto:1").is_err());
-    }
-
-    #[test]
-    fn medians() {
-        assert!((median(vec![3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
-        assert!((median(vec![4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
+        assert!(parse("loop+busy:1").is_err());
     }
 }

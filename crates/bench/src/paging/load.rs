@@ -13,11 +13,15 @@ use clap::{Parser, ValueEnum};
 use ebb_agent::protocol::{ENV_SOCKET, GREET_STAT, Greeting, MAGIC, VERSION};
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::proc;
+use ebb_sys::sched::CpuSet;
 use ebb_sys::socket::Socket;
 use serde::{Deserialize, Serialize};
 
-const WORDS: usize = 512;
-const SEED: u64 = 0x00eb_b0eb_b0eb_b0eb;
+use super::looping;
+use crate::draw::{Alias, Random};
+
+pub(super) const WORDS: usize = 512;
+pub(super) const SEED: u64 = 0x00eb_b0eb_b0eb_b0eb;
 /// Clock ticks of `/proc/PID/stat` are hundredths of a second on every Linux of today.
 const TICK_US: u64 = 10_000;
 
@@ -32,6 +36,10 @@ pub enum Pattern {
     Scanmix,
     /// Nothing after the first touch of every page, which writes one word.
     Touch,
+    /// So many accesses, zipf 0.99, of which the second half is measured.
+    Loop,
+    /// No memory: spins on one CPU until it is killed.
+    Busy,
 }
 
 #[derive(Debug, Parser)]
@@ -48,6 +56,12 @@ struct Args {
     warm: f64,
     #[arg(long)]
     seconds: f64,
+    /// Accesses of all threads together, for `loop`.
+    #[arg(long, default_value_t = 0)]
+    accesses: u64,
+    /// The CPU for `busy`.
+    #[arg(long, default_value_t = 0)]
+    cpu: u32,
     /// Enter this cgroup first.
     #[arg(long)]
     cgroup: Option<std::path::PathBuf>,
@@ -104,14 +118,31 @@ fn run(args: &Args) -> Result<Outcome, String> {
     if let Some(cgroup) = &args.cgroup {
         std::fs::write(cgroup.join("cgroup.procs"), "0").map_err(|e| format!("cgroup: {e}"))?;
     }
+    if args.pattern == Pattern::Busy {
+        return busy(args.cpu);
+    }
     let pages = args.mib * 256;
     let popularity = match args.pattern {
-        Pattern::Zipf | Pattern::Scanmix => Some(Alias::zipf(pages)),
-        Pattern::Uniform | Pattern::Touch => None,
+        Pattern::Zipf | Pattern::Scanmix | Pattern::Loop => {
+            Some(Alias::zipf(pages, SEED ^ 0x5aff1e))
+        }
+        Pattern::Uniform | Pattern::Touch | Pattern::Busy => None,
     };
     let mut memory = AnonBuffer::new(pages * 4096).map_err(|e| format!("memory: {e}"))?;
     let words = memory.words();
     let mut outcome = Outcome::default();
+    if let (Pattern::Loop, Some(popularity)) = (args.pattern, &popularity) {
+        let start = Instant::now();
+        looping::fill(words);
+        outcome.fill_us = start.elapsed().as_micros() as u64;
+        let before = || Ok((cpu_us(args.siblings), swapped_in(args.siblings)?));
+        let (seen, (cpu, swapped)) =
+            looping::run(words, popularity, args.threads, args.accesses, before)?;
+        outcome.warm_accesses = seen.warm_accesses;
+        outcome.accesses = seen.accesses;
+        outcome.wall_us = seen.wall_us;
+        return finish(args, outcome, cpu, swapped);
+    }
     let start = Instant::now();
     fill(words, args.pattern != Pattern::Touch);
     outcome.fill_us = start.elapsed().as_micros() as u64;
@@ -131,6 +162,19 @@ fn run(args: &Args) -> Result<Outcome, String> {
     let cpu = cpu_us(args.siblings);
     let swapped = swapped_in(args.siblings)?;
     (outcome.accesses, outcome.wall_us) = phase(&mut workers, args.seconds)?;
+    finish(args, outcome, cpu, swapped)
+}
+
+/// Spins on one CPU.
+fn busy(cpu: u32) -> Result<Outcome, String> {
+    CpuSet::only(cpu).confine(0).map_err(|error| format!("cannot stay on CPU {cpu}: {error}"))?;
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+/// What is known at the end, given what was counted when measuring began.
+fn finish(args: &Args, mut outcome: Outcome, cpu: u64, swapped: u64) -> Result<Outcome, String> {
     outcome.cpu_us = cpu_us(args.siblings) - cpu;
     outcome.swapped_in = swapped_in(args.siblings)? - swapped;
     if args.siblings {
@@ -153,7 +197,7 @@ fn fill(words: &[AtomicU64], content: bool) {
     for (page, words) in words.chunks_exact(WORDS).enumerate() {
         words[0].store(header(page), Relaxed);
         if content {
-            words[2..WORDS / 2].iter().for_each(|word| word.store(random.next(), Relaxed));
+            words[2..WORDS / 2].iter().for_each(|word| word.store(random.word(), Relaxed));
         }
     }
 }
@@ -169,14 +213,14 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn access(&mut self) -> bool {
         let pages = self.words.len() / WORDS;
-        let draw = self.random.next();
+        let draw = self.random.word();
         if self.scan && draw.is_multiple_of(5) {
             self.cursor = (self.cursor + 1) % pages;
             return self.words[self.cursor * WORDS].load(Relaxed) == header(self.cursor);
         }
         let page = match self.popularity {
-            Some(popularity) => popularity.draw(self.random.next()),
-            None => self.random.next() as usize % pages,
+            Some(popularity) => popularity.draw(self.random.word()),
+            None => self.random.word() as usize % pages,
         };
         let words = &self.words[page * WORDS..];
         if (draw >> 32) % 10 < 3 {
@@ -268,88 +312,9 @@ fn in_file(path: &str, field: &str) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Splitmix: small, seeded, good enough to draw pages.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
-
-/// Walker's table: a column is kept with probability `keep / 2^32`, else its alias is taken.
-struct Alias {
-    columns: Vec<(u32, u32)>,
-}
-
-impl Alias {
-    fn zipf(pages: usize) -> Self {
-        let mut order: Vec<usize> = (0..pages).collect();
-        let mut random = Random(SEED ^ 0x5aff1e);
-        for n in (1..pages).rev() {
-            order.swap(n, random.next() as usize % (n + 1));
-        }
-        let mut weights = vec![0.0; pages];
-        for (rank, &page) in order.iter().enumerate() {
-            weights[page] = ((rank + 1) as f64).powf(-0.99);
-        }
-        Self::new(weights)
-    }
-
-    fn new(mut weights: Vec<f64>) -> Self {
-        let mean = weights.iter().sum::<f64>() / weights.len() as f64;
-        weights.iter_mut().for_each(|weight| *weight /= mean);
-        let mut columns: Vec<(u32, u32)> =
-            (0..weights.len() as u32).map(|page| (u32::MAX, page)).collect();
-        let (mut small, mut large): (Vec<usize>, Vec<usize>) =
-            (0..weights.len()).partition(|&page| weights[page] < 1.0);
-        while let (Some(&giver), Some(taker)) = (large.last(), small.pop()) {
-            columns[taker] = ((weights[taker] * 4_294_967_296.0) as u32, giver as u32);
-            weights[giver] -= 1.0 - weights[taker];
-            if weights[giver] < 1.0 {
-                large.pop();
-                small.push(giver);
-            }
-        }
-        Self { columns }
-    }
-
-    fn draw(&self, random: u64) -> usize {
-        let column = ((random >> 32) * self.columns.len() as u64) >> 32;
-        let (keep, alias) = self.columns[column as usize];
-        if (random as u32) <= keep { column as usize } else { alias as usize }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_table_draws_by_weight() {
-        let table = Alias::new(vec![1.0, 2.0, 5.0]);
-        let mut random = Random(1);
-        let mut counts = [0_u32; 3];
-        (0..80_000).for_each(|_| counts[table.draw(random.next())] += 1);
-        for (count, expected) in counts.into_iter().zip([10_000, 20_000, 50_000]) {
-            assert!(count.abs_diff(expected) < 1000, "{counts:?}");
-        }
-    }
-
-    #[test]
-    fn half_of_the_draws_go_to_few_pages() {
-        let table = Alias::zipf(1 << 12);
-        let mut random = Random(2);
-        let mut counts = vec![0_u32; 1 << 12];
-        (0..100_000).for_each(|_| counts[table.draw(random.next())] += 1);
-        counts.sort_unstable_by(|a, b| b.cmp(a));
-        let top: u32 = counts[..41].iter().sum();
-        assert!((44_000..54_000).contains(&top), "{top}");
-    }
 
     #[test]
     fn a_changed_header_is_noticed() {

@@ -2,20 +2,23 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 use std::time::Duration;
 
 use ebb_sys::process;
+use ebb_sys::sched::CpuSet;
 use ebb_sys::signals::{SIGINT, SIGTERM, Signals};
 
 use super::load::Outcome;
+use crate::kernel::{Cgroup, SwapFile};
 
 /// Where the load runs.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// Under `ebb run` with this limit and these further arguments.
     Ebb { limit_bytes: u64, more: Vec<String> },
-    /// In this memory cgroup.
-    Kernel(PathBuf),
+    /// In a memory cgroup with this limit, with this file for swap.
+    Kernel { limit_bytes: u64, swap: Rc<SwapFile> },
     /// As it is.
     Plain,
 }
@@ -28,6 +31,10 @@ pub struct Load {
     pub mib: usize,
     pub warm: f64,
     pub seconds: f64,
+    /// How many accesses `loop` makes.
+    pub accesses: u64,
+    /// Something else spins on one CPU meanwhile.
+    pub busy: bool,
 }
 
 /// Starts runs; ends them when the benchmark is told to end.
@@ -43,11 +50,7 @@ impl Runner {
     pub fn new(ebb: Option<PathBuf>) -> Result<Self, String> {
         let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
         let is_ebb = here.file_name().is_some_and(|name| name == "ebb");
-        let ebb = ebb.unwrap_or_else(|| here.with_file_name("ebb"));
-        if !ebb.exists() {
-            let ebb = ebb.display();
-            return Err(format!("no {ebb}; build it: cargo build --release --package ebb"));
-        }
+        let ebb = crate::ebb_to_measure(ebb)?;
         let mut load = vec![here.to_string_lossy().into_owned()];
         load.extend(is_ebb.then(|| "bench".to_string()));
         load.push("paging-load".to_string());
@@ -58,6 +61,16 @@ impl Runner {
 
     /// Runs the load: what it found.
     pub fn run(&self, place: &Place, load: &Load) -> Result<Outcome, String> {
+        let _busy = load.busy.then(|| self.busy()).transpose()?;
+        let cgroup = match place {
+            Place::Kernel { limit_bytes, .. } => Some(Cgroup::new(Some(*limit_bytes))?),
+            _ => None,
+        };
+        // Single pages at a time are the kernel's best on loads without order.
+        let _swap = match place {
+            Place::Kernel { swap, .. } => Some(swap.on(0)?),
+            _ => None,
+        };
         let mut command = match place {
             Place::Ebb { limit_bytes, more } => {
                 let mut command = Command::new(&self.ebb);
@@ -66,24 +79,36 @@ impl Runner {
                 command.args(more).arg("--").args(&self.load).arg("--siblings");
                 command
             }
-            Place::Kernel(cgroup) => {
-                let mut command = Command::new(&self.load[0]);
-                command.args(&self.load[1..]).arg("--cgroup").arg(cgroup);
-                command
-            }
-            Place::Plain => {
+            Place::Kernel { .. } | Place::Plain => {
                 let mut command = Command::new(&self.load[0]);
                 command.args(&self.load[1..]);
                 command
             }
         };
+        if let Some(cgroup) = &cgroup {
+            command.arg("--cgroup").arg(&cgroup.folder);
+        }
         command.args(["--pattern", load.pattern, "--mib", &load.mib.to_string()]);
         command.args(["--threads", &load.threads.to_string()]);
         command.args(["--warm", &load.warm.to_string(), "--seconds", &load.seconds.to_string()]);
+        command.args(["--accesses", &load.accesses.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         process::confine(&mut command);
         let child = command.spawn().map_err(|e| format!("cannot start the load: {e}"))?;
         self.wait(child)
+    }
+
+    /// Starts what spins on the last CPU.
+    fn busy(&self) -> Result<Busy, String> {
+        let cpus = CpuSet::of_this_thread().map_err(|e| format!("cannot ask for CPUs: {e}"))?;
+        let cpu = (0..1024).rev().find(|&cpu| cpus.contains(cpu)).unwrap_or(0);
+        let mut command = Command::new(&self.load[0]);
+        command.args(&self.load[1..]).args(["--pattern", "busy", "--cpu", &cpu.to_string()]);
+        command.args(["--mib", "0", "--threads", "1", "--warm", "0", "--seconds", "0"]);
+        command.stdin(Stdio::null());
+        process::confine(&mut command);
+        let child = command.spawn().map_err(|e| format!("cannot start the busy loop: {e}"))?;
+        Ok(Busy(child))
     }
 
     fn wait(&self, mut child: Child) -> Result<Outcome, String> {
@@ -107,5 +132,16 @@ impl Runner {
         let stdout = child.stdout.as_mut().ok_or("the load has no output")?;
         std::io::Read::read_to_string(stdout, &mut text).map_err(|e| e.to_string())?;
         serde_json::from_str(&text).map_err(|error| format!("the load said {text:?}: {error}"))
+    }
+}
+
+/// A process that spins, until dropped.
+struct Busy(Child);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // Gone already is as good.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

@@ -23,16 +23,20 @@
 //! * I4: a frame is cool exactly while its entry is; all others in use are visible.
 //! * I5: a frame is given out by the allocator exactly as long as its descriptor is in use.
 
+mod cooling;
 mod entry;
 mod frames;
 mod order;
 mod space;
+mod split;
 mod stock;
 mod zone;
 
+pub use cooling::Cooling;
 pub use entry::Entry;
 pub use frames::{Frame, NO_POOL, Place};
 pub use space::Space;
+pub use split::{Edges, Split};
 pub use zone::{Charge, Zone, lost_pages};
 
 use crate::observe::lru_gen::{Command, CommandError, Enabled};
@@ -63,7 +67,11 @@ pub struct Resident {
     order: Order,
     pub slots: SlotTable,
     pub zone: Zone,
+    pub cooling: Cooling,
 }
+
+/// The most pages kept cool unless a driver says otherwise, in thousandths of what can leave.
+const COOL_PERMILLE: u32 = 500;
 
 impl Resident {
     /// A set under a budget of `limit_pages`, with the default switches.
@@ -77,7 +85,14 @@ impl Resident {
     pub fn with(limit_pages: u64, high_pages: u64, slots_max: u32, tunables: Tunables) -> Self {
         let frames = Frames::new(limit_pages);
         let zone = Zone::new(limit_pages, high_pages, frames.marks());
-        Self { frames, order: Order::new(tunables), slots: SlotTable::new(slots_max), zone }
+        let cooling = Cooling::new(COOL_PERMILLE);
+        Self {
+            frames,
+            order: Order::new(tunables),
+            slots: SlotTable::new(slots_max),
+            zone,
+            cooling,
+        }
     }
 
     /// Tells the time, in milliseconds from any beginning: the ages of generations are counted in it.
@@ -111,6 +126,12 @@ impl Resident {
     #[must_use]
     pub fn evictable(&self) -> u64 {
         self.count(Place::Lru) + self.count(Place::First) + self.count(Place::Cool)
+    }
+
+    /// How many pages are to be cool now.
+    #[must_use]
+    pub fn cool_target(&self) -> u64 {
+        self.evictable() * u64::from(self.cooling.permille()) / 1000
     }
 
     /// A page is in memory now. `slot` is its stored copy, still true until it is written to; the
@@ -246,6 +267,7 @@ impl Resident {
 
     /// An isolated frame's page is out of the program's sight, in place `pool`.
     pub fn cool(&mut self, space: &mut Space, pfn: Pfn, pool: u32) {
+        self.cooling.cooled();
         self.frames.put(pfn, Place::Isolated, Place::Cool);
         self.frames.set_pool(pfn, pool);
         space.set(self.frames.get(pfn).vpn, Entry::Cool(pfn));
@@ -276,6 +298,7 @@ impl Resident {
 
     /// A cool page was touched and is visible again. Returns its place in the pool.
     pub fn rescue(&mut self, space: &mut Space, pfn: Pfn) -> u32 {
+        self.cooling.rescued();
         self.frames.put(pfn, self.frames.place(pfn), Place::Lru);
         self.order.rescued(&self.frames, pfn);
         space.set(self.frames.get(pfn).vpn, Entry::Resident(pfn));

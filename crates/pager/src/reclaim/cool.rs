@@ -4,7 +4,6 @@
 //! is parked, or is copied first because a relative shares it.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
-use crate::broken::{Rule, is_broken};
 use crate::counters;
 use crate::limits::BATCH_PATIENCE;
 use crate::link::{Operation, Outcome};
@@ -92,7 +91,7 @@ impl Reclaim {
                 return 0;
             }
             // P2: from here to the commit no message of this address space is read.
-            state.busy = !is_broken(Rule::P2);
+            mm.begin_batch(&mut state);
         }
         match link.execute(&operations) {
             Outcome::Done => self.commit_cool(&mm, &moving),

@@ -16,9 +16,9 @@ use crate::server::Pager;
 use cool::Fate;
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::reclaim::{Kswapd, NAP_MS, Pass, Passed, Step};
-use ebb_core::resident::{Place, Resident};
+use ebb_core::resident::{Edges, Place, Resident, Split};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn};
-use ebb_store::{Page, StoreError};
+use ebb_store::{Page, StoreError, StoreReads};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,6 +40,11 @@ const LEND_AFTER: Duration = Duration::from_millis(400);
 /// Or how often, while now and then a page could: with so little room the others only get in each other's
 /// way.
 const LEND_AFTER_TIMES: u32 = 64;
+/// How often is looked at where pages come from, and what a load from compressed memory and one from a file cost, in
+/// thousandths of a rescue.
+const WEIGH: Duration = Duration::from_millis(100);
+const NEAR_COST: u64 = 1300;
+const FAR_COST: u64 = 8000;
 /// How often pages that could not leave memory are tried again.
 const UNPARK: Duration = Duration::from_millis(500);
 
@@ -98,6 +103,11 @@ pub struct Reclaim {
     despaired: u32,
     /// The same, since something was last stored.
     despaired_for: u32,
+    /// When it was last looked at where pages come from, and how many did until then.
+    weighed: Instant,
+    reads: StoreReads,
+    /// How memory is divided; None where there is nothing to divide.
+    split: Option<Split>,
     /// Pages looked at.
     scanned: u64,
     /// How many there were at the last harvest.
@@ -135,6 +145,9 @@ impl Reclaim {
             lending: false,
             despaired: 0,
             despaired_for: 0,
+            weighed: pager.clock.now(),
+            reads: StoreReads::default(),
+            split: pager.config.split(),
             scanned: 0,
             harvested_at: 0,
             fixed: 0,
@@ -310,17 +323,17 @@ impl Reclaim {
 
     /// One round.
     fn round(&mut self) -> Round {
-        let (cool, evictable, parked) = {
+        self.weigh_loads();
+        let (cool, evictable, target, parked) = {
             let resident = self.pager.resident();
             let parked = resident.count(Place::Parked);
-            (resident.count(Place::Cool), resident.evictable(), parked)
+            (resident.count(Place::Cool), resident.evictable(), resident.cool_target(), parked)
         };
         if parked > 0 && self.pager.clock.since(self.unparked) > UNPARK {
             self.unpark();
         }
         self.harvest_if_due(evictable);
         let scanned = self.scanned;
-        let target = evictable * u64::from(self.pager.config.cool_permille) / 1000;
         let mut round = Round::default();
         if cool < target.max(BATCH_MAX as u64) {
             round.cooled = self.cool(BATCH_MAX) as u64;
@@ -337,6 +350,31 @@ impl Reclaim {
         let few = self.pager.starving.load(Relaxed) > 0 && round.stored < BATCH_MAX as u64 / 2;
         round.dropped = self.drop_retired(if few { 1 } else { BATCH_MAX / 2 }) as u64;
         round
+    }
+
+    /// Looks now and then where pages come from: what a load costs, and which share of memory is to be compressed.
+    fn weigh_loads(&mut self) {
+        if self.pager.clock.since(self.weighed) < WEIGH {
+            return;
+        }
+        self.weighed = self.pager.clock.now();
+        let reads = self.pager.store.reads();
+        let before = std::mem::replace(&mut self.reads, reads);
+        let (near, far) = (reads.near - before.near, reads.far - before.far);
+        let edges = Edges {
+            near: reads.near_edge - before.near_edge,
+            far: reads.far_edge - before.far_edge,
+            ratio_permille: reads.ratio_permille,
+            near_cost: NEAR_COST,
+            far_cost: FAR_COST,
+        };
+        if let Some(limit) = self.split.as_mut().and_then(|split| split.look(edges)) {
+            self.pager.store.set_ram_limit(limit);
+        }
+        if near + far > 0 {
+            let cost = (near * NEAR_COST + far * FAR_COST) / (near + far);
+            self.pager.resident().cooling.set_load_cost(cost);
+        }
     }
 
     fn unpark(&mut self) {

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// The machine around the pager.
 pub trait Host: Debug + Send + Sync {
+    /// A number that nobody can guess, and no two askings have in common.
+    fn token(&self) -> u128;
     /// Does nothing for so long.
     fn sleep(&self, time: Duration);
     /// Waits for a signal, so long at most; whether it came.
@@ -34,6 +36,13 @@ pub trait Host: Debug + Send + Sync {
 pub struct Machine;
 
 impl Host for Machine {
+    fn token(&self) -> u128 {
+        let mut bytes = [0; 16];
+        // Less than asked for is given by no kernel that has started.
+        let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        u128::from_ne_bytes(bytes)
+    }
+
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
     }

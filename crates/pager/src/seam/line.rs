@@ -38,9 +38,9 @@ impl Wire {
         Self { socket, shared }
     }
 
-    /// Sends a message with descriptors.
+    /// Sends a message with descriptors. There is room for the first, or somebody else sends there.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.socket.send(bytes, fds)
+        self.socket.send_now(bytes, fds)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 }
 
@@ -50,7 +50,7 @@ impl Line for Wire {
     }
 
     fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>> {
-        self.socket.send_now(bytes)
+        self.socket.send_now(bytes, &[])
     }
 
     fn wait(&self, word: &AtomicU32, seen: u32, limit: Duration) {

@@ -6,9 +6,9 @@
 //! * W2: its memory and page map are opened once and only shown to be the right ones by a token that is put into the
 //!   address space and must be seen in them (`Mm::is_process`). They keep that address space, whatever the
 //!   process becomes.
-//! * W3: the right is used only for a process that acts as the user of Ebb and can do no more than that one. A
-//!   process in another user namespace has capabilities there that its user lacks here: it is looked into without the
-//!   right, by what the kernel lets that user do, who may look into the namespaces that are theirs.
+//! * W3: the right is used only for a process that acts as the user and the group of Ebb and can do no more than
+//!   those. A process in another user namespace has capabilities there that its user lacks here: it is looked into
+//!   without the right, by what the kernel lets that user do, who may look into the namespaces that are theirs.
 
 use ebb_sys::handle::Handle;
 use ebb_sys::memory::Memory;
@@ -122,7 +122,7 @@ enum Way {
 impl Way {
     /// Whether, and how.
     fn into(handle: &Handle) -> io::Result<Self> {
-        if handle.credentials()?.are_of(rights::user(), rights::of_user()) {
+        if handle.credentials()?.are_of(rights::user(), rights::group(), rights::of_user()) {
             Ok(Self::Tracing)
         } else if handle.is_in_another_user_namespace()? {
             Ok(Self::AsUser)

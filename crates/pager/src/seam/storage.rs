@@ -1,15 +1,15 @@
 //! The store, as far as the pager uses it.
 
 use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, StoreStats};
+use ebb_store::{Page, Store, StoreError, StoreReads, StoreStats};
 use std::os::fd::BorrowedFd;
 
 /// The calls. See [`Store`] for what each does.
 pub trait Storage: Send + Sync {
     /// Stores pages, each under a slot of its own.
     fn put_batch(&self, writes: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>);
-    /// Fills `page` if that takes no waiting: true. Otherwise starts a read that completes with `token`.
-    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError>;
+    /// Fills `page` if that takes no waiting: whether it did.
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError>;
     /// Starts several reads; each token completes exactly once.
     fn start_batch(&self, reads: &[(SlotId, u64)]);
     /// Calls `each` with every read that has completed.
@@ -22,8 +22,12 @@ pub trait Storage: Send + Sync {
     fn remove(&self, slot: SlotId);
     /// Bytes of memory that the store takes.
     fn ram_bytes(&self) -> u64;
+    /// Changes the limit of compressed memory.
+    fn set_ram_limit(&self, bytes: u64);
     /// Lets compressed memory grow by `step` bytes, up to `most`.
     fn grow_ram(&self, step: u64, most: u64);
+    /// Pages read so far.
+    fn reads(&self) -> StoreReads;
     /// Figures of the tiers.
     fn stats(&self) -> StoreStats;
     /// Readable while completions wait; a simulated one has none.
@@ -35,8 +39,8 @@ impl Storage for Store {
         Self::put_batch(self, writes, results);
     }
 
-    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError> {
-        Self::get_or_start(self, slot, page, token)
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
+        Self::get_now(self, slot, page)
     }
 
     fn start_batch(&self, reads: &[(SlotId, u64)]) {
@@ -63,8 +67,16 @@ impl Storage for Store {
         Self::ram_bytes(self)
     }
 
+    fn set_ram_limit(&self, bytes: u64) {
+        Self::set_ram_limit(self, bytes);
+    }
+
     fn grow_ram(&self, step: u64, most: u64) {
         Self::grow_ram(self, step, most);
+    }
+
+    fn reads(&self) -> StoreReads {
+        Self::reads(self)
     }
 
     fn stats(&self) -> StoreStats {

@@ -33,12 +33,12 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let mms = driver.pager.mms();
     let states: Vec<_> = mms.iter().map(|mm| mm.lock()).collect();
     let resident = driver.pager.resident();
-    let server = driver.server.borrow();
-    let loads: Vec<SlotId> = server.loads.values().map(|load| load.slot).collect();
+    let books = driver.pending.books();
+    let loads: Vec<SlotId> = books.loads.values().map(|load| load.slot).collect();
     let mut spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
-    spaces.extend(server.following.iter().filter_map(|(following, _)| following.child()));
+    spaces.extend(books.following.iter().filter_map(|(following, _)| following.child()));
     resident.check_invariants(&spaces, &loads);
-    let promised: u64 = server.loads.values().map(|load| load.charge.pages()).sum();
+    let promised: u64 = books.loads.values().map(|load| load.charge.pages()).sum();
     if resident.zone.promised() != promised {
         let zone = resident.zone.promised();
         return Err(format!("{zone} pages are promised, to loads {promised}"));

@@ -14,6 +14,7 @@ use crate::faults::Server;
 use crate::link::Link;
 use crate::mm::Mm;
 use crate::monitor::Monitor;
+use crate::pending::Pending;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
 use crate::server::{self, Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
@@ -39,7 +40,9 @@ pub struct Driver {
     pub pager: Arc<Pager>,
     pub world: Shelf,
     pub storage: Arc<FakeStorage>,
-    pub server: RefCell<Server>,
+    pub pending: Arc<Pending>,
+    /// The fault threads.
+    servers: [RefCell<Server>; 2],
     reclaim: RefCell<Reclaim>,
     monitor: RefCell<Monitor>,
     depth: Cell<u32>,
@@ -89,6 +92,7 @@ fn config(limit: u64) -> Config {
         inject: None,
         io_uring: false,
         cool_permille: 500,
+        split: true,
         solo: false,
         readahead_pages: 64,
         look_around: true,
@@ -158,8 +162,10 @@ impl Driver {
         };
         let config = Config { cool_permille: cool, memory_high_bytes: high, ..config(limit) };
         let pager = Arc::new(Pager::new(config, parts, 0).expect("a pager"));
+        let pending = Arc::new(Pending::default());
         Rc::new(Self {
-            server: RefCell::new(Server::new(&pager)),
+            servers: [true, false].map(|first| RefCell::new(Server::new(&pager, &pending, first))),
+            pending,
             reclaim: RefCell::new(Reclaim::new(&pager)),
             monitor: RefCell::new(Monitor::new(&pager)),
             pager,
@@ -346,10 +352,12 @@ impl Driver {
     }
 
     fn step_server(&self) {
-        let Ok(mut server) = self.server.try_borrow_mut() else { return };
-        let mut ready = vec![TOKEN_WAKE];
+        let first = !self.world.lock().rng.once_in(3);
+        let server = &self.servers[usize::from(!first)];
+        let Ok(mut server) = server.try_borrow_mut() else { return };
+        let mut ready = if first { vec![TOKEN_WAKE] } else { Vec::new() };
         // Devices take their time.
-        if self.storage.under_way() > 0 && self.world.lock().rng.once_in(6) {
+        if first && self.storage.under_way() > 0 && self.world.lock().rng.once_in(6) {
             ready.push(TOKEN_STORE);
         }
         {
@@ -359,12 +367,12 @@ impl Driver {
                 if !space.touches.is_empty() || !space.changes.is_empty() {
                     ready.push(token_uffd(mm));
                 }
-                if !space.alive && !space.hung_up && space.shared.is_some() {
+                if first && !space.alive && !space.hung_up && space.shared.is_some() {
                     space.hung_up = true;
                     ready.push(token_link(mm));
                 }
             }
-            let at = world.rng.below(ready.len() as u64) as usize;
+            let at = world.rng.below(ready.len().max(1) as u64) as usize;
             ready.rotate_left(at);
         }
         server.turn(&ready);

@@ -10,7 +10,7 @@ use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_agent::protocol::{Shared, TELL_BATCH};
 use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, StoreStats};
+use ebb_store::{Page, Store, StoreError, StoreReads, StoreStats};
 use ebb_sys::proc::Area;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
@@ -447,7 +447,7 @@ impl FakeStorage {
         Self { world, store, reads: Mutex::default(), slow, keeps, fails }
     }
 
-    fn reads(&self) -> MutexGuard<'_, VecDeque<(SlotId, u64, Option<u64>)>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(SlotId, u64, Option<u64>)>> {
         self.reads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -459,7 +459,7 @@ impl FakeStorage {
 
     /// Reads that have not completed.
     pub fn under_way(&self) -> usize {
-        self.reads().len()
+        self.queue().len()
     }
 }
 
@@ -484,11 +484,9 @@ impl Storage for Arc<FakeStorage> {
         point();
     }
 
-    fn get_or_start(&self, slot: SlotId, page: &mut Page, token: u64) -> Result<bool, StoreError> {
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
         let slow = self.slow;
         if self.world.lock().rng.below(100) < slow {
-            let hash = self.store.hash_of(slot);
-            self.reads().push_back((slot, token, hash));
             return Ok(false);
         }
         self.store.get(slot, page).map(|()| true)
@@ -496,7 +494,7 @@ impl Storage for Arc<FakeStorage> {
 
     fn start_batch(&self, reads: &[(SlotId, u64)]) {
         let reads = reads.iter().map(|&(slot, token)| (slot, token, self.store.hash_of(slot)));
-        self.reads().extend(reads);
+        self.queue().extend(reads);
     }
 
     fn poll_completions(&self, each: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
@@ -510,7 +508,7 @@ impl Storage for Arc<FakeStorage> {
                 return;
             }
             let at = self.world.lock().rng.below(under_way) as usize;
-            let Some((slot, token, hash)) = self.reads().swap_remove_back(at) else { return };
+            let Some((slot, token, hash)) = self.queue().swap_remove_back(at) else { return };
             let mut page = [0; 4096];
             if self.store.hash_of(slot) != hash {
                 each(token, Err(StoreError::NotStored { slot }));
@@ -539,7 +537,13 @@ impl Storage for Arc<FakeStorage> {
         self.store.ram_bytes()
     }
 
+    fn set_ram_limit(&self, _: u64) {}
+
     fn grow_ram(&self, _: u64, _: u64) {}
+
+    fn reads(&self) -> StoreReads {
+        self.store.reads()
+    }
 
     fn stats(&self) -> StoreStats {
         self.store.stats()
@@ -557,6 +561,12 @@ pub struct FakeHost {
 }
 
 impl Host for FakeHost {
+    fn token(&self) -> u128 {
+        let mut world = self.world.lock();
+        world.tokens_asked += 1;
+        world.tokens_asked
+    }
+
     fn sleep(&self, time: Duration) {
         super::driver::wait_until(time, || false);
     }

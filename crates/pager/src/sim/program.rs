@@ -8,7 +8,7 @@ use super::world::{
 };
 use ebb_agent::protocol::{
     ASK_MANAGE, BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, OP_DROP, OP_MOVE, OP_UNSHARE,
-    POSTED, RUNNING,
+    POSTED, RUNNING, State,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -153,7 +153,7 @@ impl World {
                 let space = &mut self.spaces[id];
                 let Some(shared) = &space.shared else { return };
                 let state = &shared.get().calls[bell].state;
-                if state.load(Relaxed) == CALL_ANSWERED {
+                if State(state.load(Relaxed)).stage() == CALL_ANSWERED {
                     state.store(CALL_FREE, Relaxed);
                     space.threads[at].doing = Doing::Nothing;
                 }
@@ -397,7 +397,7 @@ impl World {
         let Some(bell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE) else {
             return;
         };
-        calls[bell].word.store(ASK_MANAGE, Relaxed);
+        calls[bell].what.store(ASK_MANAGE, Relaxed);
         calls[bell].a.store(start << 12, Relaxed);
         calls[bell].b.store(pages << 12, Relaxed);
         calls[bell].state.store(CALL_MADE, Relaxed);

@@ -179,6 +179,8 @@ pub struct World {
     pub killed: bool,
     /// Nobody of the pager is in the middle of anything.
     pub calm: bool,
+    /// How many tokens were asked for: they are numbered here.
+    pub tokens_asked: u128,
     /// In a thousand: how often a call fails for a reason of its own.
     pub trouble: u64,
     /// What happened, for a failing seed.
@@ -197,6 +199,7 @@ impl World {
             said: Vec::new(),
             killed: false,
             calm: true,
+            tokens_asked: 0,
             trouble: 0,
             log: None,
         }

@@ -1,0 +1,259 @@
+//! Programs that the agent cannot follow: where its file cannot be reached, after a change of the user, of the root or
+//! of what is mounted, the loader would complain on the program's standard error. There it is left out of
+//! `LD_PRELOAD`.
+//!
+//! Runs on the program's own threads, in children of `vfork` too: nothing is allocated, and nothing that the
+//! parent has is changed. What is too large to be copied is passed on as it is.
+
+use crate::preload::{AGENT, ENV_PRELOAD, PATH_MAX, set_errno};
+use crate::syscall::{self, call};
+use crate::threads::behind;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Most variables, and longest list to preload, that can be copied.
+const VARIABLES_MAX: usize = 510;
+const LIST_MAX: usize = 2048;
+
+type Strings = *const *const c_char;
+
+/// An environment without the agent.
+struct Without {
+    variables: [*const c_char; VARIABLES_MAX + 2],
+    list: [u8; LIST_MAX],
+}
+
+/// Has `start` start a program with this environment, or with the same without the agent.
+///
+/// # Safety
+/// `environment` is a null-ended array of C strings.
+unsafe fn start<T>(environment: Strings, start: impl FnOnce(Strings) -> T) -> T {
+    let mut agent = [0; PATH_MAX + 8];
+    // SAFETY: as promised.
+    let Some((at, list)) = (unsafe { find_list(environment) }) else { return start(environment) };
+    let Some(agent) = agent_file(&mut agent) else { return start(environment) };
+    if !elements(list).any(|element| element == agent.to_bytes()) || is_reachable(agent) {
+        return start(environment);
+    }
+    let empty = [core::ptr::null(); VARIABLES_MAX + 2];
+    let mut without = Without { variables: empty, list: [0; LIST_MAX] };
+    // SAFETY: as promised, and `at` is the place of the list in it.
+    match unsafe { without.copy(environment, at, list, agent.to_bytes()) } {
+        Some(environment) => start(environment),
+        None => start(environment),
+    }
+}
+
+impl Without {
+    /// # Safety
+    /// `environment` is a null-ended array of C strings.
+    unsafe fn copy(
+        &mut self,
+        environment: Strings,
+        at: usize,
+        list: &[u8],
+        agent: &[u8],
+    ) -> Option<Strings> {
+        let (mut from, mut to) = (0, 0);
+        let others = self.copy_list(list, agent)?;
+        loop {
+            // SAFETY: not beyond the null.
+            let variable = unsafe { *environment.add(from) };
+            if variable.is_null() {
+                return Some(self.variables.as_ptr());
+            }
+            if to >= VARIABLES_MAX {
+                return None;
+            }
+            // An empty list is none.
+            if from != at || others {
+                let own = self.list.as_ptr().cast();
+                self.variables[to] = if from == at { own } else { variable };
+                to += 1;
+            }
+            from += 1;
+        }
+    }
+
+    /// Whether anything is left of it.
+    fn copy_list(&mut self, list: &[u8], agent: &[u8]) -> Option<bool> {
+        let mut len = 0;
+        let mut add = |bytes: &[u8]| {
+            // The null behind it stays.
+            let room = self.list[..LIST_MAX - 1].get_mut(len..len + bytes.len())?;
+            room.copy_from_slice(bytes);
+            len += bytes.len();
+            Some(())
+        };
+        add(ENV_PRELOAD.as_bytes())?;
+        let mut before: &[u8] = b"=";
+        for element in elements(list).filter(|&element| element != agent) {
+            add(before)?;
+            add(element)?;
+            before = b":";
+        }
+        Some(before == b":")
+    }
+}
+
+/// The libraries in a list.
+fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| matches!(byte, b':' | b' ')).filter(|element| !element.is_empty())
+}
+
+/// The value of `LD_PRELOAD`, and which of the variables it is.
+///
+/// # Safety
+/// `environment` is null or a null-ended array of C strings.
+unsafe fn find_list<'a>(environment: Strings) -> Option<(usize, &'a [u8])> {
+    if environment.is_null() {
+        return None;
+    }
+    let mut at = 0;
+    loop {
+        // SAFETY: as promised, and not beyond the null.
+        let variable = unsafe { *environment.add(at) };
+        if variable.is_null() {
+            return None;
+        }
+        // SAFETY: as promised.
+        let text = unsafe { CStr::from_ptr(variable) }.to_bytes();
+        let rest = text.strip_prefix(ENV_PRELOAD.as_bytes());
+        if let Some(list) = rest.and_then(|rest| rest.strip_prefix(b"=")) {
+            return Some((at, list));
+        }
+        at += 1;
+    }
+}
+
+/// The agent's own file: beside the socket.
+fn agent_file(buffer: &mut [u8; PATH_MAX + 8]) -> Option<&CStr> {
+    const NAME: &[u8] = b"agent.so\0";
+    for (chunk, word) in buffer.chunks_exact_mut(8).zip(&AGENT.path) {
+        chunk.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+    }
+    let socket = &buffer[..AGENT.path_len.load(Relaxed)];
+    let name = socket.iter().rposition(|&byte| byte == b'/')? + 1;
+    buffer.get_mut(name..name + NAME.len())?.copy_from_slice(NAME);
+    CStr::from_bytes_until_nul(buffer).ok()
+}
+
+/// Whether a program started now could read it. What cannot be known is taken for yes.
+fn is_reachable(file: &CStr) -> bool {
+    /// AT_FDCWD, R_OK, AT_EACCESS
+    const HERE: usize = -100isize as usize;
+    const READ: usize = 4;
+    const AS_ACTING: usize = 0x200;
+    const EACCES: isize = -13;
+    const ENOENT: isize = -2;
+    const ENOTDIR: isize = -20;
+    // SAFETY: a string that outlives the call.
+    let result =
+        unsafe { call(syscall::FACCESSAT2, [HERE, file.as_ptr() as usize, READ, AS_ACTING, 0, 0]) };
+    !matches!(result, EACCES | ENOENT | ENOTDIR)
+}
+
+fn replace(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+    let args = [path as usize, arguments as usize, environment as usize, 0, 0, 0];
+    // SAFETY: whoever called a hook of ours vouches for the call.
+    let result = unsafe { call(syscall::EXECVE, args) };
+    set_errno(-result as c_int);
+    -1
+}
+
+#[link(name = "c")]
+unsafe extern "C" {
+    static environ: Strings;
+    fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int;
+}
+
+/// Stands before glibc's `execve`.
+///
+/// # Safety
+/// As `execve`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: the caller vouches for the environment.
+    unsafe { start(environment, |environment| replace(path, arguments, environment)) }
+}
+
+/// Stands before glibc's `execv`.
+///
+/// # Safety
+/// As `execv`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the program's own environment.
+    unsafe { start(environ, |environment| replace(path, arguments, environment)) }
+}
+
+/// Stands before glibc's `execvp`.
+///
+/// # Safety
+/// As `execvp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the program's own environment; the caller vouches for the rest.
+    unsafe { start(environ, |environment| execvpe(file, arguments, environment)) }
+}
+
+type Spawn = unsafe extern "C" fn(
+    *mut c_int,
+    *const c_char,
+    *const c_void,
+    *const c_void,
+    Strings,
+    Strings,
+) -> c_int;
+
+static REAL_SPAWN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static REAL_SPAWNP: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Stands before glibc's `posix_spawn`.
+///
+/// # Safety
+/// As `posix_spawn`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut c_int,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: the symbol found is glibc's function of this type; the caller vouches for the rest.
+    unsafe {
+        let real: Spawn = core::mem::transmute(behind(&REAL_SPAWN, c"posix_spawn"));
+        start(environment, |environment| {
+            real(pid, path, actions, attributes, arguments, environment)
+        })
+    }
+}
+
+/// Stands before glibc's `posix_spawnp`.
+///
+/// # Safety
+/// As `posix_spawnp`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut c_int,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: as above.
+    unsafe {
+        let real: Spawn = core::mem::transmute(behind(&REAL_SPAWNP, c"posix_spawnp"));
+        start(environment, |environment| {
+            real(pid, file, actions, attributes, arguments, environment)
+        })
+    }
+}

@@ -1,0 +1,105 @@
+//! A memory cgroup for one run, of version 1 or 2, gone when dropped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::set;
+use super::undo::{Undo, quote_path};
+
+const V1: &str = "/sys/fs/cgroup/memory";
+const V2: &str = "/sys/fs/cgroup";
+
+/// The cgroup of one run.
+#[derive(Debug)]
+pub struct Cgroup {
+    /// What programs enter, by their number in its `cgroup.procs`.
+    pub folder: PathBuf,
+    files: &'static Files,
+    _undo: Undo,
+}
+
+/// What the two versions call the same things.
+#[derive(Debug)]
+struct Files {
+    limit: &'static str,
+    peak: &'static str,
+    events: &'static str,
+}
+
+const FILES_V1: Files = Files {
+    limit: "memory.limit_in_bytes",
+    peak: "memory.max_usage_in_bytes",
+    events: "memory.oom_control",
+};
+const FILES_V2: Files = Files { limit: "memory.max", peak: "memory.peak", events: "memory.events" };
+
+impl Cgroup {
+    /// Makes one, with or without a limit, or says in a line why that cannot be.
+    pub fn new(limit_bytes: Option<u64>) -> Result<Self, String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (root, files) = root()?;
+        // The count is for a name of its own only.
+        let count = COUNT.fetch_add(1, Relaxed);
+        let folder = root.join(format!("ebb-bench-{}-{count}", std::process::id()));
+        let mut undo = Undo::new()?;
+        // A killed program takes a moment to leave; what a killed benchmark left is killed here.
+        let quoted = quote_path(&folder);
+        undo.later(&format!(
+            "for n in 1 2 3 4 5 6 7 8 9; do \
+             [ -d {quoted} ] || break; \
+             for p in $(cat {quoted}/cgroup.procs); do kill -9 $p; done; \
+             rmdir {quoted} 2>/dev/null && break; sleep 0.1; done"
+        ))?;
+        fs::create_dir(&folder)
+            .map_err(|error| format!("cannot make a memory cgroup: {error} (are you root?)"))?;
+        if let Some(limit_bytes) = limit_bytes {
+            set(&folder.join(files.limit), &limit_bytes.to_string())?;
+        }
+        Ok(Self { folder, files, _undo: undo })
+    }
+
+    /// Most memory that was charged to it at once.
+    #[must_use]
+    pub fn peak_bytes(&self) -> Option<u64> {
+        fs::read_to_string(self.folder.join(self.files.peak)).ok()?.trim().parse().ok()
+    }
+
+    /// Processes that were killed because it was full.
+    #[must_use]
+    pub fn killed(&self) -> u64 {
+        let text = fs::read_to_string(self.folder.join(self.files.events)).unwrap_or_default();
+        oom_kills(&text)
+    }
+}
+
+fn oom_kills(text: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+fn root() -> Result<(&'static Path, &'static Files), String> {
+    let (one, two) = (Path::new(V1), Path::new(V2));
+    if one.join(FILES_V1.limit).exists() {
+        return Ok((one, &FILES_V1));
+    }
+    let given = fs::read_to_string(two.join("cgroup.controllers")).unwrap_or_default();
+    if !given.split_whitespace().any(|controller| controller == "memory") {
+        return Err("no memory cgroup at /sys/fs/cgroup".into());
+    }
+    // Most often there already; what it was needed for says so if not.
+    let _ = set(&two.join("cgroup.subtree_control"), "+memory");
+    Ok((two, &FILES_V2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_count_who_was_killed() {
+        assert_eq!(oom_kills("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"), 3);
+        assert_eq!(oom_kills("low 0\nmax 12\noom 1\noom_kill 1\noom_group_kill 0\n"), 1);
+        assert_eq!(oom_kills(""), 0);
+    }
+}

@@ -1,0 +1,144 @@
+//! Swap that is on for one run: a file, or compressed memory (zram).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::undo::{Undo, quote_path};
+use super::{command, set};
+
+const CLUSTER: &str = "/proc/sys/vm/page-cluster";
+const ZRAM: &str = "/sys/class/zram-control";
+
+/// A swap file, on only while a [`Swap`] made of it lives.
+///
+/// The disk is told to be no rotating one as long as the file is on: the kernel's best. Were it a rotating
+/// one again when the file goes off, the kernel's count of such disks would be wrong from then on, and its
+/// readahead another for all that comes later.
+#[derive(Debug)]
+pub struct SwapFile {
+    path: PathBuf,
+    rotational: Option<PathBuf>,
+    _undo: Undo,
+}
+
+/// Swap that is on; off when dropped, and settings as they were.
+#[derive(Debug)]
+pub struct Swap {
+    /// Where the kernel tells what is in it, of a compressed one.
+    stat: Option<PathBuf>,
+    _undo: Undo,
+}
+
+/// What lies in compressed swap.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Compressed {
+    /// The pages in it, before.
+    pub original_bytes: u64,
+    /// The memory they take.
+    pub used_bytes: u64,
+}
+
+impl SwapFile {
+    /// Makes the file in `folder`.
+    pub fn new(folder: &Path, bytes: u64) -> Result<Self, String> {
+        let path = folder.join(format!("ebb-bench-{}.swap", std::process::id()));
+        let mut undo = Undo::new()?;
+        // Of a killed benchmark both shells run at once, and a file that is still on cannot be removed.
+        let quoted = quote_path(&path);
+        undo.later(&format!(
+            "n=0; until rm -f {quoted} 2>/dev/null || [ $n = 300 ]; do n=$((n + 1)); sleep 0.2; done"
+        ))?;
+        let file = path.to_string_lossy();
+        command("fallocate", &["-l", &bytes.to_string(), &file])?;
+        command("chmod", &["600", &file])?;
+        command("mkswap", &[&file])?;
+        let rotational = disk_of(folder).map(|disk| disk.join("queue/rotational"));
+        Ok(Self { path, rotational, _undo: undo })
+    }
+
+    /// Turns it on, with swap-in of 2 to the power of `page_cluster` pages at a time.
+    pub fn on(&self, page_cluster: u32) -> Result<Swap, String> {
+        let mut undo = Undo::new()?;
+        undo.set(Path::new(CLUSTER), &page_cluster.to_string())?;
+        if let Some(rotational) = &self.rotational {
+            undo.set(rotational, "0")?;
+        }
+        turn_on(&self.path, &mut undo)?;
+        Ok(Swap { stat: None, _undo: undo })
+    }
+}
+
+impl Swap {
+    /// A new compressed device of so many bytes that takes `memory_bytes` of memory at most.
+    pub fn zram(bytes: u64, memory_bytes: Option<u64>, page_cluster: u32) -> Result<Self, String> {
+        let mut undo = Undo::new()?;
+        let control = Path::new(ZRAM);
+        let number = fs::read_to_string(control.join("hot_add"))
+            .map_err(|error| format!("cannot add a zram device: {error} (are you root?)"))?;
+        let name = format!("zram{}", number.trim());
+        let remove = quote_path(&control.join("hot_remove"));
+        undo.later(&format!("echo {} > {remove}", number.trim()))?;
+        let settings = Path::new("/sys/block").join(&name);
+        undo.later(&format!("echo 1 > {}", quote_path(&settings.join("reset"))))?;
+        set(&settings.join("comp_algorithm"), "lz4")?;
+        set(&settings.join("disksize"), &bytes.to_string())?;
+        if let Some(memory_bytes) = memory_bytes {
+            set(&settings.join("mem_limit"), &memory_bytes.to_string())?;
+        }
+        let device = Path::new("/dev").join(&name);
+        command("mkswap", &[&device.to_string_lossy()])?;
+        undo.set(Path::new(CLUSTER), &page_cluster.to_string())?;
+        turn_on(&device, &mut undo)?;
+        Ok(Self { stat: Some(settings.join("mm_stat")), _undo: undo })
+    }
+
+    /// What is in it now.
+    #[must_use]
+    pub fn compressed(&self) -> Option<Compressed> {
+        parse_stat(&fs::read_to_string(self.stat.as_ref()?).ok()?)
+    }
+}
+
+/// Whether this kernel makes zram devices.
+#[must_use]
+pub fn zram_is_there() -> bool {
+    Path::new(ZRAM).join("hot_add").exists()
+}
+
+fn turn_on(path: &Path, undo: &mut Undo) -> Result<(), String> {
+    let quoted = quote_path(path);
+    // Told beforehand, so that no moment is without; quiet where it never went on.
+    undo.later(&format!("if grep -qF {quoted} /proc/swaps; then swapoff {quoted}; fi"))?;
+    command("swapon", &[&path.to_string_lossy()])
+}
+
+/// The first and third figures of `mm_stat`.
+fn parse_stat(text: &str) -> Option<Compressed> {
+    let mut figures = text.split_whitespace().map(str::parse);
+    let original_bytes = figures.next()?.ok()?;
+    let used_bytes = figures.nth(1)?.ok()?;
+    Some(Compressed { original_bytes, used_bytes })
+}
+
+/// The `/sys/block` entry of the disk that holds `folder`, if it is a plain one.
+fn disk_of(folder: &Path) -> Option<PathBuf> {
+    use std::os::unix::fs::MetadataExt;
+    let device = fs::metadata(folder).ok()?.dev();
+    let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00));
+    let disk = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let found = [disk.clone(), disk.parent()?.to_owned()];
+    found.into_iter().find(|disk| disk.join("queue/rotational").exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_compressed_swap() {
+        let text = "  8192 74 12288 0 16384 0 0 0 0\n";
+        let expected = Compressed { original_bytes: 8192, used_bytes: 12288 };
+        assert_eq!(parse_stat(text), Some(expected));
+        assert_eq!(parse_stat("x"), None);
+    }
+}

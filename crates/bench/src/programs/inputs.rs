@@ -1,0 +1,90 @@
+//! What programs read: made anew in each benchmark, always the same.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+
+use super::list::find;
+use crate::draw::Random;
+
+/// Functions and rows of the C file, lines of the file to be sorted.
+const FUNCTIONS: u64 = 800;
+const ROWS: u64 = 100_000;
+const LINES: u64 = 2_500_000;
+
+/// Writes a file.
+pub fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
+    std::fs::write(folder.join(name), text).map_err(|error| format!("cannot write {name}: {error}"))
+}
+
+/// Compiles the class.
+pub fn java(folder: &Path) -> Result<(), String> {
+    write(folder, "Churn.java", include_str!("sources/Churn.java"))?;
+    let javac = find("javac").ok_or("no javac")?;
+    let output = Command::new(javac).arg("Churn.java").current_dir(folder).output();
+    let output = output.map_err(|error| format!("cannot run javac: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("javac failed: {said}")) }
+}
+
+/// A C file of functions full of branches, and a large table.
+pub fn c(folder: &Path) -> Result<(), String> {
+    write(folder, "large.c", &c_text(FUNCTIONS, ROWS))
+}
+
+fn c_text(functions: u64, rows: u64) -> String {
+    let mut random = Random(1);
+    let mut text = String::from(
+        "struct row { int id; const char *name; double value; int more[4]; };\n\
+         extern int hear(int, int);\n",
+    );
+    // Nothing fails that writes to a string.
+    for function in 0..functions {
+        let _ = writeln!(text, "int step{function}(int a, int b) {{");
+        for _ in 0..8 {
+            let (bit, more, times) =
+                (1 << (random.word() % 12), random.word() % 1000, random.word() % 1000);
+            let _ =
+                writeln!(text, "  if (a & {bit}) a = hear(a + {more}, b); else b ^= a * {times};");
+        }
+        text.push_str("  return a + b;\n}\n");
+    }
+    text.push_str("const struct row rows[] = {\n");
+    for row in 0..rows {
+        let more = [(); 3].map(|()| random.word() >> 34);
+        let _ = writeln!(
+            text,
+            "  {{{row}, \"row {row}\", {}.5, {{{}, {}, {}, {row}}}}},",
+            random.word() % 10_000,
+            more[0],
+            more[1],
+            more[2]
+        );
+    }
+    text.push_str("};\n");
+    text
+}
+
+/// Lines that begin with random digits.
+pub fn lines(folder: &Path) -> Result<(), String> {
+    let mut random = Random(1);
+    let mut text = String::new();
+    for line in 0..LINES {
+        // Nothing fails that writes to a string.
+        let _ = writeln!(text, "{:016x} line {line}", random.word());
+    }
+    write(folder, "lines", &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_text_each_time() {
+        let text = c_text(2, 3);
+        assert_eq!(text, c_text(2, 3));
+        assert_eq!(text.lines().count(), 2 + 2 * 11 + 1 + 3 + 1);
+        assert!(text.contains("\"row 2\""));
+    }
+}

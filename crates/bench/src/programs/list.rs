@@ -1,0 +1,167 @@
+//! The programs.
+
+use std::path::{Path, PathBuf};
+
+use super::inputs;
+
+/// A program and what it needs.
+#[derive(Debug)]
+pub struct Program {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// The commands it needs, each with the Debian package that has it.
+    pub needs: &'static [(&'static str, &'static str)],
+    /// Makes its input in a folder that is its own.
+    pub make: fn(&Path) -> Result<(), String>,
+    /// What is run, in that folder. The first word is the first of `needs`.
+    pub command: &'static [&'static str],
+    /// How it is used.
+    pub use_: Use,
+}
+
+/// How a program is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// It runs to its end, and what it prints counts.
+    Once,
+    /// It serves the client in `redis`; what that gets counts, and the time that takes.
+    Redis,
+}
+
+/// All of them.
+pub const PROGRAMS: &[Program] = &[
+    Program {
+        name: "perl-table",
+        about: "the demo's table of 100,000 rows",
+        needs: &[("perl", "perl-base")],
+        make: |folder| inputs::write(folder, "table.pl", include_str!("sources/table.pl")),
+        command: &["perl", "table.pl"],
+        use_: Use::Once,
+    },
+    Program {
+        name: "perl-hash",
+        about: "1,200,000 keys looked up at random",
+        needs: &[("perl", "perl-base")],
+        make: |folder| inputs::write(folder, "hash.pl", include_str!("sources/hash.pl")),
+        command: &["perl", "hash.pl"],
+        use_: Use::Once,
+    },
+    Program {
+        name: "python-dicts",
+        about: "300,000 records by name, changed at random",
+        needs: &[("python3", "python3")],
+        make: |folder| inputs::write(folder, "dicts.py", include_str!("sources/dicts.py")),
+        command: &["python3", "dicts.py"],
+        use_: Use::Once,
+    },
+    Program {
+        name: "node-sort",
+        about: "900,000 objects sorted by a key",
+        needs: &[("node", "nodejs")],
+        make: |folder| inputs::write(folder, "sort.js", include_str!("sources/sort.js")),
+        // Else the heap's size would depend on the cgroup.
+        command: &["node", "--max-old-space-size=2048", "sort.js"],
+        use_: Use::Once,
+    },
+    Program {
+        name: "java",
+        about: "a map of a million entries, some always replaced",
+        needs: &[("java", "default-jdk-headless"), ("javac", "default-jdk-headless")],
+        make: inputs::java,
+        command: &["java", "-XX:+UseG1GC", "-XX:-UseContainerSupport", "-Xmx384m", "Churn"],
+        use_: Use::Once,
+    },
+    Program {
+        name: "sqlite",
+        about: "a table of 500,000 rows in memory, with an index",
+        needs: &[("python3", "python3")],
+        make: |folder| inputs::write(folder, "memory.py", include_str!("sources/memory.py")),
+        command: &["python3", "memory.py"],
+        use_: Use::Once,
+    },
+    Program {
+        name: "redis",
+        about: "GET of 4 KiB values, keys by zipf",
+        needs: &[("redis-server", "redis-server")],
+        make: |_| Ok(()),
+        command: &[
+            "redis-server",
+            "--port",
+            "0",
+            "--unixsocket",
+            "redis.sock",
+            "--save",
+            "",
+            "--logfile",
+            "redis.log",
+        ],
+        use_: Use::Redis,
+    },
+    Program {
+        name: "gcc",
+        about: "a file of 9 MB, -O1",
+        needs: &[("gcc", "gcc")],
+        make: inputs::c,
+        command: &["gcc", "-O1", "-S", "-o", "-", "large.c"],
+        use_: Use::Once,
+    },
+    Program {
+        name: "sort",
+        about: "2,500,000 lines, -S 400M",
+        needs: &[("sort", "coreutils")],
+        make: inputs::lines,
+        command: &["sort", "-S", "400M", "--parallel=2", "lines"],
+        use_: Use::Once,
+    },
+];
+
+/// Those named, in this order; all if none is.
+pub fn chosen(names: &[String]) -> Result<Vec<&'static Program>, String> {
+    if names.is_empty() {
+        return Ok(PROGRAMS.iter().collect());
+    }
+    let find = |name: &String| {
+        let known = || PROGRAMS.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
+        let found = PROGRAMS.iter().find(|program| program.name == name);
+        found.ok_or_else(|| format!("--programs {name}: there are {}", known()))
+    };
+    names.iter().map(find).collect()
+}
+
+/// Where a command is: the system's own before what a user has put in front of it.
+pub fn find(command: &str) -> Option<PathBuf> {
+    let own = [PathBuf::from("/usr/bin"), PathBuf::from("/usr/sbin")];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = own.into_iter().chain(std::env::split_paths(&path));
+    folders.map(|folder| folder.join(command)).find(|file| file.is_file())
+}
+
+impl Program {
+    /// The Debian package of the first command that is not there.
+    pub fn missing(&self) -> Option<&'static str> {
+        let gone = self.needs.iter().find(|(command, _)| find(command).is_none());
+        gone.map(|(_, package)| *package)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_name() {
+        assert_eq!(chosen(&[]).unwrap().len(), PROGRAMS.len());
+        let two = chosen(&["sort".into(), "gcc".into()]).unwrap();
+        assert_eq!(two.iter().map(|program| program.name).collect::<Vec<_>>(), ["sort", "gcc"]);
+        assert!(chosen(&["emacs".into()]).unwrap_err().contains("perl-hash"));
+    }
+
+    #[test]
+    fn each_program_needs_what_it_runs() {
+        for program in PROGRAMS {
+            assert_eq!(program.command[0], program.needs[0].0);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Medians, quartiles and noise: what rounds say, and what they do not.
+
+use serde::Serialize;
+
+/// Rounds of one figure in order of size. A round that did not end counts as infinitely long.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Summary {
+    /// The least.
+    pub low: f64,
+    /// The first quartile.
+    pub q1: f64,
+    /// The median.
+    pub median: f64,
+    /// The third quartile.
+    pub q3: f64,
+    /// The most.
+    pub high: f64,
+}
+
+impl Summary {
+    /// None of no values.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut values = values.to_vec();
+        values.sort_by(f64::total_cmp);
+        let (&low, &high) = (values.first()?, values.last()?);
+        let at = |share| quantile(&values, share);
+        Some(Self { low, q1: at(0.25), median: at(0.5), q3: at(0.75), high })
+    }
+
+    /// The median with its quartiles, as `2.31 [2.29, 2.40]`; the median alone where all are one.
+    #[must_use]
+    pub fn show(&self, digits: usize) -> String {
+        if self.low.total_cmp(&self.high).is_eq() {
+            return format!("{:.digits$}", self.median);
+        }
+        format!("{:.digits$} [{:.digits$}, {:.digits$}]", self.median, self.q1, self.q3)
+    }
+}
+
+/// Between two neighbours of sorted values, in proportion.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = (sorted.len() - 1) as f64 * share;
+    let below = place.floor() as usize;
+    let part = place - place.floor();
+    // Not multiplied by nothing: a value may be infinite.
+    if part == 0.0 {
+        sorted[below]
+    } else {
+        sorted[below] * (1.0 - part) + sorted[below + 1] * part
+    }
+}
+
+/// By how much the machine's speed differs from round to round: the slowest round of the plain row to
+/// its fastest.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Noise(f64);
+
+impl Noise {
+    /// From the plain row's rounds; one round has no spread to tell.
+    #[must_use]
+    pub fn of(plain: &[f64]) -> Option<Self> {
+        let all = Summary::of(plain).filter(|all| plain.len() > 1 && all.high.is_finite())?;
+        Some(Self(all.high / all.low))
+    }
+
+    /// The factor, 1 or more.
+    #[must_use]
+    pub fn factor(self) -> f64 {
+        self.0
+    }
+
+    /// Whether a ratio is no further from 1 than rounds of the same are from each other.
+    #[must_use]
+    pub fn hides(self, ratio: f64) -> bool {
+        ratio.max(1.0 / ratio) <= self.0
+    }
+
+    /// The mean of several programs' noise.
+    #[must_use]
+    pub fn mean(all: &[Self]) -> Option<Self> {
+        geometric_mean(&all.iter().map(|noise| noise.0).collect::<Vec<_>>()).map(Self)
+    }
+}
+
+/// A ratio as far as it says something: `~` within the noise, `?` behind it where the noise is not known.
+#[must_use]
+pub fn verdict(ratio: f64, noise: Option<Noise>) -> String {
+    match noise {
+        Some(noise) if noise.hides(ratio) => "~".into(),
+        Some(_) => format!("{ratio:.2}"),
+        None => format!("{ratio:.2}?"),
+    }
+}
+
+/// The mean of ratios.
+#[must_use]
+pub fn geometric_mean(ratios: &[f64]) -> Option<f64> {
+    let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
+    (!ratios.is_empty()).then(|| (sum / ratios.len() as f64).exp())
+}
+
+/// Ratios of rounds that ran beside each other, where both came to an end.
+#[must_use]
+pub fn pairs(over: &[f64], under: &[f64]) -> Option<Summary> {
+    let ratios = over.iter().zip(under).map(|(over, under)| over / under);
+    Summary::of(&ratios.filter(|ratio| ratio.is_finite() && *ratio > 0.0).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quartiles_lie_between_the_rounds() {
+        let five = Summary::of(&[5.0, 1.0, 4.0, 2.0, 3.0]).unwrap();
+        assert_eq!(five, Summary { low: 1.0, q1: 2.0, median: 3.0, q3: 4.0, high: 5.0 });
+        let four = Summary::of(&[4.0, 1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((four.q1, four.median, four.q3), (1.75, 2.5, 3.25));
+        assert_eq!(five.show(1), "3.0 [2.0, 4.0]");
+        assert_eq!(Summary::of(&[2.0]).unwrap().show(2), "2.00");
+        assert_eq!(Summary::of(&[]), None);
+    }
+
+    #[test]
+    fn a_round_without_end_is_the_longest() {
+        let most = Summary::of(&[f64::INFINITY, 2.0, 1.0, 3.0, f64::INFINITY]).unwrap();
+        assert_eq!((most.median, most.q3), (3.0, f64::INFINITY));
+        let two = Summary::of(&[f64::INFINITY, 2.0]).unwrap();
+        assert_eq!((two.low, two.median), (2.0, f64::INFINITY));
+    }
+
+    #[test]
+    fn nothing_is_concluded_within_the_noise() {
+        let noise = Noise::of(&[2.0, 2.2, 2.1]);
+        assert_eq!(verdict(1.09, noise), "~");
+        assert_eq!(verdict(0.92, noise), "~");
+        assert_eq!(verdict(1.12, noise), "1.12");
+        assert_eq!(verdict(0.5, noise), "0.50");
+        assert_eq!(verdict(0.5, Noise::of(&[2.0])), "0.50?");
+        assert_eq!(Noise::of(&[2.0, f64::INFINITY]), None);
+    }
+
+    #[test]
+    fn means_of_ratios() {
+        assert!((geometric_mean(&[0.5, 2.0, 8.0]).unwrap() - 2.0).abs() < 1e-9);
+        assert_eq!(geometric_mean(&[]), None);
+    }
+
+    #[test]
+    fn pairs_leave_out_what_did_not_end() {
+        let ratios = pairs(&[2.0, f64::INFINITY, 6.0], &[1.0, 1.0, 2.0]).unwrap();
+        assert_eq!((ratios.low, ratios.high), (2.0, 3.0));
+        assert_eq!(pairs(&[f64::INFINITY], &[1.0]), None);
+    }
+}

@@ -1,0 +1,110 @@
+//! Where memory ends and compressed memory begins.
+//!
+//! The pages of a budget are in memory as they are, compressed, or in a file. Compressed memory holds several pages in
+//! the room of one, each of which costs a fault that one in memory does not; the page in a file costs many times that.
+//! Room is where it should be when one page of it saves as much time on either side:
+//!
+//! * given to memory, it saves the faults on the pages that were compressed last;
+//! * given to compressed memory, it saves the difference between file and memory for the pages that left it last, several
+//!   for each page of room.
+//!
+//! How often both kinds are asked for is counted at the edges ([`Edges`]). Close to even nothing is moved, and never much at
+//! once: what is counted says nothing of what lies far from the edges.
+//!
+//! * M1: compressed memory stays between a 32nd of the budget and the most that was allowed.
+
+/// What was asked for at the edges since the last look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Edges {
+    /// Loads of the pages that were compressed last.
+    pub near: u64,
+    /// Loads of as many pages that left compressed memory last.
+    pub far: u64,
+    /// Pages in a page of compressed memory, in thousandths.
+    pub ratio_permille: u64,
+    /// What a load from compressed memory costs, and one from a file, in any unit.
+    pub near_cost: u64,
+    /// See `near_cost`.
+    pub far_cost: u64,
+}
+
+/// Fewer loads than that say nothing.
+const LOADS_MIN: u64 = 64;
+/// One side must save more by this factor, in percent.
+const CLEAR_PERCENT: u64 = 150;
+/// What is moved at once, and the least compressed memory, as shares of the budget.
+const STEP_SHARE: u64 = 128;
+const LEAST_SHARE: u64 = 32;
+
+/// The share of compressed memory in a budget.
+#[derive(Clone, Debug)]
+pub struct Split {
+    budget: u64,
+    most: u64,
+    limit: u64,
+    seen: Edges,
+}
+
+impl Split {
+    /// Of `budget` bytes compressed memory may have `most`, and has it for a start.
+    #[must_use]
+    pub fn new(budget: u64, most: u64) -> Self {
+        Self { budget, most, limit: most, seen: Edges::default() }
+    }
+
+    /// What was seen since the last call. The new limit of compressed memory in bytes, if it changes.
+    pub fn look(&mut self, edges: Edges) -> Option<u64> {
+        self.seen =
+            Edges { near: self.seen.near + edges.near, far: self.seen.far + edges.far, ..edges };
+        let seen = self.seen;
+        if seen.near + seen.far < LOADS_MIN {
+            return None;
+        }
+        self.seen = Edges::default();
+        let memory = seen.near * seen.near_cost;
+        let dearer = seen.far_cost.saturating_sub(seen.near_cost);
+        let compressed = seen.far * dearer * seen.ratio_permille / 1000;
+        let step = self.budget / STEP_SHARE;
+        let limit = if memory * 100 > compressed * CLEAR_PERCENT {
+            // M1
+            self.limit.saturating_sub(step).max((self.budget / LEAST_SHARE).min(self.most))
+        } else if compressed * 100 > memory * CLEAR_PERCENT {
+            (self.limit + step).min(self.most)
+        } else {
+            self.limit
+        };
+        (std::mem::replace(&mut self.limit, limit) != limit).then_some(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EDGES: Edges =
+        Edges { near: 0, far: 0, ratio_permille: 4000, near_cost: 20, far_cost: 120 };
+
+    #[test]
+    fn pages_that_nobody_asks_a_file_for_leave_their_room_to_memory() {
+        let mut split = Split::new(1 << 20, 1 << 19);
+        let all: Vec<u64> = std::iter::repeat_with(|| split.look(Edges { near: 100, ..EDGES }))
+            .take(200)
+            .flatten()
+            .collect();
+        assert_eq!(all.first(), Some(&((1 << 19) - (1 << 13))));
+        assert_eq!(all.last(), Some(&(1 << 15)), "M1");
+        assert!(all.is_sorted_by(|one, next| one > next));
+        let back = std::iter::repeat_with(|| split.look(Edges { near: 100, far: 50, ..EDGES }));
+        assert_eq!(back.take(200).flatten().last(), Some(1 << 19), "M1");
+    }
+
+    #[test]
+    fn nothing_moves_where_both_are_worth_the_same_or_little_is_known() {
+        let mut split = Split::new(1 << 20, 1 << 19);
+        // 2000 each.
+        assert_eq!(split.look(Edges { near: 1000, far: 50, ..EDGES }), None);
+        assert_eq!(split.look(Edges { near: 30, ..EDGES }), None);
+        assert_eq!(split.look(Edges { near: 30, ..EDGES }), None);
+        assert!(split.look(Edges { near: 30, ..EDGES }).is_some(), "it adds up");
+    }
+}

@@ -1,0 +1,59 @@
+//! What the fault threads share: touches that wait, loads under way, messages that are being followed.
+//!
+//! Lock order: `Mm::state`, then this, then `Pager::resident`. Held for moments, never over a call into the world.
+//!
+//! * F1: who has set a touch aside or begun to follow a message need not be who goes on with it: that is the first fault thread,
+//!   which is woken for it.
+//! * F2: a load is noted before its read begins: whoever takes its completion finds it.
+
+use crate::faults::{Touch, Unheard};
+use crate::following::Following;
+use crate::loads::Load;
+use crate::spin;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
+
+/// The books.
+#[derive(Default)]
+pub struct Books {
+    pub waiting: VecDeque<Touch>,
+    /// Touches that pause, and until when (`--memory-high`).
+    pub pausing: Vec<(Instant, Touch)>,
+    pub loads: HashMap<u64, Load>,
+    /// Messages that take longer, and what was said after them.
+    pub following: VecDeque<(Following, Unheard)>,
+}
+
+/// The same, for several threads.
+#[derive(Default)]
+pub struct Pending {
+    books: Mutex<Books>,
+    /// One of those that wait found no memory: who comes later is not served before it.
+    barred: AtomicBool,
+    next_token: AtomicU64,
+}
+
+impl Pending {
+    /// The books.
+    pub fn books(&self) -> MutexGuard<'_, Books> {
+        spin::lock(&self.books)
+    }
+
+    /// Whether who comes later has to wait.
+    pub fn is_barred(&self) -> bool {
+        self.barred.load(Relaxed)
+    }
+
+    /// Who comes later has to wait, or not.
+    pub fn bar(&self, barred: bool) {
+        self.barred.store(barred, Relaxed);
+    }
+
+    /// A number that no other load has.
+    pub fn token(&self) -> u64 {
+        self.next_token.fetch_add(1, Relaxed)
+    }
+}
