@@ -7,7 +7,8 @@
 //! * C4: what lies in the pool, or in the store, is what the program wrote last.
 //! * C5: what is known of an address space is what its table and its pool hold, to the page.
 //! * C6: what the budget has promised is what the loads under way have been promised, and no more.
-//! * C7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of.
+//! * C7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of; so does what is
+//!   in memory of who has no relatives (a child may keep entries of areas that it was not given).
 //! * C8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
 //!   the monitor, which measures, and takes on what nobody knew.
 
@@ -56,7 +57,8 @@ pub fn check(driver: &Driver) -> Result<(), String> {
             continue;
         };
         if is_still(&world.spaces[id]) {
-            let of = Of { driver, resident: &resident, world: &world, id, deep };
+            let alone = !mm.related.load(Relaxed);
+            let of = Of { driver, resident: &resident, world: &world, id, alone, deep };
             of.pages(state)?;
         }
     }
@@ -135,6 +137,7 @@ struct Of<'a> {
     resident: &'a Resident,
     world: &'a World,
     id: usize,
+    alone: bool,
     deep: bool,
 }
 
@@ -167,6 +170,9 @@ impl Of<'_> {
         let due = space.truth.get(&vpn.0).copied().unwrap_or(0);
         match entry {
             Entry::None => Ok(()),
+            Entry::Resident(_) if self.alone && !is_told(space, vpn) => {
+                Err(format!("{:x} is known, and nobody would hear of a change", vpn.0))
+            }
             Entry::Resident(_) if there.is_none() && !space.allows(vpn.0, 0) => {
                 Err(format!("{:x} is known to be there and is not; it held {due}", vpn.0))
             }

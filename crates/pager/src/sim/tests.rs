@@ -80,16 +80,19 @@ fn run(seed: u64, steps: u64, log: bool, seen: &mut Seen) -> Run {
 
 fn expect_clean(seeds: std::ops::Range<u64>, steps: u64) -> (u64, Seen) {
     let (mut total, mut seen) = (0, Seen::default());
+    let mut failures = String::new();
     for seed in seeds {
         let run = run(seed, steps, false, &mut seen);
         total += run.steps;
         if let Some(failure) = run.failure {
-            panic!(
-                "seed {seed}: {failure}\nreplay: EBB_SIM_SEED={seed} EBB_SIM_STEPS={steps} cargo test \
-                 --release -p ebb-pager --lib sim::tests::replay -- --ignored --nocapture"
-            );
+            failures += &format!("seed {seed}: {failure}\n");
         }
     }
+    assert!(
+        failures.is_empty(),
+        "{failures}replay: EBB_SIM_SEED=SEED EBB_SIM_STEPS={steps} cargo test --release -p ebb-pager --lib \
+         sim::tests::replay -- --ignored --nocapture"
+    );
     (total, seen)
 }
 
