@@ -54,7 +54,10 @@ impl Reclaim {
                 && !self.is_stalled(id)
                 && !mm.is_silent()
         });
-        let Some(mm) = mm else { return 0 };
+        let Some(mm) = mm else {
+            park_unknown(&mut self.pager.resident(), id, &frames);
+            return 0;
+        };
         if !movable {
             self.settle(&mm, &frames, Fate::Park);
             return 0;
@@ -261,6 +264,17 @@ impl Reclaim {
                     Fate::Retry => resident.put_first(pfn),
                 }
             }
+        }
+    }
+}
+
+/// Isolated frames of an address space that is not known: a child whose table is still being copied (`fork.rs`) has pages
+/// before it is. They are looked at again later.
+fn park_unknown(resident: &mut Resident, id: MmId, frames: &[Pfn]) {
+    for &pfn in frames {
+        let its = resident.is_used(pfn) && resident.frame(pfn).mm == id;
+        if its && resident.frame(pfn).place == Place::Isolated {
+            resident.park(pfn);
         }
     }
 }

@@ -385,6 +385,12 @@ impl Reclaim {
         resident.unpark(parked);
     }
 
+    /// Whether every batch that was posted is over.
+    #[cfg(test)]
+    pub fn is_idle(&self) -> bool {
+        self.stalled.is_empty()
+    }
+
     fn is_stalled(&self, id: MmId) -> bool {
         self.stalled.iter().any(|stalled| stalled.mm.id == id)
     }

@@ -11,11 +11,12 @@
 //!   in memory of who has no relatives (a child may keep entries of areas that it was not given).
 //! * C8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
 //!   the monitor, which measures, and takes on what nobody knew.
+//! * C9: no page is off the lists but while kswapd has it moved.
 
 use super::driver::Driver;
 use super::world::{Doing, Space, World};
 use crate::mm::{Mm, State};
-use ebb_core::resident::{Entry, Resident};
+use ebb_core::resident::{Entry, Place, Resident};
 use ebb_core::types::{MmId, SlotId, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,6 +46,10 @@ pub fn check(driver: &Driver) -> Result<(), String> {
         return Err(format!("{zone} pages are promised, to loads {promised}"));
     }
     balance(driver, &mms, &resident)?;
+    let isolated = resident.count(Place::Isolated);
+    if isolated > 0 && driver.is_kswapd_idle() {
+        return Err(format!("{isolated} pages are on no list"));
+    }
     let mut world = driver.world.lock();
     let deep = world.rng.once_in(64);
     for (mm, state) in mms.iter().zip(&states) {

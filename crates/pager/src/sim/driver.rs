@@ -221,7 +221,8 @@ impl Driver {
             && !world.is_stuck_full(self.pager.config.memory_max_bytes / 4096)
         {
             let said = world.said.join("; ");
-            world.fail(format!("the run was ended: {said}"));
+            let held = world.held();
+            world.fail(format!("the run was ended: {said}; {held}"));
         }
         world.failure.clone()
     }
@@ -261,6 +262,11 @@ impl Driver {
             );
         }
         text
+    }
+
+    /// Whether kswapd is in the middle of nothing.
+    pub fn is_kswapd_idle(&self) -> bool {
+        self.reclaim.try_borrow().is_ok_and(|reclaim| reclaim.is_idle())
     }
 
     /// With nobody in the middle of anything the books are looked at.

@@ -3,6 +3,9 @@
 use super::driver::{Driver, Over};
 use crate::broken::{Rule, set_broken};
 use crate::counters::Counters;
+use crate::reclaim::Reclaim;
+use ebb_core::resident::{Arrival, Place, Space};
+use ebb_core::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -165,6 +168,19 @@ fn changes_between_the_slices_of_a_fork_are_noticed() {
 #[test]
 fn a_thread_whose_page_was_placed_and_that_is_not_woken_is_noticed() {
     expect_noticed(Rule::W1);
+}
+
+/// kswapd took the pages of such a child off the lists, found nobody to move them, and they never left again.
+#[test]
+fn pages_of_a_child_that_is_still_being_copied_stay_on_the_lists() {
+    let driver = Driver::new(1, false);
+    let mut child = Space::new(MmId(77));
+    for page in 0..3 {
+        driver.pager.resident().map(&mut child, Vpn(page), Arrival::Adopted, None);
+    }
+    assert_eq!(Reclaim::new(&driver.pager).cool(3), 0);
+    let resident = driver.pager.resident();
+    assert_eq!((resident.count(Place::Isolated), resident.count(Place::Parked)), (0, 3));
 }
 
 /// One seed, told step by step.

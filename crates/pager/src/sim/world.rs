@@ -245,6 +245,26 @@ impl World {
         fixed > limit / 2
     }
 
+    /// What of memory who holds.
+    pub fn held(&self) -> String {
+        let of = |(id, space): (usize, &Space)| {
+            let count = |which: &dyn Fn(&u64, &Page) -> bool| {
+                space.pages.iter().filter(|&(at, page)| !page.zero && which(at, page)).count()
+            };
+            let (own, shared) =
+                (count(&|_, page| page.is_alone()), count(&|_, page| !page.is_alone()));
+            let (pool, fixed) =
+                (count(&|&at, _| at >= POOL), space.pinned.len() + space.locked.len());
+            let (agent, doing, stopped) = (space.agent, space.agent_doing, space.stopped);
+            format!(
+                "{id}: {own} pages of its own, {shared} shared, {pool} in the pool, {fixed} fixed, agent {agent:?} \
+                 {doing:?}, stopped {stopped}"
+            )
+        };
+        let alive = self.spaces.iter().enumerate().filter(|(_, space)| space.alive);
+        alive.map(of).collect::<Vec<_>>().join("; ")
+    }
+
     fn is_in_trouble(&mut self) -> bool {
         let trouble = self.trouble;
         self.rng.below(1000) < trouble
