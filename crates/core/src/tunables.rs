@@ -2,7 +2,8 @@
 //!
 //! Owns the one list of switches: key, type, default and one line of meaning. A switch is set by
 //! `KEY=VALUE` text; a wrong key is answered with the nearest right one, a wrong value with the
-//! values it may have. Presets are named sets: `k612`, `k618` and `k72` describe those kernels.
+//! values it may have. Presets are named sets ([`MEANINGS`]): `k618` and `k72` describe those
+//! kernels, `k612` one that never was: see there.
 //!
 //! Defaults are what measured best, not what is newest; `docs/benchmarks-lru.md` has the figures.
 
@@ -435,6 +436,17 @@ tunables! {
 
 /// Names [`Tunables::preset`] knows.
 pub const PRESETS: [&str; 6] = ["ebb", "cooling", "k612", "k618", "k72", "classic"];
+
+/// What each of [`PRESETS`] is.
+pub const MEANINGS: [&str; 6] = [
+    "Ebb's default",
+    "Ebb's default where cooling stands in for accessed bits",
+    "k618 with the placement of Linux 6.12 and promotion by the first accessed bit; no kernel was all of that, and tiers, \
+     aging and the loop are those of 6.14 and later",
+    "the multi-gen LRU of Linux 6.18",
+    "the multi-gen LRU of Linux 7.2",
+    "the classic LRU of Linux 6.18; older ones by classic.finish, classic.rotations and classic.flush",
+];
 
 impl Tunables {
     /// The default where cooling stands in for accessed bits. Touches are not seen in the generations

@@ -11,6 +11,7 @@ use crate::following::Following;
 use crate::fork;
 use crate::guard;
 use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, UNREADABLE};
+use crate::linger::Linger;
 use crate::link::{Ask, Link};
 use crate::look_around::{BESIDE_MAX, Beside};
 use crate::mm::{Mm, State};
@@ -94,10 +95,34 @@ pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
     pager.solo.begin(pager.config.solo);
     let mut server = Server::new(pager, pending, true);
     let mut ready = Vec::with_capacity(64);
+    let mut linger = Linger::default();
     loop {
         let timeout = server.patience();
-        wait(&pager.epoll, &mut ready, timeout);
+        // What is followed goes on meanwhile.
+        let waits = timeout != Some(Duration::ZERO);
+        let found = waits && pager.solo.is_on() && server.has_loads() && {
+            let found = look(pager, &mut ready, linger.time());
+            linger.ended(found);
+            found
+        };
+        if !found {
+            wait(&pager.epoll, &mut ready, timeout);
+        }
         server.turn(&ready);
+    }
+}
+
+/// Looks whether anything is ready, for `limit` at most.
+fn look(pager: &Pager, ready: &mut Vec<u64>, limit: Duration) -> bool {
+    let began = Instant::now();
+    loop {
+        wait(&pager.epoll, ready, Some(Duration::ZERO));
+        if !ready.is_empty() {
+            return true;
+        }
+        if began.elapsed() > limit {
+            return false;
+        }
     }
 }
 
@@ -139,6 +164,11 @@ impl Server {
             beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
             events: Vec::new(),
         }
+    }
+
+    /// Whether pages are on their way.
+    fn has_loads(&self) -> bool {
+        !self.pending.books().loads.is_empty()
     }
 
     /// How long the next event may be waited for.

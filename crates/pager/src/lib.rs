@@ -36,6 +36,7 @@ mod fork;
 mod guard;
 mod hidden;
 mod limits;
+mod linger;
 mod link;
 mod loads;
 mod look_around;

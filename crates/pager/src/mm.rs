@@ -85,6 +85,8 @@ pub struct Mm {
     fed: AtomicU32,
     /// Pause its threads owe for pages taken above `--memory-high`, in microseconds.
     pub owed_us: AtomicU64,
+    /// How long its agent has run, when last looked at, in nanoseconds.
+    pub agent_ns: AtomicU64,
     /// The CPU that its agent keeps off (`solo.rs`, S4).
     pub agent_off: AtomicU32,
     /// The user has been told that a page of it is lost.
@@ -178,6 +180,7 @@ impl Mm {
             silent: AtomicU64::new(0),
             fed: AtomicU32::new(0),
             owed_us: AtomicU64::new(0),
+            agent_ns: AtomicU64::new(0),
             agent_off: AtomicU32::new(NOWHERE),
             told_lost: AtomicBool::new(false),
             born: clock.now(),

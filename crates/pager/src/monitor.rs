@@ -237,6 +237,11 @@ impl Monitor {
                 link.leave(code);
             }
         }
+        for mm in mms {
+            if let Some(times) = mm.process().and_then(Process::agent).and_then(sched::run_times) {
+                mm.agent_ns.store(times.ran_ns, Relaxed);
+            }
+        }
         let tree = self.pager.host.tree(&self.pager);
         self.count_running(&tree);
         self.strangers.count(&self.pager, &tree, mms);

@@ -75,8 +75,27 @@ struct Report {
     /// where a measurement has seen them leave first.
     promises_lost: u64,
     unheld_pages: u64,
+    cpu: Cpu,
     unmanaged: Vec<unmanaged::Line>,
     thrashing: Option<thrashing::Finding>,
+}
+
+/// What Ebb took of the processors, beside the program: its pager, and its agents as last looked at.
+#[derive(Debug, Serialize)]
+struct Cpu {
+    pager_us: u64,
+    agents_us: u64,
+}
+
+impl Cpu {
+    fn of(pager: &Pager) -> Self {
+        let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let there: u64 = pager.mms().iter().map(|mm| mm.agent_ns.load(Relaxed)).sum();
+        Self {
+            pager_us: own.tv_sec as u64 * 1_000_000 + own.tv_nsec as u64 / 1000,
+            agents_us: (there + pager.counters.agents_ns.load(Relaxed)) / 1000,
+        }
+    }
 }
 
 /// Time in which at least one thread waited for memory, and in which nobody did anything else.
@@ -188,6 +207,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
             p99_ns: waits.quantile_ns(990),
         },
         longest_hold_us: longest_hold_us(pager),
+        cpu: Cpu::of(pager),
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
         promises_lost: lost_pages(),
         unheld_pages: pager.resident().zone.unheld(),
@@ -293,6 +313,14 @@ fn text(report: &Report) -> String {
             time(report.waiting.total_us * 1000),
             time(report.waiting.p50_ns),
             time(report.waiting.p99_ns)
+        ),
+    );
+    line(
+        "CPU beside the program",
+        format!(
+            "{} pager, {} agents",
+            time(report.cpu.pager_us * 1000),
+            time(report.cpu.agents_us * 1000)
         ),
     );
     if let Some(finding) = &report.thrashing {

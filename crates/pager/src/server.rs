@@ -3,7 +3,7 @@
 use crate::budget::Budget;
 use crate::children::Candidates;
 use crate::config::Config;
-use crate::counters::Counters;
+use crate::counters::{self, Counters};
 use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::lru_gen::Requests;
@@ -341,6 +341,7 @@ impl Pager {
         let known = mm.known.load(Relaxed);
         mm.gone(&mut self.resident().zone, known.max(0).unsigned_abs());
         self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
+        counters::add(&self.counters.agents_ns, mm.agent_ns.load(Relaxed));
         self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
         if mm.related.load(Relaxed) {
             self.sharing_changed.store(true, SeqCst);

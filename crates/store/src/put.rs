@@ -15,8 +15,8 @@ use std::io;
 
 /// Pages written to a file at once.
 const CLUSTER: usize = 64;
-/// A page that compresses to more than this goes to the next tier if there is one: 3/4.
-const KEEP_MAX: usize = PAGE_SIZE / 4 * 3;
+/// A page that compresses to more than this goes to the next tier if there is one: 7/8.
+const KEEP_MAX: usize = PAGE_SIZE / 8 * 7;
 /// The same if there is none: 15/16.
 const KEEP_ALONE_MAX: usize = PAGE_SIZE / 16 * 15;
 /// Spare spans kept for the next pages.

@@ -150,6 +150,7 @@ pub(crate) fn shrink_batch(
     found.unqueued_dirty = sc.met.unqueued_dirty - met.unqueued_dirty;
     sc.unqueued_dirty += found.unqueued_dirty;
     cx.stat.add(Event::PgActivate, found.activated);
+    cx.stat.add(Event::EbbDirtyMet, sc.met.dirty - met.dirty);
     found
 }
 
@@ -224,6 +225,7 @@ fn being_written(cx: &Ctx, sc: &mut Scan, pfn: Pfn, w: Word) -> Fate {
 /// What a touch means: the multi-gen rule or the classic two-touch rule.
 fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: bool) -> Fate {
     if v.kind() == LruKind::Gen {
+        cx.stat.add(Event::EbbRefsMet, u64::from(refs.young > 0));
         let w = cx.folios.word(pfn);
         if w.on_probation() && refs.young > 0 {
             // Used again while on probation.

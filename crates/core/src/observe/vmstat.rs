@@ -125,6 +125,28 @@ counters! {
     EbbLookAround "ebb_look_around",
     /// Ebb: flusher wake-ups asked for.
     EbbFlusherWake "ebb_flusher_wake",
+    /// Ebb: pages looked at in the classic inactive lists.
+    EbbClassicScanned "ebb_classic_scanned",
+    /// Ebb: folios moved to another generation as a part of a segment of several.
+    EbbBulkMoved "ebb_bulk_moved",
+    /// Ebb: folios moved whose sizes were settled together with those of others.
+    EbbCounterBatched "ebb_counter_batched",
+    /// Ebb: looks ahead at the records that a walk of a list comes to next.
+    EbbLookedAhead "ebb_looked_ahead",
+    /// Ebb: folios dirty or being written that eviction met.
+    EbbDirtyMet "ebb_dirty_met",
+    /// Ebb: scans of a generation list that looked at folios and took none.
+    EbbScannedInVain "ebb_scanned_in_vain",
+    /// Ebb: folios that eviction met and found accessed.
+    EbbRefsMet "ebb_refs_met",
+    /// Ebb: folios sent round once more as they had been accessed.
+    EbbSecondChance "ebb_second_chance",
+    /// Ebb: folios protected by the refault rate of their tier.
+    EbbTierKept "ebb_tier_kept",
+    /// Ebb: folios put on probation.
+    EbbProbation "ebb_probation",
+    /// Ebb: places that memcgs changed in their order of visits.
+    EbbMemcgRotated "ebb_memcg_rotated",
 }
 
 const COUNT: usize = Event::ALL.len();

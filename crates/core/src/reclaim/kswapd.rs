@@ -64,6 +64,10 @@ pub struct KswapdStats {
     pub unasked_passes: u64,
     /// Turns in which there was nothing to do and no leave to sleep.
     pub idle_turns: u64,
+    /// Times that it looked what it is asked for and nobody asked for anything.
+    pub unasked_looks: u64,
+    /// Passes made once more without preferring files, after all had come to nothing.
+    pub trim_passes: u64,
 }
 
 impl KswapdStats {
@@ -80,6 +84,8 @@ impl KswapdStats {
             passes: self.passes + other.passes,
             unasked_passes: self.unasked_passes + other.unasked_passes,
             idle_turns: self.idle_turns + other.idle_turns,
+            unasked_looks: self.unasked_looks + other.unasked_looks,
+            trim_passes: self.trim_passes + other.trim_passes,
         }
     }
 
@@ -96,6 +102,8 @@ impl KswapdStats {
             passes: self.passes - before.passes,
             unasked_passes: self.unasked_passes - before.unasked_passes,
             idle_turns: self.idle_turns - before.idle_turns,
+            unasked_looks: self.unasked_looks - before.unasked_looks,
+            trim_passes: self.trim_passes - before.trim_passes,
         }
     }
 }
@@ -207,6 +215,7 @@ impl Kswapd {
             At::Top { keep } => {
                 if !keep {
                     let (asked, order) = desk.look();
+                    self.stats.unasked_looks += u64::from(asked.is_none());
                     self.alloc_order = order;
                     self.reclaim_order = order;
                     self.highest = self.judged(asked);
@@ -287,6 +296,7 @@ impl Kswapd {
     fn begin(&mut self, desk: &Desk, node: &dyn Node, stat: &VmStat) -> Step {
         desk.get_up();
         let (asked, order) = desk.take();
+        self.stats.unasked_looks += u64::from(asked.is_none());
         self.asked_before = self.last_asked.map(|(_, highest)| highest);
         if let Some(highest) = asked {
             self.last_asked = Some((order, highest));
@@ -312,6 +322,7 @@ impl Kswapd {
         };
         if let Some(pass) = run.next(desk, node, self.policy) {
             self.stats.passes += 1;
+            self.stats.trim_passes += u64::from(pass.cache_trim_off);
             let asked = self.last_asked.map(|(_, highest)| highest).max(self.asked_before);
             let unasked = asked.is_some_and(|asked| pass.highest < asked);
             self.stats.unasked_passes += u64::from(unasked);

@@ -1,4 +1,5 @@
-//! `--attribute`: what each mechanism contributes, by turning it off alone.
+//! `--attribute`: what each mechanism contributes, by turning it off alone. Of one that never ran with everything as set that
+//! is said.
 
 use std::fmt::Write;
 
@@ -53,9 +54,10 @@ pub fn report(results: &[Results]) -> String {
                 "{}: {} is {:.4} ± {:.4} with everything as set ({} seeds). Without:",
                 case.name, case.metric, e.mean, e.ci95, r.seeds
             );
-            for arm in &case.arms[1..] {
+            for (arm, ran) in case.arms[1..].iter().zip(&case.ran_in_first) {
                 let change = Estimate::of_change(base, arm.of(&case.metric));
                 let word = match significant(&change) {
+                    _ if !ran => "not exercised",
                     false => "no significant difference",
                     true if (change.mean > 0.0) == case.higher_is_better => "better",
                     true => "worse",
@@ -67,4 +69,43 @@ pub fn report(results: &[Results]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::exercise::counters;
+    use crate::experiment::{self, Job};
+    use crate::scenario::Scenario;
+
+    #[test]
+    fn of_every_mechanism_it_is_known_whether_it_ran() {
+        for preset in [&[][..], &["preset=k72".to_owned()], &["preset=classic".to_owned()]] {
+            let mut tun = Tunables::default();
+            preset.iter().for_each(|p| tun.set(p).unwrap());
+            for arm in &arms(preset)[1..] {
+                let key = arm.name.split('=').next().unwrap();
+                let value = tun.rows().into_iter().find(|r| r.key == key).unwrap().value;
+                assert!(counters(key, &value).is_some(), "{key}={value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mechanism_that_never_ran_is_not_exercised() {
+        let text = include_str!("../../tests/small.toml").to_owned();
+        let scenario = Scenario::parse("small.toml", &text).unwrap();
+        let arms = Some(arms(&[]));
+        let (set, first_seed, size, samples) = (vec![], 0, 1.0, 0);
+        let job = Job { scenario, text, set, arms, seeds: 2, first_seed, size, samples };
+        let report = report(&experiment::run(&[job], 1, &|_, _| {}).unwrap());
+        let said = |key: &str| {
+            let line = report.lines().find(|l| l.trim_start().starts_with(key)).unwrap();
+            line.ends_with("not exercised")
+        };
+        // Generations, and memory enough for kswapd: the classic lists' share of rotations plays no part.
+        assert!(said("classic.rotations=off"), "{report}");
+        assert!(said("kswapd.trim_again=off"), "{report}");
+        assert!(!said("gen.exact_target=off") && !said("lru=classic"), "{report}");
+    }
 }

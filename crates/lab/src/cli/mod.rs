@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use ebb_core::tunables::{self, Tunables};
 
 pub use check::CheckArgs;
 pub use mrc::MrcArgs;
@@ -292,11 +293,15 @@ fn run_policies() -> anyhow::Result<ExitCode> {
         }
     }
     text += "\nSwitches of gen and classic, all with --set too:\n";
-    for row in ebb_core::tunables::Tunables::default().rows() {
+    for row in Tunables::default().rows() {
         if row.key != "lru" {
             let pair = format!("{}={}", row.key, row.value);
             text += &format!("{pair:<28} {} ({})\n", row.meaning, row.expected);
         }
+    }
+    text += "\nSets of them, with preset=NAME:\n";
+    for (name, meaning) in tunables::PRESETS.iter().zip(tunables::MEANINGS) {
+        text += &format!("{:<28} {meaning}\n", format!("preset={name}"));
     }
     print(&text)?;
     Ok(ExitCode::SUCCESS)

@@ -18,7 +18,7 @@ pub struct RunArgs {
     /// A built-in scenario (`ebb lab list`), or a file ending in .toml
     #[arg(required_unless_present = "all")]
     pub scenario: Option<String>,
-    /// Run every built-in scenario
+    /// Run every built-in scenario, and score them by the rule in docs/lab-rule.md
     #[arg(long, conflicts_with = "scenario")]
     pub all: bool,
     /// Set a key of the scenario, such as machine.cpus=4, or a switch, such as gen.walk=off
@@ -30,6 +30,9 @@ pub struct RunArgs {
     /// Turn every mechanism of the engine off, one at a time, and say what each contributes
     #[arg(long, conflicts_with = "ab")]
     pub attribute: bool,
+    /// Run everything at half and at twice its size as well, and say which verdicts are not the same there
+    #[arg(long, conflicts_with_all = ["ab", "attribute"])]
+    pub sizes: bool,
     /// Also write one page with plots to this file
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
@@ -46,6 +49,9 @@ pub struct RunArgs {
 
 /// How often the machine is looked at for the pictures, to begin with.
 const SAMPLE_NS: u64 = 500_000;
+
+/// The sizes of `--sizes`, in times that of the file.
+const SIZES: [f64; 2] = [0.5, 2.0];
 
 /// Prints the built-in scenarios.
 pub fn list() -> anyhow::Result<ExitCode> {
@@ -107,6 +113,7 @@ fn job(args: &RunArgs, file: &str, text: &str) -> anyhow::Result<Job> {
         arms,
         seeds,
         first_seed: 0,
+        size: 1.0,
         samples,
     })
 }
@@ -136,7 +143,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         bar.set_style(style);
     }
     let start = Instant::now();
-    let results = experiment::run(&jobs, threads.max(1), &|done, all| {
+    let sizes = if args.sizes { &SIZES[..] } else { &[] };
+    let results = experiment::run_at_sizes(&jobs, sizes, threads.max(1), &|done, all| {
         // Nothing is shown of what takes less than a second.
         if start.elapsed() > Duration::from_secs(1) {
             if bar.is_hidden() {

@@ -45,8 +45,12 @@ pub struct TuneArgs {
 /// Rounds over all keys.
 const ROUNDS_MAX: usize = 4;
 
-/// The values of `KEY=A,B` or `KEY=LOW..HIGH`.
-fn values(text: &str) -> anyhow::Result<(String, Vec<String>)> {
+/// The values of `KEY=A,B` or `KEY=LOW..HIGH`. `takes`: whether the scenario takes a pair; of a key that takes whole
+/// numbers alone the values of a range are rounded.
+fn values(
+    text: &str,
+    takes: &dyn Fn(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<(String, Vec<String>)> {
     let Some((key, range)) = text.split_once('=') else {
         bail!("--over {text}: expected KEY=A,B,C or KEY=LOW..HIGH");
     };
@@ -61,14 +65,22 @@ fn values(text: &str) -> anyhow::Result<(String, Vec<String>)> {
         // Five values at equal ratios (or at equal distances from zero).
         let at = |i: i32| {
             let share = f64::from(i) / 4.0;
-            let v = if low > 0.0 { low * (high / low).powf(share) } else { high * share };
+            if low > 0.0 { low * (high / low).powf(share) } else { high * share }
+        };
+        let text = |v: f64| {
             if v >= 10.0 || v.fract() == 0.0 { format!("{v:.0}") } else { format!("{v:.2}") }
         };
-        let mut list: Vec<String> = (0..5).map(at).collect();
+        let pair = |v: &str| format!("{}={v}", key.trim());
+        let broken = (0..5).map(|i| text(at(i))).any(|v| takes(&pair(&v)).is_err());
+        let whole = |v: f64| format!("{v:.0}");
+        let mut list: Vec<String> =
+            (0..5).map(|i| if broken { whole(at(i)) } else { text(at(i)) }).collect();
         list.dedup();
+        list.iter().try_for_each(|v| takes(&pair(v)))?;
         return Ok((key.trim().into(), list));
     }
     let list: Vec<String> = range.split(',').map(|v| v.trim().to_owned()).collect();
+    list.iter().try_for_each(|v| takes(&format!("{}={v}", key.trim())))?;
     Ok((key.trim().into(), list))
 }
 
@@ -95,7 +107,7 @@ fn measure(
         case.metric = None;
     }
     let arms = Some(arms);
-    let job = Job { scenario, text, set: vec![], arms, seeds, first_seed, samples: 0 };
+    let job = Job { scenario, text, set: vec![], arms, seeds, first_seed, size: 1.0, samples: 0 };
     let results = experiment::run(&[job], jobs, &|_, _| {})?;
     Ok(results[0].cases[0].arms.iter().map(|a| a.of(metric).to_vec()).collect())
 }
@@ -117,7 +129,9 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     for name in &checked {
         source(name)?;
     }
-    let keys = args.over.iter().map(|o| values(o)).collect::<anyhow::Result<Vec<_>>>()?;
+    let text = source(&args.scenario)?;
+    let takes = |pair: &str| Ok(Scenario::with(&text, &[pair.to_owned()]).map(drop)?);
+    let keys = args.over.iter().map(|o| values(o, &takes)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut best: Vec<(String, String)> = Vec::new();
     let mut tried = 0;
     for _ in 0..ROUNDS_MAX {
@@ -185,11 +199,31 @@ pub fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
 mod tests {
     use super::*;
 
+    fn of(text: &str) -> anyhow::Result<String> {
+        let redis = find("redis")?.text;
+        let takes = |pair: &str| Ok(Scenario::with(redis, &[pair.to_owned()]).map(drop)?);
+        values(text, &takes).map(|(key, list)| format!("{key}: {}", list.join(" ")))
+    }
+
     #[test]
     fn ranges_become_values() {
-        let (key, list) = values("gen.probation=1..16").unwrap();
-        assert_eq!((key.as_str(), list.join(" ")), ("gen.probation", "1 2 4 8 16".into()));
-        assert_eq!(values("a=x, y").unwrap().1, ["x", "y"]);
-        assert!(values("a=5..2").is_err() && values("a").is_err());
+        assert_eq!(of("gen.near=1..16").unwrap(), "gen.near: 1 2 4 8 16");
+        assert_eq!(of("workload.theta=0.5..2").unwrap(), "workload.theta: 0.50 0.71 1 1.41 2");
+        assert_eq!(of("dirty=k618, k72").unwrap(), "dirty: k618 k72");
+        assert!(of("gen.near=5..2").is_err() && of("gen.near").is_err());
+    }
+
+    #[test]
+    fn a_range_of_a_switch_that_takes_whole_numbers_has_whole_numbers() {
+        // The README's example.
+        assert_eq!(of("gen.probation=2..40").unwrap(), "gen.probation: 2 4 9 19 40");
+        assert_eq!(of("machine.cpus=1..4").unwrap(), "machine.cpus: 1 2 3 4");
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_told_before_the_search() {
+        let told = |text: &str| of(text).unwrap_err().to_string();
+        assert!(told("gen.probtion=2..40").contains("did you mean 'gen.probation'?"));
+        assert!(told("dirty=k618,k7").contains("is not one of"));
     }
 }

@@ -4,9 +4,12 @@
 
 use std::fmt::Write;
 
+use super::rule::Class;
 use super::runner::{Arm, Case, Results};
+use super::score::{Score, judged};
 use super::stats::Estimate;
-use super::verdict::{published_text, reason};
+use super::text::why;
+use super::verdict::published_text;
 use crate::machine::Sample;
 use crate::machine::heat::COLUMNS;
 use crate::mrc::Curve;
@@ -51,14 +54,18 @@ pub fn document(results: &[Results]) -> String {
 
 /// Verdicts come first, so that a phone shows them; names break where their parts do.
 fn summary(body: &mut String, results: &[Results]) {
+    let judged = judged(results);
+    if !judged.is_empty() {
+        let _ = writeln!(body, "<pre class=\"score\">{}</pre>", escape(&Score::of(results).text()));
+    }
     body.push_str("<div class=\"table\"><table class=\"verdicts\">\n<tr><th>published result</th><th>verdict</th>");
     body.push_str("<th>published</th><th>here</th><th>metric</th><th>why</th></tr>\n");
     for case in results.iter().flat_map(|r| &r.cases) {
         let here = format!("{:+.2} ± {:.2} %", case.effect.mean, case.effect.ci95);
-        let (published, verdict, why) = match (&case.published, case.verdict) {
-            (Some(p), Some(v)) => (published_text(p), v.name(), reason(&case.effect, p)),
-            _ => ("-".into(), "-", String::new()),
-        };
+        let vote = judged.iter().find(|(_, c, _)| std::ptr::eq(*c, case));
+        let why = vote.map(|(.., vote)| why(case, vote)).unwrap_or_default();
+        let published = case.published.as_ref().map_or("-".into(), published_text);
+        let verdict = case.class.map_or("-", Class::name);
         let name = escape(&case.name).replace('/', "/<wbr>").replace('-', "-<wbr>");
         let _ = writeln!(
             body,

@@ -1,10 +1,14 @@
 //! All runs of some scenarios.
+//!
+//! Cases are judged here, by the rule and by the one before it ([`rule`](super::rule), [`verdict`](super::verdict)).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ebb_core::nearest::nearest;
 
+use super::exercise::{exercised, ran_in_first};
+use super::rule::{Class, classify};
 use super::stats::Estimate;
 use super::verdict::{Verdict, judge};
 use crate::machine::Sample;
@@ -27,6 +31,8 @@ pub struct Job {
     pub seeds: u32,
     /// The seed before the first.
     pub first_seed: u64,
+    /// How large the machine and all that runs on it is, of what the file says.
+    pub size: f64,
     /// Time between looks at the machine in the first run of each arm; 0: none.
     pub samples: u64,
 }
@@ -69,8 +75,38 @@ pub struct Case {
     pub effect: Estimate,
     /// Miss ratios of textbook policies over what the first run of the baseline touched.
     pub curves: Vec<Curve>,
-    /// The judgement.
+    /// What the lab measured: equal for cases that have one number.
+    pub quantity: String,
+    /// Whether anything ran of what differs between the first two arms.
+    pub exercised: bool,
+    /// For each arm after the first: whether anything ran in the first of what that one has otherwise.
+    pub ran_in_first: Vec<bool>,
+    /// The judgement by the rule.
+    pub class: Option<Class>,
+    /// The judgement by the rule before it.
     pub verdict: Option<Verdict>,
+    /// The same at other sizes, if it was run there.
+    pub sizes: Vec<AtSize>,
+}
+
+/// What a case comes to at another size.
+#[derive(Clone, Copy, Debug)]
+pub struct AtSize {
+    /// Times the size that the file says.
+    pub size: f64,
+    /// The change.
+    pub effect: Estimate,
+    /// The judgement.
+    pub class: Option<Class>,
+}
+
+impl Case {
+    /// Whether the judgement is the same at all sizes; unknown if it was run at one alone.
+    #[must_use]
+    pub fn survives(&self) -> Option<bool> {
+        let same = self.sizes.iter().all(|s| s.class == self.class);
+        (!self.sizes.is_empty() && self.class.is_some()).then_some(same)
+    }
 }
 
 /// A scenario's results.
@@ -80,6 +116,8 @@ pub struct Results {
     pub scenario: Scenario,
     /// Seeds run.
     pub seeds: u32,
+    /// The seed before the first.
+    pub first_seed: u64,
     /// Its cases.
     pub cases: Vec<Case>,
 }
@@ -99,7 +137,19 @@ struct Planned {
     metric: String,
     higher_is_better: bool,
     published: Option<Published>,
+    quantity: Option<String>,
     sides: Vec<Side>,
+}
+
+impl Planned {
+    /// What it measures: by the name in the file, or by all that decides the number.
+    fn quantity(&self) -> String {
+        let own = || {
+            let sides: Vec<String> = self.sides.iter().take(2).map(|s| s.pairs.join(" ")).collect();
+            format!("{} of {}", self.metric, sides.join(" | "))
+        };
+        self.quantity.clone().unwrap_or_else(own)
+    }
 }
 
 /// An arm of a case.
@@ -117,7 +167,9 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
         let sides = sides(job, &[], arms)?;
         let metric = s.measure.metric.clone();
         let (name, higher_is_better) = (s.name.clone(), s.measure.higher_is_better);
-        return Ok(vec![Planned { name, metric, higher_is_better, published: None, sides }]);
+        let (published, quantity) = (None, None);
+        let planned = Planned { name, metric, higher_is_better, published, quantity, sides };
+        return Ok(vec![planned]);
     }
     let mut planned = Vec::new();
     for c in &s.case {
@@ -130,6 +182,7 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
             metric: c.metric.as_ref().unwrap_or(&s.measure.metric).clone(),
             higher_is_better: c.higher_is_better.unwrap_or(s.measure.higher_is_better),
             published: Some(published).filter(|_| job.arms.is_none()),
+            quantity: c.quantity.clone(),
             sides: sides(job, &c.set, arms)?,
         });
     }
@@ -152,7 +205,10 @@ fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, Scen
             (Vec::new(), first.iter().chain(last).collect())
         };
         let pairs: Vec<String> = case.iter().chain(presets).chain(rest).cloned().collect();
-        let scenario = Scenario::with(&job.text, &pairs)?;
+        let mut scenario = Scenario::with(&job.text, &pairs)?;
+        if job.size != 1.0 {
+            scenario = scenario.at_size(job.size)?;
+        }
         Ok(Side { name: arm.name.clone(), pairs, scenario })
     };
     arms.iter().map(side).collect()
@@ -230,7 +286,17 @@ pub fn run(
                 [a, b, ..] => Estimate::of_change(a.of(&metric), b.of(&metric)),
                 _ => Estimate::default(),
             };
+            let exercised = match (case.sides.as_slice(), arms.as_slice()) {
+                ([a, b, ..], [x, y, ..]) => exercised((&a.scenario, x), (&b.scenario, y)),
+                _ => true,
+            };
+            let others = case.sides.iter().skip(1);
+            let in_first =
+                |b: &Side| ran_in_first((&case.sides[0].scenario, &arms[0]), &b.scenario);
+            let ran_in_first = others.map(in_first).collect();
+            let class = published.as_ref().map(|p| classify(&effect, p, exercised));
             let verdict = published.as_ref().map(|p| judge(&effect, p));
+            let quantity = case.quantity();
             let higher_is_better = case.higher_is_better;
             done.push(Case {
                 name,
@@ -240,11 +306,42 @@ pub fn run(
                 arms,
                 effect,
                 curves,
+                quantity,
+                exercised,
+                ran_in_first,
+                class,
                 verdict,
+                sizes: Vec::new(),
             });
         }
-        let scenario = job.scenario.clone();
-        results.push(Results { scenario, seeds: job.seeds, cases: done });
+        let (scenario, first_seed) = (job.scenario.clone(), job.first_seed);
+        results.push(Results { scenario, seeds: job.seeds, first_seed, cases: done });
+    }
+    Ok(results)
+}
+
+/// Runs all jobs at their size and at each of `factors` of it, and puts what came of those beside what came of their own.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_at_sizes(
+    jobs: &[Job],
+    factors: &[f64],
+    threads: usize,
+    progress: &(dyn Fn(usize, usize) + Sync),
+) -> anyhow::Result<Vec<Results>> {
+    let mut all = jobs.to_vec();
+    for &factor in factors {
+        all.extend(jobs.iter().cloned().map(|job| Job { size: factor, samples: 0, ..job }));
+    }
+    let mut results = run(&all, threads, progress)?;
+    let others = results.split_off(jobs.len());
+    for (i, other) in others.into_iter().enumerate() {
+        let size = factors[i / jobs.len()];
+        let cases = &mut results[i % jobs.len()].cases;
+        for (case, at) in cases.iter_mut().zip(other.cases) {
+            case.sizes.push(AtSize { size, effect: at.effect, class: at.class });
+        }
     }
     Ok(results)
 }
@@ -305,7 +402,8 @@ mod tests {
             BUILTIN.iter().find(|b| b.text.contains("name = \"dirty-ycsb-b\"")).unwrap().text;
         let scenario = Scenario::parse("x.toml", text).unwrap();
         let (text, set) = (text.to_owned(), Vec::new());
-        let job = Job { scenario, text, set, arms: None, seeds: 2, first_seed: 0, samples: 0 };
+        let job =
+            Job { scenario, text, set, arms: None, seeds: 2, first_seed: 0, size: 1.0, samples: 0 };
         let planned = plan(&job).unwrap();
         let said: Vec<_> = planned.iter().map(|p| (&*p.metric, p.higher_is_better)).collect();
         assert_eq!(said[..2], [("ops_per_s", true), ("latency_us", false)]);
@@ -323,6 +421,7 @@ mod tests {
             arms,
             seeds: 2,
             first_seed: 0,
+            size: 1.0,
             samples: 0,
         };
         let last = |arms| {

@@ -16,6 +16,20 @@ const T: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
+/// The 97.5 % quantile for so many degrees of freedom. Beyond the table by its expansion about the normal one
+/// (Abramowitz and Stegun 26.7.5), which is right to five digits there.
+fn student(freedom: usize) -> f64 {
+    if let Some(t) = T.get(freedom - 1) {
+        return *t;
+    }
+    let (x, n) = (1.959_963_985, freedom as f64);
+    let x2: f64 = x * x;
+    let g1 = x * (x2 + 1.0) / 4.0;
+    let g2 = x * (5.0 * x2 * x2 + 16.0 * x2 + 3.0) / 96.0;
+    let g3 = x * (3.0 * x2.powi(3) + 19.0 * x2 * x2 + 17.0 * x2 - 15.0) / 384.0;
+    x + g1 / n + g2 / n.powi(2) + g3 / n.powi(3)
+}
+
 impl Estimate {
     /// Of independent values.
     #[must_use]
@@ -30,8 +44,7 @@ impl Estimate {
         }
         let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
         let error = (squares / (n - 1.0) / n).sqrt();
-        let t = T.get(values.len() - 2).copied().unwrap_or(1.96);
-        Self { mean, ci95: t * error }
+        Self { mean, ci95: student(values.len() - 1) * error }
     }
 
     /// Of the changes from `a` to `b`, pair by pair, in percent of the mean of `a`.
@@ -60,6 +73,17 @@ mod tests {
         assert!((e.mean - 3.0).abs() < 1e-12);
         // t(4) = 2.776, standard error sqrt(2.5 / 5).
         assert!((e.ci95 - 2.776 * 0.5f64.sqrt()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn quantiles_go_on_beyond_the_table() {
+        // By R's qt(0.975, n).
+        for (n, t) in
+            [(30, 2.042), (31, 2.0395), (39, 2.0227), (40, 2.0211), (99, 1.9842), (999, 1.9623)]
+        {
+            assert!((student(n) - t).abs() < 5e-4, "{n}: {}", student(n));
+        }
+        assert!(student(30) > student(31) && student(1_000_000) > 1.959_96);
     }
 
     #[test]

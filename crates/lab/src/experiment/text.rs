@@ -2,14 +2,20 @@
 
 use std::fmt::Write;
 
+use super::rule::{Class, Vote, reason};
 use super::runner::{Case, Results};
+use super::score::{Score, judged};
 use super::stats::Estimate;
-use super::verdict::{published_text, reason, significant};
+use super::verdict::{published_text, significant};
 
-/// Everything: a table for each case, then the summary.
+/// Everything: the score if anything published is judged, a table for each case, then the summary.
 #[must_use]
 pub fn report(results: &[Results], tables: bool) -> String {
     let mut text = String::new();
+    let judged = results.iter().any(|r| r.cases.iter().any(|c| c.published.is_some()));
+    if judged {
+        text = Score::of(results).text() + "\n";
+    }
     for r in results.iter().filter(|_| tables) {
         let _ = writeln!(text, "{}: {}", r.scenario.name, r.scenario.title);
         for case in &r.cases {
@@ -17,7 +23,7 @@ pub fn report(results: &[Results], tables: bool) -> String {
         }
         text.push('\n');
     }
-    if results.iter().any(|r| r.cases.iter().any(|c| c.published.is_some())) {
+    if judged {
         summary(&mut text, results);
     }
     text
@@ -94,19 +100,17 @@ fn change(a: &[f64], b: &[f64], word: Option<&str>) -> String {
     }
 }
 
-/// All published results beside Ebb's, in columns as wide as what is in them.
+/// All published results beside the lab's, in columns as wide as what is in them.
 fn summary(text: &mut String, results: &[Results]) {
     let head = ["published result", "metric", "published", "here", "verdict", "why"];
     let mut rows = vec![head.map(String::from)];
-    let mut counts = [0; 3];
+    let judged = judged(results);
     for r in results {
-        for c in &r.cases {
-            let (Some(p), Some(v)) = (&c.published, c.verdict) else { continue };
-            counts[v as usize] += 1;
+        for (_, c, vote) in judged.iter().filter(|(of, ..)| std::ptr::eq(*of, r)) {
+            let (Some(p), Some(class)) = (&c.published, c.class) else { continue };
             let here = format!("{:+.2} ± {:.2} %", c.effect.mean, c.effect.ci95);
             let (name, metric) = (c.name.clone(), c.metric.clone());
-            let why = reason(&c.effect, p);
-            rows.push([name, metric, published_text(p), here, v.name().into(), why]);
+            rows.push([name, metric, published_text(p), here, class.name().into(), why(c, vote)]);
         }
         for m in &r.scenario.missing {
             let name = format!("{}/{}", r.scenario.name, m.name);
@@ -121,13 +125,33 @@ fn summary(text: &mut String, results: &[Results]) {
             format!("{name:<a$} {metric:<b$} {published:>c$}  {here:>d$}  {verdict:<e$} {why}");
         let _ = writeln!(text, "{}", line.trim_end());
     }
-    let all: usize = counts.iter().sum();
-    let _ = writeln!(
-        text,
-        "{} of {all} reproduced, {} in direction only, {} not",
-        counts[0], counts[1], counts[2]
-    );
     if rows.iter().any(|row| row[2].ends_with("(ns)")) {
         let _ = writeln!(text, "(ns: the publication itself finds it not significant)");
     }
+}
+
+/// Why a case was judged so, whether it votes, and whether the verdict holds at other sizes.
+#[must_use]
+pub fn why(case: &Case, vote: &Vote) -> String {
+    let (Some(published), Some(class)) = (&case.published, case.class) else {
+        return String::new();
+    };
+    let mut text = reason(&case.effect, published, class);
+    match vote {
+        Vote::Counts => {}
+        Vote::With(other) => {
+            let _ = write!(text, "; votes with {other}");
+        }
+        Vote::Calibration => text += "; no vote: it set a parameter",
+        Vote::NoFigure => text += "; no vote: no figure is published",
+    }
+    for at in case.sizes.iter().filter(|at| at.class != case.class) {
+        let (size, class) = (at.size, at.class.map_or("-", Class::name));
+        let _ = write!(
+            text,
+            "; at {size} times the size {class} ({:+.1} ± {:.1} %)",
+            at.effect.mean, at.effect.ci95
+        );
+    }
+    text
 }

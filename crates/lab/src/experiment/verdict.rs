@@ -1,4 +1,7 @@
-//! How a measured effect compares with a published one.
+//! Rule 1, which was in force until [`rule`](super::rule): how a measured effect compares with a published one.
+//!
+//! It is kept so that scores by it can be compared. It calls a published effect that is not there, and is not found here,
+//! reproduced however wide the interval is, has a vote for each row, and does not ask whether the code ran.
 
 use super::stats::Estimate;
 use crate::scenario::{Published, Run};

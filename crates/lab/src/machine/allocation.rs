@@ -189,6 +189,9 @@ pub struct Measured {
     pub take: Times,
     /// To give one back.
     pub give: Times,
+    /// Sets filled and emptied, each with the lock held.
+    pub refills: u64,
+    pub drains: u64,
 }
 
 /// Runs it on a machine of `cpus`, of which some may rest: the more there are, the less a set holds.
@@ -205,6 +208,7 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
     let mut measured = Measured::default();
     let mut held: Vec<Vec<Pfn>> = vec![Vec::new(); a.cores];
     for round in 0..a.rounds {
+        let (mut refills, mut drains) = (0, 0);
         let taken = phase(a, &mut random, |cpu, now, noise, shared| {
             let (before, sets) = (holds.0.load(Relaxed), frames.pages_in_set(cpu, 0));
             let pfn = frames.alloc_on(cpu, &request, &NoHost).ok_or("the allocator ran dry")?;
@@ -213,6 +217,7 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
             if holds.0.load(Relaxed) > before {
                 let got = frames.pages_in_set(cpu, 0) + block - sets;
                 now = refill(a, now, (cpu, got as f64), noise, shared);
+                refills += 1;
             }
             Ok(now)
         })?;
@@ -225,11 +230,14 @@ pub fn run(a: &Allocation, cpus: usize, seed: u64) -> Result<Measured, String> {
             let drained = (sets + block).saturating_sub(frames.pages_in_set(cpu, 0)) / block;
             let now = now + a.push_ns * noise;
             let lock = &mut shared.lock;
+            drains += u64::from(drained > 0);
             Ok(if drained > 0 { drain(a, now, (cpu, drained as f64), noise, lock) } else { now })
         })?;
         if round > 0 {
             measured.take.add(taken);
             measured.give.add(given);
+            measured.refills += refills;
+            measured.drains += drains;
         }
     }
     frames.drain_all();

@@ -22,6 +22,8 @@ pub struct KswapdStats {
     pub counts: Counts,
     /// Time it worked, or looked round for work.
     pub awake_ns: u64,
+    /// How often it took back what it had said about its node.
+    pub flag_clears: u64,
 }
 
 /// Its state.
@@ -204,6 +206,7 @@ impl Machine {
                 all.counts.plus(&k.protocol.as_ref().map(|p| *p.stats()).unwrap_or_default());
             all.awake_ns += k.awake_ns + running;
         }
+        all.flag_clears = self.mem.nodes.iter().map(|n| u64::from(n.desk.flag_clears())).sum();
         all
     }
 }
@@ -215,6 +218,7 @@ impl KswapdStats {
         Self {
             counts: self.counts.since(&before.counts),
             awake_ns: self.awake_ns - before.awake_ns,
+            flag_clears: self.flag_clears - before.flag_clears,
         }
     }
 }

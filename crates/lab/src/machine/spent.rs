@@ -30,6 +30,8 @@ pub struct Spent {
     pub high_ns: u64,
     /// Direct reclaim runs.
     pub direct_runs: u64,
+    /// Of these, those after which the task waited for progress.
+    pub progress_waits: u64,
     /// Tasks' time for adding up the counters of memcgs.
     pub flush_ns: u64,
     /// Pages mapped around a fault.
@@ -58,6 +60,7 @@ impl Spent {
             false_ahead: self.false_ahead - before.false_ahead,
             high_ns: self.high_ns - before.high_ns,
             direct_runs: self.direct_runs - before.direct_runs,
+            progress_waits: self.progress_waits - before.progress_waits,
             flush_ns: self.flush_ns - before.flush_ns,
             around: self.around - before.around,
             log_ns: self.log_ns - before.log_ns,

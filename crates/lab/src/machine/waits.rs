@@ -126,7 +126,9 @@ impl Mem {
     pub(super) fn waits_for_progress(&mut self, now: u64, run: &Run) -> bool {
         let node = self.here();
         let reason = run.direct.waits_for().filter(|_| run.from.is_none() && self.tun.no_progress);
-        reason.is_some_and(|reason| self.wait_for(now, node, reason))
+        let waits = reason.is_some_and(|reason| self.wait_for(now, node, reason));
+        self.spent.progress_waits += u64::from(waits);
+        waits
     }
 
     /// So many pages are off the lists of a node until a batch is over.

@@ -180,6 +180,8 @@ fn allocation(a: &Allocation, cpus: usize, seed: u64) -> Result<(Metrics, Outcom
     m.insert("p99_ns".into(), measured.take.each.quantile(0.99) as f64);
     m.insert("give_ns_per_block".into(), measured.give.mean());
     m.insert("blocks".into(), measured.take.each.count() as f64);
+    m.insert("refills".into(), measured.refills as f64);
+    m.insert("drains".into(), measured.drains as f64);
     Ok((m, Outcome::default()))
 }
 
@@ -234,6 +236,7 @@ fn metrics(o: &Outcome) -> Metrics {
         put(&format!("{who}_velocity"), scan(who) / seconds.max(1e-9));
     }
     put("direct_runs", o.spent.direct_runs as f64);
+    put("progress_waits", o.spent.progress_waits as f64);
     put("room_wait_s", o.spent.room_ns as f64 / 1e9);
     put("direct_s", o.spent.direct_ns as f64 / 1e9);
     put("system_s", o.spent.system_ns as f64 / 1e9);
@@ -264,6 +267,9 @@ fn metrics(o: &Outcome) -> Metrics {
     put("kswapd_wakes", k.wakes as f64);
     put("kswapd_passes", k.passes as f64);
     put("kswapd_useless_passes", k.unasked_passes as f64);
+    put("kswapd_unasked_looks", k.unasked_looks as f64);
+    put("kswapd_trim_passes", k.trim_passes as f64);
+    put("kswapd_flag_clears", o.kswapd.flag_clears as f64);
     put("kswapd_awake_pct", 100.0 * o.kswapd.awake_ns as f64 / o.elapsed_ns.max(1) as f64);
     put("oom_kills", o.kills as f64);
     m

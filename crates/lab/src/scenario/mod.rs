@@ -11,6 +11,7 @@ mod builtin;
 mod copies;
 mod error;
 mod set;
+mod size;
 
 use ebb_core::nearest::nearest;
 use serde::Deserialize;
@@ -28,6 +29,45 @@ use crate::workload::mix::Mix;
 use crate::workload::sysbench::Sysbench;
 use crate::workload::web::Web;
 use crate::workload::ycsb::Ycsb;
+
+/// The bodies of published work that the lab reproduces.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Topic {
+    /// The multi-gen LRU against the classic one, and its patch on prefaulted pages.
+    MultiGenLru,
+    /// Aging in batches.
+    BatchedAging,
+    /// What is done under the zone lock when a CPU's set is filled.
+    PcpRefill,
+    /// When kswapd may sleep.
+    KswapdSleep,
+    /// Dirty pages at the old end, and the loop around them.
+    DirtyPages,
+}
+
+impl Topic {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::MultiGenLru,
+        Self::BatchedAging,
+        Self::PcpRefill,
+        Self::KswapdSleep,
+        Self::DirtyPages,
+    ];
+
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MultiGenLru => "multi-gen LRU",
+            Self::BatchedAging => "batched aging",
+            Self::PcpRefill => "pcp refill, CMA",
+            Self::KswapdSleep => "kswapd's sleep",
+            Self::DirtyPages => "dirty pages",
+        }
+    }
+}
 
 /// The hardware.
 #[derive(Clone, Debug, Deserialize)]
@@ -130,7 +170,7 @@ pub struct ArmSpec {
 }
 
 /// What the publication says of a case.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
     /// The metric's value before.
@@ -146,6 +186,14 @@ pub struct Published {
     pub significant: bool,
     /// The same comparison once more, where it was published twice.
     pub again: Option<Run>,
+    /// By how many percent its means differ by chance, where it says so or gives deviations.
+    pub spread: Option<f64>,
+    /// A figure of it, of whichever arm, was used to bring the lab's level to it: it proves nothing.
+    #[serde(default)]
+    pub calibration: bool,
+    /// Whether there is a figure: a bug that was there and is gone may have none.
+    #[serde(default = "yes")]
+    pub figure: bool,
     /// What the values are rounded to ([`MeasureSpec::rounded_to`]).
     #[serde(skip)]
     pub rounded_to: f64,
@@ -173,6 +221,23 @@ fn yes() -> bool {
     true
 }
 
+impl Default for Published {
+    fn default() -> Self {
+        Self {
+            baseline: None,
+            patched: None,
+            effect: None,
+            interval: None,
+            significant: true,
+            again: None,
+            spread: None,
+            calibration: false,
+            figure: true,
+            rounded_to: 0.0,
+        }
+    }
+}
+
 impl Published {
     /// The change in percent.
     #[must_use]
@@ -198,6 +263,9 @@ pub struct CaseSpec {
     pub metric: Option<String>,
     /// Whether more of that is better, if it is not as with the scenario's.
     pub higher_is_better: Option<bool>,
+    /// What the lab measures here, where rows with other metrics say the same by definition: they have one vote
+    /// together ([`rule`](crate::experiment::rule)).
+    pub quantity: Option<String>,
     /// What is compared, if not the scenario's arms: some of these, by name.
     #[serde(default)]
     pub arms: Vec<String>,
@@ -255,6 +323,8 @@ pub struct Scenario {
     pub title: String,
     /// Where the published result is.
     pub source: String,
+    /// Which of the five bodies of published work it is of; none: it is the user's own.
+    pub topic: Option<Topic>,
     /// The hardware.
     pub machine: MachineSpec,
     /// Costs that differ from the model's.

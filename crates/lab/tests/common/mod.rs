@@ -13,6 +13,7 @@ pub fn run(text: &str, pairs: &[&str], seed: u64) -> Metrics {
 pub fn experiment(text: &str, seeds: u32, threads: usize, samples: u64) -> Vec<Results> {
     let scenario = Scenario::parse("text.toml", text).unwrap();
     let text = text.to_owned();
-    let job = Job { scenario, text, set: vec![], arms: None, seeds, first_seed: 0, samples };
+    let job =
+        Job { scenario, text, set: vec![], arms: None, seeds, first_seed: 0, size: 1.0, samples };
     run_all(&[job], threads, &|_, _| {}).unwrap()
 }

@@ -371,8 +371,7 @@ impl Reclaim {
         if let Some(limit) = self.split.as_mut().and_then(|split| split.look(edges)) {
             self.pager.store.set_ram_limit(limit);
         }
-        if near + far > 0 {
-            let cost = (near * NEAR_COST + far * FAR_COST) / (near + far);
+        if let Some(cost) = (near * NEAR_COST + far * FAR_COST).checked_div(near + far) {
             self.pager.resident().cooling.set_load_cost(cost);
         }
     }

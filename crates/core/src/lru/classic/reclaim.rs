@@ -169,6 +169,7 @@ fn shrink_inactive(
     );
     let file = ty == LruType::File;
     cx.stat.add(if file { Event::PgScanFile } else { Event::PgScanAnon }, scanned);
+    cx.stat.add(Event::EbbClassicScanned, scanned);
     if batch.is_empty() {
         return 0;
     }

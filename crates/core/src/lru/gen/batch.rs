@@ -17,6 +17,7 @@ use super::super::{Ctx, Lists, Lruvec, ZONES};
 use super::window::{count_protected, moved_up, relink};
 use super::{inc_gen, insert};
 use crate::folio::{LruType, SLOTS, Word};
+use crate::observe::vmstat::Event;
 use crate::tunables::TargetEnd;
 use crate::types::Pfn;
 
@@ -26,6 +27,8 @@ pub(super) struct Batch {
     head: Option<Pfn>,
     tail: Option<Pfn>,
     folios: u32,
+    /// Folios whose sizes are pending, and the sizes.
+    pending: u64,
     pages: i64,
     /// The end of its target that it goes to, once it has a folio.
     end: Option<TargetEnd>,
@@ -61,6 +64,7 @@ impl Batch {
             relink(cx, lists, pfn, at.old, at.new, at.end);
         }
         if cx.tun.counter_batch {
+            self.pending += 1;
             self.pages += w.pages() as i64;
         } else {
             moved_up(v, w, at.old, at.new);
@@ -69,6 +73,9 @@ impl Batch {
 
     /// Moves the segment from the list of `old` to that of `new` and settles the counters.
     pub(super) fn flush(&mut self, v: &Lruvec, cx: &Ctx, lists: &mut Lists, at: At) {
+        let several = |n: u64| if n > 1 { n } else { 0 };
+        cx.stat.add(Event::EbbBulkMoved, several(u64::from(self.folios)));
+        cx.stat.add(Event::EbbCounterBatched, several(self.pending));
         if let (Some(head), Some(tail)) = (self.head, self.tail) {
             let from = &mut lists.r#gen[at.old][at.ty.index()][at.zone];
             let segment = from.cut(cx.folios, head, tail, self.folios);
@@ -102,6 +109,7 @@ pub(super) struct At {
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     known: usize,
+    looks: u64,
 }
 
 impl Steps {
@@ -111,10 +119,16 @@ impl Steps {
             if self.known == 0 {
                 List::look_ahead(cx.folios, pfn);
                 self.known = AHEAD;
+                self.looks += 1;
             }
             self.known -= 1;
         }
         List::newer(cx.folios, pfn)
+    }
+
+    /// Counts what was read early.
+    pub fn end(self, cx: &Ctx) {
+        cx.stat.add(Event::EbbLookedAhead, self.looks);
     }
 }
 
@@ -152,6 +166,7 @@ pub(super) fn age_list(
         *budget -= 1;
     }
     batch.flush(v, cx, lists, at);
+    steps.end(cx);
     moved
 }
 

@@ -213,6 +213,11 @@ struct Tally {
     isolated: u64,
     skipped: u64,
     protected: u64,
+    /// Of these, those sent round once more, and those of a protected tier.
+    round: u64,
+    by_tier: u64,
+    /// Dirty or being written, and sorted for that.
+    dirty: u64,
 }
 
 /// Scans the oldest generation of a type (or its folios on probation) from the tail.
@@ -268,6 +273,7 @@ fn scan(
             }
         }
         up.flush(v, cx, lists, at);
+        steps.end(cx);
         if !skipped.is_empty() {
             lists.r#gen[slot][ty.index()][zone].prepend(cx.folios, skipped);
             t.skipped += skipped_zone;
@@ -295,6 +301,10 @@ fn count_scan(cx: &Ctx, sc: &mut Scan, ty: LruType, t: &Tally) {
     cx.stat.add(Event::PgSkip, t.skipped);
     cx.stat.add(Event::EbbScanned, t.scanned);
     cx.stat.add(Event::EbbProtected, t.protected);
+    cx.stat.add(Event::EbbSecondChance, t.round);
+    cx.stat.add(Event::EbbTierKept, t.by_tier);
+    cx.stat.add(Event::EbbDirtyMet, t.dirty);
+    cx.stat.add(Event::EbbScannedInVain, u64::from(t.scanned > 0 && t.isolated == 0));
     if file {
         sc.file_taken += t.isolated;
     }
@@ -337,12 +347,14 @@ fn sort(
     if cx.tun.second_chance && !w.has(Word::MAPPED) && w.refs() > 0 {
         go_round(v, cx, lists, pfn, w, old);
         t.protected += w.pages();
+        t.round += w.pages();
         return true;
     }
     let by_history = cx.tun.history && w.has(Word::MAPPED);
     if !by_history && (w.tier() > limit || w.lazily_promoted()) {
         up(Word::default(), at.end, lists, batch);
         t.protected += w.pages();
+        t.by_tier += if w.tier() > limit { w.pages() } else { 0 };
         count_protected(v, cx, w, v.r#gen.min_seq(w.ty()));
         return true;
     }
@@ -353,6 +365,7 @@ fn sort(
     let file_dirty = w.ty() == LruType::File && w.has(Word::DIRTY);
     if cx.tun.dirty == Dirty::K618 && (w.has(Word::WRITEBACK) || file_dirty) {
         up(Word::RECLAIM, at.end, lists, batch);
+        t.dirty += w.pages();
         sc.file_taken += w.pages();
         if !w.has(Word::WRITEBACK) {
             sc.unqueued_dirty += w.pages();

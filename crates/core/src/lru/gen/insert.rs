@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::{Add, Ctx, Lists, Lruvec};
 use super::{access, probation};
 use crate::folio::{FRESH, TRIED, Word};
+use crate::observe::vmstat::Event;
 use crate::tunables::{Admission, Placement};
 use crate::types::Pfn;
 
@@ -74,6 +75,9 @@ pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
         let w = if fresh && w.has(Word::SEEN) { w } else { w.stamped(now) };
         w.at_home(slot).with(Word::LRU.or(Word::SEEN)).without(off)
     });
+    if fresh && how == Add::Normal {
+        cx.stat.add(Event::EbbProbation, w.pages());
+    }
     resize(v, slot, w, w.pages() as i64);
     let list = &mut lists.r#gen[slot][w.ty().index()][w.zone()];
     match how {

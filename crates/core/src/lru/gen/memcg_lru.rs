@@ -15,6 +15,7 @@ use super::super::classic::Seen;
 use super::super::scan::{self, DEF_PRIORITY};
 use super::super::{Ctx, Lruvec, Pageout, Protection, Scan, Who};
 use crate::folio::{LruType, MemcgId};
+use crate::observe::vmstat::Event;
 use crate::tunables::LruKind;
 
 const GENS: u64 = 3;
@@ -205,6 +206,7 @@ impl MemcgLru {
             }
             if let Some(op) = op.filter(|_| cx.tun.memcg_lru) {
                 self.lock().rotate(i, op);
+                cx.stat.add(Event::EbbMemcgRotated, 1);
             }
             if sc.reclaimed >= sc.target.max(2 << sc.order) {
                 break;
