@@ -8,6 +8,9 @@
 //! * `MADV_GUARD_INSTALL`: what lies under a guard is lost, and stored copies of it must go. The guards
 //!   are there first, so that nobody can bring pages back in between, and outlast the discarding. One
 //!   that the pager was just about to put a page over is then put there once more.
+//! * `MADV_DONTFORK`, `MADV_WIPEONFORK`: the pager sees in the process what is not passed on when it forks. Of a
+//!   process without an agent it may not know which that is, and what a child inherits from the store would be there
+//!   all the same: so it is brought back first, and stays.
 
 use crate::own::own;
 use crate::preload::{AGENT, PRESENT};
@@ -16,6 +19,9 @@ use core::sync::atomic::Ordering::Acquire;
 
 const DONTNEED: usize = 4;
 const FREE: usize = 8;
+const DONTFORK: usize = 10;
+const WIPEONFORK: usize = 18;
+const POPULATE_READ: usize = 22;
 const GUARD_INSTALL: usize = 102;
 
 /// `struct iovec`.
@@ -37,6 +43,11 @@ fn is_heard() -> bool {
 /// # Safety
 /// As `madvise`.
 pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
+    if matches!(advice, DONTFORK | WIPEONFORK) && own().is_none() && is_heard() {
+        // What cannot be read holds nothing.
+        // SAFETY: changes no content.
+        unsafe { ask(start, len, POPULATE_READ) };
+    }
     // SAFETY: the caller vouches for the arguments.
     let result = unsafe { ask(start, len, advice) };
     if result == 0 && is_heard() {

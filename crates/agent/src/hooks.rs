@@ -119,6 +119,33 @@ pub unsafe extern "C" fn mremap(
     result as *mut c_void
 }
 
+/// `PR_SET_DUMPABLE`
+const SET_DUMPABLE: usize = 4;
+
+/// Ahead of a `prctl`: nobody may look into a process that hides itself, and a forked child that has not joined by
+/// then could be told from its relatives by nobody.
+pub fn before_prctl(option: usize, value: usize) {
+    if option == SET_DUMPABLE && value == 0 {
+        own();
+    }
+}
+
+/// Stands before glibc's `prctl`, whose arguments are where those of a function are that has so many.
+///
+/// # Safety
+/// As `prctl`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    before_prctl(option as usize, a);
+    // SAFETY: the caller vouches for the call.
+    let result = unsafe { call(syscall::PRCTL, [option as usize, a, b, c, d, 0]) };
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    result as c_int
+}
+
 /// `CLONE_NEWUSER`
 const NEW_USERS: c_int = 0x1000_0000;
 const EINVAL: isize = -22;

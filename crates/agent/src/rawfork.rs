@@ -4,9 +4,10 @@
 //! own. (A child made with an instruction of the program's own joins at the first hook that it passes.)
 
 use crate::advice::{advise, advise_process};
+use crate::hooks::before_prctl;
 use crate::own::own;
 use crate::preload::set_errno;
-use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PROCESS_MADVISE, call};
+use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PRCTL, PROCESS_MADVISE, call};
 use core::ffi::c_long;
 
 /// Stands before glibc's `syscall`.
@@ -24,6 +25,9 @@ pub unsafe extern "C" fn syscall(
     e: usize,
     f: usize,
 ) -> c_long {
+    if number == PRCTL {
+        before_prctl(a, b);
+    }
     // SAFETY: the caller vouches for the call.
     let result = unsafe {
         match number {

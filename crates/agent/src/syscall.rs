@@ -35,6 +35,7 @@ pub const CAPSET: usize = 126;
 pub const MLOCK: usize = 149;
 pub const MUNLOCK: usize = 150;
 pub const MLOCKALL: usize = 151;
+pub const PRCTL: usize = 157;
 pub const GETTID: usize = 186;
 pub const FUTEX: usize = 202;
 pub const CLOCK_GETTIME: usize = 228;

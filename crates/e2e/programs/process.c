@@ -387,6 +387,125 @@ static int case_hidden(int argc, char **argv) {
     return 0;
 }
 
+/* A word at the beginning of each of so many pages. */
+static uint64_t *numbered(size_t pages) {
+    uint64_t *words = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(words != MAP_FAILED);
+    for (size_t page = 0; page < pages; page++) words[page * WORDS] = page + 1;
+    return words;
+}
+
+static void expect_numbered(const uint64_t *words, size_t pages, size_t step, const char *where) {
+    for (size_t page = 0; page < pages; page += step)
+        if (words[page * WORDS] != page + 1) die("wrong word %s: page %zu", where, page);
+}
+
+/*
+ * Hides itself and becomes a daemon: nobody can tell which process the second child is, nor that which it was forked from.
+ * What the first child wrote and asked to be wiped is zeros in the second.
+ */
+static int case_hidden_daemon(int argc, char **argv) {
+    MUST(argc > 1);
+    size_t pages = number(argc, argv, 0, 24) * MIB / PAGE;
+    uint64_t *words = numbered(pages);
+    /* Pushes that out and leaves room: nothing of a hidden child can be. */
+    MUST(munmap(numbered(pages), pages * PAGE) == 0);
+    MUST(prctl(PR_SET_DUMPABLE, 0) == 0);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (child > 0) {
+        wait_ok(child, "the first child of a daemon");
+        puts("hidden-daemon: left");
+        return 0;
+    }
+    MUST(setsid() > 0);
+    uint64_t *wiped = numbered(64);
+    MUST(madvise(wiped, 64 * PAGE, MADV_WIPEONFORK) == 0);
+    MUST(madvise(words, 64 * PAGE, MADV_WIPEONFORK) == 0);
+    child = fork();
+    MUST(child >= 0);
+    if (child > 0) _exit(0);
+    usleep(300000);
+    for (size_t page = 0; page < 64; page++)
+        if (wiped[page * WORDS] != 0 || words[page * WORDS] != 0) die("page %zu was not wiped", page);
+    size_t step = pages / 96;
+    words += 64 * WORDS;
+    for (size_t page = 64; page < pages; page += step, words += step * WORDS)
+        if (*words != page + 1) die("wrong word in a hidden daemon: page %zu", page);
+    int file = open(argv[1], O_WRONLY | O_CREAT | O_EXCL, 0600);
+    MUST(file >= 0);
+    MUST(write(file, "hidden-daemon: ok\n", 18) == 18);
+    _exit(0);
+}
+
+static long clone_by_instruction(unsigned long flags) {
+    long result;
+    register long r10 __asm__("r10") = 0;
+    register long r8 __asm__("r8") = 0;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"((long)SYS_clone), "D"(flags), "S"(0L), "d"(0L), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+/* Children in a user namespace of their own, where they have every capability: by the C library, and around it. */
+static int case_new_user(int argc, char **argv) {
+    size_t pages = number(argc, argv, 0, 24) * MIB / PAGE;
+    uint64_t *words = numbered(pages);
+    for (int round = 0; round < 4; round++) {
+        unsigned long flags = CLONE_NEWUSER | SIGCHLD;
+        long child = round % 2 == 0 ? syscall(SYS_clone, flags, 0, 0, 0, 0) : clone_by_instruction(flags);
+        if (child == -EPERM || (child < 0 && errno == EPERM)) {
+            puts("new-user: refused");
+            return 0;
+        }
+        MUST(child >= 0);
+        if (child == 0 && round % 2 == 1) {
+            /* Without an agent as long as it calls nothing: what it has stays. */
+            expect_numbered(words, pages, 64, "in a namespace, unpaged");
+            _exit(0);
+        }
+        if (child == 0) {
+            expect_numbered(words, pages, 1, "in a namespace");
+            for (size_t page = 0; page < pages; page++) words[page * WORDS] += pages;
+            for (size_t page = 0; page < pages; page++)
+                if (words[page * WORDS] != page + 1 + pages) die("wrong word of its own: page %zu", page);
+            _exit(0);
+        }
+        wait_ok(child, "a child in a namespace");
+        expect_numbered(words, pages, 1, "beside a namespace");
+    }
+    puts("new-user: ok");
+    return 0;
+}
+
+/* A child that hides itself before it does anything else. */
+static int case_hides_first(int argc, char **argv) {
+    size_t pages = number(argc, argv, 0, 24) * MIB / PAGE;
+    uint64_t *words = numbered(pages);
+    for (int round = 0; round < 4; round++) {
+        long child = syscall(SYS_fork);
+        MUST(child >= 0);
+        if (child == 0) {
+            MUST(prctl(PR_SET_DUMPABLE, 0) == 0);
+            expect_numbered(words, pages, 1, "in a child that hid itself");
+            _exit(0);
+        }
+        wait_ok(child, "a child that hid itself");
+        child = clone_by_instruction(SIGCHLD);
+        MUST(child >= 0);
+        if (child == 0) {
+            MUST(prctl(PR_SET_DUMPABLE, 0) == 0);
+            expect_numbered(words, pages, 1, "in a child of an instruction that hid itself");
+            _exit(0);
+        }
+        wait_ok(child, "a child of an instruction that hid itself");
+    }
+    puts("hides-first: ok");
+    return 0;
+}
+
 /* A child that borrows the memory for a while: it is there once, however many processes show it. */
 static int case_borrow(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
@@ -583,7 +702,9 @@ static const struct test_case cases[] = {
     {"fork", case_fork}, {"fork-snapshot", case_fork_snapshot}, {"raw-fork", case_raw_fork},
     {"fork-new-areas", case_fork_new_areas},
     {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},
-    {"undumpable", case_undumpable}, {"hidden", case_hidden}, {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
+    {"undumpable", case_undumpable}, {"hidden", case_hidden},
+    {"hidden-daemon", case_hidden_daemon}, {"new-user", case_new_user}, {"hides-first", case_hides_first},
+    {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
     {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"borrow", case_borrow},
     {"exec", case_exec},
     {"exec-from-thread", case_exec_from_thread},

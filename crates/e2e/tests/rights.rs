@@ -87,6 +87,39 @@ fn the_child_of_a_hidden_process_reads_what_it_inherited() {
     assert_eq!(outcome.text(), "hidden: ok\n", "{}", outcome.stderr);
 }
 
+/// The daemon's parent could be told by nobody: what it passes on was not known, and the run was killed for it.
+#[test]
+fn a_daemon_of_a_hidden_process_reads_what_it_inherited() {
+    let account = able();
+    let (process, word) = (account.program("process"), account.home().join("word"));
+    let outcome = in_little(&account, &format!("{process} hidden-daemon 24 {}", word.display()));
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), "hidden-daemon: left\n", "{}", outcome.stderr);
+    let word = fs::read_to_string(word).unwrap_or_default();
+    assert_eq!(word, "hidden-daemon: ok\n", "{}", outcome.stderr);
+}
+
+/// Such a child has capabilities that its user lacks, and counted as one that may not be looked into: what was cool of it
+/// could be read by nobody.
+#[test]
+fn children_in_user_namespaces_of_their_own_are_paged_for_an_ordinary_user() {
+    let account = able();
+    let outcome = in_little(&account, &format!("{} new-user 24", account.program("process")));
+    if outcome.text() == "new-user: refused\n" {
+        eprintln!("this machine lets ordinary users have no user namespaces");
+        return;
+    }
+    expect_paged(&outcome, "new-user: ok\n");
+}
+
+/// It hid itself before it could be told from its relatives, and what was cool of it could be read by nobody.
+#[test]
+fn a_child_that_hides_itself_first_has_joined_before() {
+    let account = able();
+    let outcome = in_little(&account, &format!("{} hides-first 24", account.program("process")));
+    expect_paged(&outcome, "hides-first: ok\n");
+}
+
 /// Each command that `ebb doctor` names is typed as it stands.
 #[test]
 fn who_does_what_the_doctor_says_can_run() {

@@ -5,13 +5,12 @@
 //! * B2: the budget counts a page that relatives share once. Which are shared nobody tells as it changes, so what
 //!   an address space with relatives lets go of stays counted until the next measurement.
 //!
-//! Lock order: who counts holds `Pager::resident` (the zone is part of it); `forget` and `let_go` take it, under the
+//! Lock order: who counts holds `Pager::resident` (the zone is part of it); `let_go` takes it, under the
 //! state of the address space.
 
 use crate::mm::{Mm, State};
 use crate::server::Pager;
 use ebb_core::resident::{Charge, Dropped, Zone};
-use ebb_core::types::Vpn;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Mm {
@@ -54,14 +53,6 @@ impl Mm {
 }
 
 impl Pager {
-    /// The program let go of `[start, end)`.
-    pub fn forget(&self, mm: &Mm, state: &mut State, start: u64, end: u64) {
-        let mut dropped = Dropped::default();
-        let (first, last) = (Vpn::of_address(start), Vpn::of_address(end));
-        self.resident().forget_range(&mut state.space, first, last, &mut dropped);
-        self.let_go(mm, state, &dropped);
-    }
-
     /// Frames, pool places and slots that nobody holds any more.
     pub fn let_go(&self, mm: &Mm, state: &mut State, dropped: &Dropped) {
         for &place in &dropped.pool {

@@ -6,6 +6,7 @@
 //! sockets out of the descriptor table of its agent, and waits for the greeting there.
 
 use crate::fork;
+use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
 use crate::link::{Caller, Link};
 use crate::mm::Mm;
 use crate::server::Pager;
@@ -17,12 +18,6 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-/// How long a batch of moves may keep the door from looking for the process of a child, and how often.
-const BATCH_PATIENCE: Duration = Duration::from_millis(10);
-const LOOKS_MAX: u32 = 100;
-const PAUSE: Duration = Duration::from_micros(100);
 
 /// A child that asks.
 #[derive(Debug)]
@@ -106,13 +101,13 @@ impl Candidate {
     /// Looks which process it is.
     fn find(&self, pager: &Pager) {
         for _ in 0..LOOKS_MAX {
-            let Some(mut state) = self.mm.lock_quiet(BATCH_PATIENCE) else { continue };
+            let Some(mut state) = self.mm.lock_quiet(DOOR_PATIENCE) else { continue };
             if state.ended || fork::find_process(pager, &self.mm, &mut state).is_some() {
                 return;
             }
             // The ringing of the bell itself has yet to end.
             drop(state);
-            pager.host.sleep(PAUSE);
+            pager.host.sleep(LOOK_PAUSE);
         }
     }
 

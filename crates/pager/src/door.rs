@@ -7,6 +7,7 @@
 
 use crate::counters;
 use crate::fork;
+use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
@@ -41,8 +42,6 @@ pub const FEATURES: u64 = feature::FLAG_WP
 
 /// How long a fork message may take to follow its child's greeting.
 const FORK_PATIENCE: Duration = Duration::from_secs(5);
-/// How often to try to put a token into a child.
-const TOKEN_TRIES: u32 = 100;
 /// How long a greeting may take to follow its connection.
 const GREETING_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -322,8 +321,8 @@ fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
 
 /// Whether an address space is that of `process`.
 pub fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
-    for _ in 0..TOKEN_TRIES {
-        let Some(mut state) = mm.lock_quiet(Duration::from_millis(10)) else { continue };
+    for _ in 0..LOOKS_MAX {
+        let Some(mut state) = mm.lock_quiet(DOOR_PATIENCE) else { continue };
         if state.ended {
             return false;
         }
@@ -333,7 +332,7 @@ pub fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
             Ok(token) => return token.is_seen_by(process),
             Err(PlaceError::Dead) => return false,
             // Something is there already, or the mapping is changing: another place, another time.
-            Err(_) => pager.host.sleep(Duration::from_micros(100)),
+            Err(_) => pager.host.sleep(LOOK_PAUSE),
         }
     }
     false

@@ -7,7 +7,8 @@
 
 use crate::children::{Candidate, Wish};
 use crate::counters;
-use crate::fork::{self, Copying};
+use crate::following::Following;
+use crate::fork;
 use crate::guard;
 use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, UNREADABLE};
 use crate::linger::Linger;
@@ -20,7 +21,7 @@ use crate::seam::Event;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use crate::vacant;
 use ebb_core::readahead::Window;
-use ebb_core::resident::{Arrival, Charge, Dropped, Entry};
+use ebb_core::resident::{Arrival, Charge, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
 use ebb_sys::uffd::PlaceError;
@@ -97,7 +98,9 @@ pub fn run(pager: &Arc<Pager>, pending: &Arc<Pending>) {
     let mut linger = Linger::default();
     loop {
         let timeout = server.patience();
-        let found = pager.solo.is_on() && server.has_loads() && {
+        // What is followed goes on meanwhile.
+        let waits = timeout != Some(Duration::ZERO);
+        let found = waits && pager.solo.is_on() && server.has_loads() && {
             let found = look(pager, &mut ready, linger.time());
             linger.ended(found);
             found
@@ -171,7 +174,7 @@ impl Server {
     /// How long the next event may be waited for.
     fn patience(&self) -> Option<Duration> {
         let books = self.pending.books();
-        if !books.forks.is_empty() {
+        if !books.following.is_empty() {
             return Some(Duration::ZERO);
         }
         (!books.waiting.is_empty() || !books.pausing.is_empty()).then_some(RETRY)
@@ -183,7 +186,7 @@ impl Server {
             self.serve(token);
         }
         if self.first {
-            self.follow_fork();
+            self.follow();
             self.end_pauses();
             self.retry();
         }
@@ -218,8 +221,8 @@ impl Server {
     /// Reads and handles everything an address space has to say.
     fn drain(&mut self, mm: &Arc<Mm>) {
         loop {
-            let follows = |(copying, _): &(Copying, Unheard)| Arc::ptr_eq(&copying.parent, mm);
-            if self.pending.books().forks.iter().any(follows) {
+            let its = |(following, _): &(Following, Unheard)| Arc::ptr_eq(following.mm(), mm);
+            if self.pending.books().following.iter().any(its) {
                 return;
             }
             if self.pager.solo.is_on() {
@@ -235,7 +238,7 @@ impl Server {
             let now = self.pager.clock.now();
             let count = events.len();
             put_changes_first(&mut events);
-            self.hear(mm, &mut state, events.drain(..), now);
+            self.hear(mm, &mut state, events.drain(..), now, false);
             self.events = events;
             match read {
                 Ok(_) if count == 0 => return,
@@ -258,46 +261,49 @@ impl Server {
         }
     }
 
-    /// Follows what an address space says, up to a fork that takes longer.
+    /// Follows what an address space says, up to what takes longer. `late`: it was read some time ago.
     fn hear(
         &mut self,
         mm: &Arc<Mm>,
         state: &mut State,
         mut events: impl Iterator<Item = Event>,
         read: Instant,
+        late: bool,
     ) {
         while let Some(event) = events.next() {
-            let Event::Fork(uffd) = event else {
-                self.handle(mm, state, event, read);
-                continue;
+            let mut following = match Following::begin(&self.pager, mm, state, event) {
+                Ok(following) => following,
+                Err(event) => {
+                    self.handle(mm, state, event, read, late);
+                    continue;
+                }
             };
-            let mut copying = Copying::begin(&self.pager, mm, state, uffd);
-            if !copying.go_on(&self.pager, state) {
+            if !following.go_on(&self.pager, state) {
                 let unheard = Unheard { events: events.collect(), read };
-                self.pending.books().forks.push_back((copying, unheard));
+                self.pending.books().following.push_back((following, unheard));
                 self.hand_on();
                 return;
             }
-            copying.end(&self.pager, state);
+            following.end(&self.pager, state);
         }
     }
 
-    /// Copies one slice of a fork.
-    fn follow_fork(&mut self) {
-        let next = self.pending.books().forks.pop_front();
-        let Some((mut copying, unheard)) = next else { return };
-        let mm = copying.parent.clone();
+    /// Follows a slice of what takes longer.
+    fn follow(&mut self) {
+        let next = self.pending.books().following.pop_front();
+        let Some((mut following, unheard)) = next else { return };
+        let mm = following.mm().clone();
         let mut state = mm.lock();
-        if !copying.go_on(&self.pager, &state) {
+        if !following.go_on(&self.pager, &mut state) {
             drop(state);
-            self.pending.books().forks.push_back((copying, unheard));
+            self.pending.books().following.push_back((following, unheard));
             return;
         }
-        copying.end(&self.pager, &mut state);
-        self.hear(&mm, &mut state, unheard.events.into_iter(), unheard.read);
+        following.end(&self.pager, &mut state);
+        self.hear(&mm, &mut state, unheard.events.into_iter(), unheard.read, true);
     }
 
-    fn handle(&mut self, mm: &Arc<Mm>, state: &mut State, event: Event, now: Instant) {
+    fn handle(&mut self, mm: &Arc<Mm>, state: &mut State, event: Event, now: Instant, late: bool) {
         match event {
             Event::Fault { address, write, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
@@ -309,7 +315,9 @@ impl Server {
                 }
                 let window = match state.space.get(vpn) {
                     Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
-                        if self.pager.config.readahead_pages > 0 =>
+                        // What will have no agent gives nothing back, and gets what it asks for.
+                        if self.pager.config.readahead_pages > 0
+                            && (mm.link.get().is_some() || mm.is_infant()) =>
                     {
                         state.streams.miss(vpn)
                     }
@@ -328,23 +336,21 @@ impl Server {
                     touch.stall.set(Some(self.pager.pressure.stall()));
                     self.pending.books().pausing.push((until, touch));
                     self.hand_on();
-                } else if let Answer::Later = self.answer(mm, state, &touch) {
+                    return;
+                }
+                let answer = match late {
+                    true => self.answer_late(mm, state, &touch),
+                    false => self.answer(mm, state, &touch),
+                };
+                if let Answer::Later = answer {
                     self.set_aside(touch);
                 }
             }
-            Event::Fork(_) => unreachable!("heard by itself"),
-            Event::Unmap { start, end } => {
-                self.pager.forget(mm, state, start, end);
-                state.areas.remove(start, end);
-                if let Some(link) = mm.link.get() {
-                    link.unpin(start >> 12, end >> 12);
-                }
-            }
-            Event::Remove { start, end } => match state.pool.bell(start) {
+            Event::Remove { start, .. } => match state.pool.bell(start) {
                 Some(bell) => self.heard(mm, state, bell),
-                None => self.pager.forget(mm, state, start, end),
+                None => unreachable!("followed"),
             },
-            Event::Remap { from, to, len } => self.remap(mm, state, from, to, len),
+            Event::Fork(_) | Event::Unmap { .. } | Event::Remap { .. } => unreachable!("followed"),
         }
     }
 
@@ -552,7 +558,7 @@ impl Server {
                     mm.place(&mut resident.zone, charge);
                     resident.map(&mut state.space, vpn, Arrival::Fresh, None);
                     counters::count(&self.pager.counters.faults_fresh);
-                } else if known {
+                } else if known && mm.related.load(Relaxed) {
                     mm.copied(&mut resident.zone, charge);
                     counters::count(&self.pager.counters.faults_copied);
                 } else {
@@ -684,18 +690,6 @@ impl Server {
                 let (mm, line) = (mm.clone(), line.clone());
                 self.pager.candidates.add(Candidate { mm, wish, line, caller });
             }
-        }
-    }
-
-    fn remap(&self, mm: &Arc<Mm>, state: &mut State, from: u64, to: u64, len: u64) {
-        let mut dropped = Dropped::default();
-        let (old, new) = (Vpn::of_address(from), Vpn::of_address(to));
-        let pages = len / PAGE_SIZE as u64;
-        self.pager.resident().remap(&mut state.space, old, new, pages, &mut dropped);
-        self.pager.let_go(mm, state, &dropped);
-        state.areas.remove(from, from + len);
-        for (start, end) in state.areas.missing(to, to + len) {
-            state.areas.add(start, end);
         }
     }
 }

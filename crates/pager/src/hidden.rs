@@ -8,14 +8,14 @@
 //!   Into its places they could not be put: it runs, and may be changing them.
 //! * H2: a page that cannot be stored stays cool; whoever touches it is told after a while that it is lost.
 //!
-//! Called by the fault thread with the parent's state held, while its fork is followed. Writes to a file tier are
-//! waited for: few pages are cool.
+//! Called by a fault thread with the parent's state held, while its fork is followed, for a batch at a time. Writes to
+//! a file tier are waited for.
 
 use crate::mm::Mm;
 use crate::pool::Pool;
 use crate::server::Pager;
 use ebb_core::resident::{Dropped, Entry, Space};
-use ebb_core::types::{PAGE_SIZE, Pfn};
+use ebb_core::types::{PAGE_SIZE, Pfn, SlotId, Vpn};
 use ebb_store::{Page, StoreError};
 
 /// How often a page that cannot be read or written just now is tried again.
@@ -26,31 +26,27 @@ pub fn is_hidden(pager: &Pager, parent: &Mm) -> bool {
     parent.process().is_some() && pager.host.open(parent.pid()).is_err() && parent.is_alive()
 }
 
-/// Stores the cool pages of a child, which is nobody's yet (H1). Returns how many.
-pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool) -> u64 {
-    let mut cool: Vec<Pfn> = Vec::new();
-    space.for_each(|_, entry| {
-        if let Entry::Cool(pfn) = entry {
-            cool.push(pfn);
-        }
-    });
+/// Stores the pages `cool` of a child, which is nobody's yet (H1): one batch. Returns how many.
+pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool, cool: &[Vpn]) -> u64 {
+    let pfns: Vec<Pfn> = cool.iter().filter_map(|&vpn| cool_frame(space, vpn)).collect();
+    let mut pages = vec![[0; PAGE_SIZE]; pfns.len()];
+    let read = {
+        let places: Vec<u64> = {
+            let resident = pager.resident();
+            pfns.iter().map(|&pfn| pool.address(resident.frame(pfn).pool)).collect()
+        };
+        read_all(parent, &places, &mut pages)
+    };
+    let mut writes: Vec<(Pfn, SlotId, &Page)> = Vec::with_capacity(pfns.len());
+    for ((&pfn, page), _) in pfns.iter().zip(&pages).zip(read).filter(|&(_, read)| read) {
+        let Ok(slot) = pager.resident().take_slot() else { break };
+        writes.push((pfn, slot, page));
+    }
     let mut dropped = Dropped::default();
     let mut stored = 0;
-    for pfn in cool {
-        let Some(page) = read(parent, pool.address(pager.resident().frame(pfn).pool)) else {
-            continue;
-        };
-        let Ok(slot) = pager.resident().take_slot() else { break };
-        let mut results = Vec::with_capacity(1);
-        for _ in 0..TRIES {
-            results.clear();
-            pager.store.put_batch(&[(slot, &page)], &mut results);
-            if !matches!(results[..], [Err(StoreError::Write { .. })]) {
-                break;
-            }
-        }
+    for (result, &(pfn, slot, _)) in write_all(pager, &writes).into_iter().zip(&writes) {
         let mut resident = pager.resident();
-        if results.iter().any(Result::is_err) {
+        if result.is_err() {
             resident.release_slot(slot, &mut dropped);
             continue;
         }
@@ -62,9 +58,46 @@ pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool) -> 
     stored
 }
 
-fn read(process: &Mm, address: u64) -> Option<Page> {
-    let mut page = [[0; PAGE_SIZE]];
-    let read = || process.read_pages(&[address], &mut page).is_ok_and(|got| got == 1);
-    let got = std::iter::repeat_with(read).take(TRIES).any(|read| read);
-    got.then_some(page[0])
+fn cool_frame(space: &Space, vpn: Vpn) -> Option<Pfn> {
+    match space.get(vpn) {
+        Entry::Cool(pfn) => Some(pfn),
+        _ => None,
+    }
+}
+
+/// Reads pages, each as often as it takes; which of them could be.
+fn read_all(process: &Mm, addresses: &[u64], pages: &mut [Page]) -> Vec<bool> {
+    let mut read = vec![false; addresses.len()];
+    let (mut at, mut tries) = (0, 0);
+    while at < addresses.len() {
+        let got = process.read_pages(&addresses[at..], &mut pages[at..]).unwrap_or(0);
+        read[at..at + got].fill(true);
+        at += got;
+        tries = if got > 0 { 0 } else { tries + 1 };
+        if tries == TRIES {
+            (at, tries) = (at + 1, 0);
+        }
+    }
+    read
+}
+
+/// Writes pages, those that a device did not take again.
+fn write_all(pager: &Pager, writes: &[(Pfn, SlotId, &Page)]) -> Vec<Result<(), StoreError>> {
+    let batch: Vec<(SlotId, &Page)> = writes.iter().map(|&(_, slot, page)| (slot, page)).collect();
+    let mut results = Vec::with_capacity(batch.len());
+    if !batch.is_empty() {
+        pager.store.put_batch(&batch, &mut results);
+    }
+    for (result, write) in results.iter_mut().zip(&batch) {
+        let mut again = Vec::with_capacity(1);
+        for _ in 0..TRIES {
+            if !matches!(result, Err(StoreError::Write { .. })) {
+                break;
+            }
+            again.clear();
+            pager.store.put_batch(std::slice::from_ref(write), &mut again);
+            *result = again.remove(0);
+        }
+    }
+    results
 }

@@ -17,8 +17,8 @@
 //! * P3: pages are put in place under `Mm::state`, after looking the page up under the same hold.
 //! * P4: a page is adopted only in the hold of `Mm::state` that registered its area.
 //! * P5: a place in the pool is reused only after the agent has dropped its page.
-//! * P6: from the reading of a fork until its table is copied, which takes several holds, nothing of the parent's
-//!   changes: `busy` is set, and `copying`.
+//! * P6: from the reading of a message that takes several holds to follow (a fork, a large unmapping) until all of
+//!   it is followed, nothing else of the address space changes: `busy` is set, and `copying`.
 #![forbid(unsafe_code)]
 
 mod adopt;
@@ -31,6 +31,7 @@ mod config;
 mod counters;
 mod door;
 mod faults;
+mod following;
 mod fork;
 mod guard;
 mod hidden;

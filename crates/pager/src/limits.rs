@@ -20,3 +20,15 @@ pub const SLICE_PAGES: u64 = if cfg!(test) { 8 } else { 1024 };
 
 /// Address space that is harvested in one hold of the lock: as many entries, some 10 us.
 pub const SLICE_BYTES: u64 = SLICE_PAGES * 4096;
+
+/// How often a forking process that is not known yet is looked for, how often when nothing keeps it from being seen,
+/// and how long it is waited in between.
+pub const FIND_TRIES: u32 = 20;
+pub const SEEK_TRIES: u32 = 3;
+pub const FIND_PAUSE: Duration = Duration::from_micros(100);
+
+/// How long a batch of moves may keep the door from an address space, how often it looks which process a child is,
+/// and how long it waits in between.
+pub const DOOR_PATIENCE: Duration = Duration::from_millis(10);
+pub const LOOKS_MAX: u32 = 100;
+pub const LOOK_PAUSE: Duration = Duration::from_micros(100);

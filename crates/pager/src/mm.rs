@@ -100,7 +100,8 @@ pub struct Mm {
 pub struct State {
     /// A batch of moves is under way: no message may be read (P1).
     pub busy: bool,
-    /// Its table is being copied for a child: nothing of it may change (`fork.rs`, P6).
+    /// A message is followed that takes several holds, a fork for one: nothing else of it may change
+    /// (`following.rs`, P6).
     pub copying: bool,
     /// The address space has ended; nothing is left here.
     pub ended: bool,
@@ -193,13 +194,18 @@ impl Mm {
         self.family = parent.family;
         self.related.store(true, Ordering::Relaxed);
         self.inherited = parent.inherited.clone();
-        self.inherited_pins.clone_from(&parent.inherited_pins);
+        self.inherited_pins = parent.pins_of_child();
         if let Some(link) = parent.link.get() {
             let elder = self.inherited.pop();
             self.inherited = elder.into_iter().chain([link.clone()]).collect();
-            self.inherited_pins = link.pins();
         }
         self
+    }
+
+    /// The pages that must stay in a child that is forked now, in order; None: all.
+    #[must_use]
+    pub fn pins_of_child(&self) -> Option<Vec<u64>> {
+        self.link.get().map_or_else(|| self.inherited_pins.clone(), Link::pins)
     }
 
     /// It has asked for an agent.
@@ -343,7 +349,7 @@ impl Mm {
         self.longest_hold.load(Ordering::Relaxed)
     }
 
-    /// The state while it is not copied for a child; None if that does not end within `patience`.
+    /// The state while it does not stand still (P6); None if that does not end within `patience`.
     pub fn lock_settled(&self, patience: Duration) -> Option<Held<'_>> {
         let state = spin::lock(&self.state);
         let (state, _) = self
@@ -525,6 +531,12 @@ impl Areas {
             missing.push((at, end));
         }
         missing
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
     }
 
     /// The ranges.

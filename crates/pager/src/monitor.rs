@@ -147,7 +147,6 @@ impl Monitor {
         }
         self.count_sharing(&mms);
         self.guard(&mms);
-        let mut total = 0;
         let mut growing = Vec::new();
         for mm in &mms {
             let resident = mm.resident_pages();
@@ -160,11 +159,13 @@ impl Monitor {
             }
         }
         // Measured last: what was taken on took its time, in which the program went on.
+        let (mut total, mut untold) = (0, 0);
         for mm in &mms {
             let resident = mm.resident_pages();
-            total += resident - mm.discount.load(Relaxed).min(resident);
+            let which = if mm.process().is_some() { &mut total } else { &mut untold };
+            *which += resident - mm.discount.load(Relaxed).min(resident);
         }
-        total += self.strangers.pages(&self.pager, &mms) + self.shared.pages();
+        total += self.strangers.pages(&self.pager, &mms, untold) + self.shared.pages();
         self.account(total, &growing)
     }
 
@@ -226,6 +227,9 @@ impl Monitor {
 
     fn take_census(&mut self, mms: &[Arc<Mm>]) {
         self.census = self.pager.clock.now();
+        if self.pager.killing.load(Relaxed) {
+            self.pager.host.kill_tree(&self.pager);
+        }
         for mm in mms {
             if let Some(link) = mm.link.get()
                 && let Some(code) = mm.process().and_then(Process::deserted)

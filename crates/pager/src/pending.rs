@@ -1,13 +1,13 @@
-//! What the fault threads share: touches that wait, loads under way, forks that are being followed.
+//! What the fault threads share: touches that wait, loads under way, messages that are being followed.
 //!
 //! Lock order: `Mm::state`, then this, then `Pager::resident`. Held for moments, never over a call into the world.
 //!
-//! * F1: who has set a touch aside or begun a fork need not be who goes on with it: that is the first fault thread,
+//! * F1: who has set a touch aside or begun to follow a message need not be who goes on with it: that is the first fault thread,
 //!   which is woken for it.
 //! * F2: a load is noted before its read begins: whoever takes its completion finds it.
 
 use crate::faults::{Touch, Unheard};
-use crate::fork::Copying;
+use crate::following::Following;
 use crate::loads::Load;
 use crate::spin;
 use std::collections::{HashMap, VecDeque};
@@ -23,8 +23,8 @@ pub struct Books {
     /// Touches that pause, and until when (`--memory-high`).
     pub pausing: Vec<(Instant, Touch)>,
     pub loads: HashMap<u64, Load>,
-    /// Forks that are being followed, and what their parents had to say after them.
-    pub forks: VecDeque<(Copying, Unheard)>,
+    /// Messages that take longer, and what was said after them.
+    pub following: VecDeque<(Following, Unheard)>,
 }
 
 /// The same, for several threads.

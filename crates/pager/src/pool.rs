@@ -8,7 +8,6 @@
 //! by one call.
 
 use crate::broken::{Rule, is_broken};
-use std::collections::HashSet;
 
 /// One pool.
 #[derive(Clone, Debug)]
@@ -47,15 +46,6 @@ impl Pool {
         let is_pending = |&place: &u32| self.places[place as usize] == Place::Pending;
         let pending = (0..self.places.len() as u32).filter(is_pending).collect();
         Self { pending, ..self.clone() }
-    }
-
-    /// What lies in places other than `kept` is of no more use.
-    pub fn retire_all_but(&mut self, kept: &HashSet<u32>) {
-        for place in 0..self.places.len() as u32 {
-            if self.places[place as usize] == Place::Used && !kept.contains(&place) {
-                self.retire(place);
-            }
-        }
     }
 
     /// The bell at `address`.

@@ -3,6 +3,7 @@
 use crate::config::ReportFormat;
 use crate::server::Pager;
 use crate::{thrashing, unmanaged};
+use ebb_core::resident::lost_pages;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -70,6 +71,10 @@ struct Report {
     pressure: Pressure,
     /// How long faults may have had to wait for the lock of their address space, at most (`limits`).
     longest_hold_us: u64,
+    /// Faults of Ebb's own books: pages promised to nobody; and pages that left when none were held, as they do
+    /// where a measurement has seen them leave first.
+    promises_lost: u64,
+    unheld_pages: u64,
     cpu: Cpu,
     unmanaged: Vec<unmanaged::Line>,
     thrashing: Option<thrashing::Finding>,
@@ -204,6 +209,8 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         longest_hold_us: longest_hold_us(pager),
         cpu: Cpu::of(pager),
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
+        promises_lost: lost_pages(),
+        unheld_pages: pager.resident().zone.unheld(),
         unmanaged: pager.unmanaged.list(),
         thrashing: pager.thrashing.get().cloned(),
     }

@@ -41,6 +41,8 @@ use std::time::{Duration, Instant};
 const FAILED: i32 = 125;
 /// How long the front may take to stop once it has said so.
 const STOPPING: Duration = Duration::from_secs(1);
+/// How long what is left of a run without a front is killed again and again.
+const KILLING: Duration = Duration::from_secs(2);
 
 /// What front and pager tell each other, one JSON message each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -141,6 +143,8 @@ pub struct Pager {
     /// The front process.
     pub front: u32,
     pub ending: AtomicBool,
+    /// The run is ended by killing its processes.
+    pub killing: AtomicBool,
     pub resident_history: Mutex<report::History>,
     /// A process that shared pages has ended: what the others share must be counted again.
     pub sharing_changed: AtomicBool,
@@ -197,6 +201,7 @@ impl Pager {
             program: AtomicU32::new(0),
             front,
             ending: AtomicBool::new(false),
+            killing: AtomicBool::new(false),
             resident_history: Mutex::default(),
             sharing_changed: AtomicBool::new(false),
             solo: Solo::default(),
@@ -376,9 +381,10 @@ impl Pager {
         }
     }
 
-    /// Kills every process of the tree.
+    /// Kills every process of the tree. The monitor goes on with those that were born meanwhile.
     pub fn kill_tree(&self) {
         self.ending.store(true, SeqCst);
+        self.killing.store(true, SeqCst);
         self.host.kill_tree(self);
     }
 }
@@ -431,7 +437,12 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
             // The front is gone: so is the run. Agents kill their processes when this one ends. The
             // folder is the front's to remove, which it no longer can.
             Err(_) => {
+                let began = pager.clock.now();
                 pager.kill_tree();
+                while !pager.host.tree(&pager).is_empty() && pager.clock.since(began) < KILLING {
+                    pager.host.sleep(Duration::from_millis(10));
+                    pager.host.kill_tree(&pager);
+                }
                 if let Some(folder) = pager.config.socket.parent() {
                     let _ = std::fs::remove_dir_all(folder);
                 }

@@ -4,12 +4,14 @@
 //! * N1: what a stranger shares counts at its parent, as long as that one is of the tree: it may be a child
 //!   whose fork is still to be read, which takes long on a busy machine. Censuses look anew. Orphans
 //!   count by their share.
-//! * N2: one that has joined since the last census is none.
+//! * N2: one that has joined since the last census is none. Others may be forked children that nobody could tell:
+//!   which is which is not known, so what is known of all these children and what all those processes hold is
+//!   compared, and the larger counts, once.
 //! * N3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
 //!   could bring the agent, else when it has had time. One that is stopped, or waits for memory, has none.
 
 use crate::mm::Mm;
-use crate::seam::Clock;
+use crate::seam::{self, Clock};
 use crate::server::Pager;
 use crate::unmanaged::Kind;
 use ebb_sys::proc::{self, Area, Statm};
@@ -39,6 +41,8 @@ struct Stranger {
     chances: u32,
     /// Pages of it that count elsewhere, by the last look.
     elsewhere: u64,
+    /// That could not be measured.
+    unseen: bool,
     /// It will never join, for this reason.
     kind: Option<Kind>,
     /// When that may be measured again: at most a quarter of the time goes into it.
@@ -52,6 +56,7 @@ impl Stranger {
             sightings: 0,
             chances: 0,
             elsewhere: 0,
+            unseen: true,
             kind: None,
             due: now,
         })
@@ -59,10 +64,10 @@ impl Stranger {
 
     fn look(&mut self, clock: &Clock, pid: u32, has_parent: bool) {
         let began = clock.now();
-        let own =
-            if has_parent { proc::private_dirty_pages } else { proc::proportional_anonymous_pages };
+        let own = seam::own_pages(pid, has_parent);
+        self.unseen = own.is_err();
         // Where that may not be seen, all of it.
-        let own = own(pid).unwrap_or(u64::MAX);
+        let own = own.unwrap_or(u64::MAX);
         self.elsewhere = self.statm.anonymous_pages().unwrap_or(0).saturating_sub(own);
         self.due = clock.now() + clock.since(began) * 3;
     }
@@ -120,24 +125,46 @@ impl Strangers {
         }
     }
 
-    /// Pages they hold.
-    pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>]) -> u64 {
-        // A child that has not greeted is a stranger too, and its pages are counted already.
+    /// Pages that they hold, and the forked children that nobody could tell, of which `known` are known (N2).
+    pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>], known: u64) -> u64 {
         let infants = mms.iter().any(|mm| mm.is_infant());
         let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
-        let (mut total, mut of_kind) = (0, BTreeMap::new());
-        for (pid, stranger) in &self.0 {
-            if infants && stranger.sightings < SIGHTINGS || joined(pid) {
+        let mut held = Held::default();
+        for (_, stranger) in self.0.iter().filter(|(pid, _)| !joined(pid)) {
+            // Of a child with all of its parent's pages, by now, nothing may be its own.
+            if infants && stranger.unseen && stranger.sightings < SIGHTINGS {
                 continue;
             }
-            let pages = stranger.pages();
-            total += pages;
-            if let Some(kind) = stranger.kind {
-                *of_kind.entry(kind).or_default() += pages;
-            }
+            held.add(stranger.kind, stranger.pages());
         }
-        of_kind.into_iter().for_each(|(kind, pages)| pager.unmanaged.hold(kind, pages));
-        total
+        held.of_kind.iter().for_each(|(&kind, &pages)| pager.unmanaged.hold(kind, pages));
+        held.with(known)
+    }
+}
+
+/// What strangers hold, in pages.
+#[derive(Default)]
+struct Held {
+    of_kind: BTreeMap<Kind, u64>,
+    /// Of those that may be forked children.
+    of_children: u64,
+    of_others: u64,
+}
+
+impl Held {
+    fn add(&mut self, kind: Option<Kind>, pages: u64) {
+        match kind {
+            Some(Kind::StaticProgram) => self.of_others += pages,
+            _ => self.of_children += pages,
+        }
+        if let Some(kind) = kind {
+            *self.of_kind.entry(kind).or_default() += pages;
+        }
+    }
+
+    /// All of it, with the children of whom so much is known.
+    fn with(&self, known: u64) -> u64 {
+        self.of_others + self.of_children.max(known)
     }
 }
 
@@ -170,6 +197,19 @@ mod tests {
             name: (*name).to_owned(),
         };
         names.iter().map(area).collect()
+    }
+
+    /// A child that nobody could tell was counted as an address space, and again as a process.
+    #[test]
+    fn a_child_that_nobody_could_tell_counts_once() {
+        let mut held = Held::default();
+        assert_eq!(held.with(700), 700, "no census has found it yet");
+        held.add(None, 690);
+        held.add(Some(Kind::StaticProgram), 50);
+        assert_eq!(held.with(700), 750);
+        held.add(Some(Kind::NoAgent), 200);
+        assert_eq!(held.with(700), 940);
+        assert_eq!(held.of_kind[&Kind::NoAgent], 200);
     }
 
     #[test]

@@ -122,6 +122,11 @@ impl Handle {
         proc::rolled_up(&text, "Pss_Anon:")
     }
 
+    /// Pages of anonymous memory that it has written and shares with nobody.
+    pub fn private_dirty_pages(&self) -> io::Result<u64> {
+        proc::rolled_up(&self.text("smaps_rollup")?, "Private_Dirty:")
+    }
+
     /// State letter of the process, or of one of its threads.
     #[must_use]
     pub fn state(&self, thread: Option<u32>) -> Option<char> {
@@ -175,6 +180,14 @@ impl Handle {
     pub fn credentials(&self) -> io::Result<Credentials> {
         parse_credentials(&self.text("status")?)
             .ok_or_else(|| io::Error::other("/proc/PID/status says nothing of users"))
+    }
+
+    /// Whether its user namespace is not that of this process. An error where the kernel does not let its user know.
+    pub fn is_in_another_user_namespace(&self) -> io::Result<bool> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let its = rustix::fs::fstat(openat(&self.folder, "ns/user", flags, Mode::empty())?)?;
+        let own = rustix::fs::stat("/proc/self/ns/user")?;
+        Ok((its.st_dev, its.st_ino) != (own.st_dev, own.st_ino))
     }
 
     /// Its exit code, if its first thread has ended and of the others at most one is left.
@@ -233,6 +246,7 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
         assert!(handle.areas(None).is_ok() && handle.has_thread(child.id()));
+        assert!(matches!(handle.is_in_another_user_namespace(), Ok(false)));
         assert_eq!(handle.thread_called(child.id()), Some(child.id()));
         assert!(handle.memory().is_ok() && handle.page_map().is_ok());
         child.kill().unwrap();

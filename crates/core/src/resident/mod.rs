@@ -37,7 +37,7 @@ pub use entry::Entry;
 pub use frames::{Frame, NO_POOL, Place};
 pub use space::Space;
 pub use split::{Edges, Split};
-pub use zone::{Charge, Zone};
+pub use zone::{Charge, Zone, lost_pages};
 
 use crate::observe::lru_gen::{Command, CommandError, Enabled};
 use crate::observe::vmstat::VmStat;

@@ -13,9 +13,19 @@
 use crate::frame::AllocFlags;
 use crate::frame::watermark::{Marks, ZoneView, watermark_ok};
 use crate::memcg::high_penalty_us;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Pages of charges that were dropped, of all budgets there are.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Pages that are promised for ever because their charges were dropped: 0, or a driver has a fault.
+#[must_use]
+pub fn lost_pages() -> u64 {
+    LOST.load(Relaxed)
+}
 
 /// Pages of the budget that are promised and not in place yet. There is no other way to put a page in place, and
-/// none to keep one: a charge that is dropped is a fault of the driver.
+/// none to keep one: a charge that is dropped is a fault of the driver, and counted ([`lost_pages`]).
 #[must_use = "a charge ends by being placed or given back"]
 #[derive(Debug, Default)]
 pub struct Charge(u64);
@@ -43,7 +53,10 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        debug_assert!(self.0 == 0 || std::thread::panicking(), "a charge was lost");
+        if self.0 > 0 && !std::thread::panicking() {
+            LOST.fetch_add(self.0, Relaxed);
+            debug_assert!(false, "a charge was lost");
+        }
     }
 }
 
@@ -59,6 +72,8 @@ pub struct Zone {
     held: u64,
     /// In charges (Z1).
     promised: u64,
+    /// Left memory and were not held.
+    unheld: u64,
     marks: Marks,
 }
 
@@ -67,7 +82,7 @@ impl Zone {
     /// at most the limit. Between the two whoever takes pages is slowed down ([`Zone::penalty_us`]).
     #[must_use]
     pub(super) fn new(limit: u64, high: u64, marks: Marks) -> Self {
-        Self { limit, high: high.min(limit), lent: 0, held: 0, promised: 0, marks }
+        Self { limit, high: high.min(limit), lent: 0, held: 0, promised: 0, unheld: 0, marks }
     }
 
     #[must_use]
@@ -154,9 +169,22 @@ impl Zone {
         self.held += pages;
     }
 
-    /// So many pages left memory. Somebody else may have seen them leave before: nothing is held then.
+    /// So many pages left memory. A measurement may have seen them leave before: nothing is held then.
     pub fn gone(&mut self, pages: u64) {
+        self.unheld += pages.saturating_sub(self.held);
         self.held = self.held.saturating_sub(pages);
+    }
+
+    /// Pages in memory.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Pages that left memory when none were held any more, in all.
+    #[must_use]
+    pub fn unheld(&self) -> u64 {
+        self.unheld
     }
 
     /// What is in memory, as measured.
@@ -259,7 +287,7 @@ mod tests {
         assert_eq!(both.pages(), 3);
         zone.give_back(both);
         zone.gone(700);
-        assert_eq!(zone.used(), 0, "others saw them leave before");
+        assert_eq!((zone.used(), zone.unheld()), (0, 100), "others saw them leave before");
     }
 
     #[test]
@@ -278,5 +306,13 @@ mod tests {
     #[cfg(debug_assertions)]
     fn a_charge_that_is_dropped_is_found() {
         drop(budget(100, 100).charge(1));
+    }
+
+    #[test]
+    #[cfg(not(debug_assertions))]
+    fn a_charge_that_is_dropped_is_counted() {
+        let before = super::lost_pages();
+        drop(budget(100, 100).charge(3));
+        assert_eq!(super::lost_pages() - before, 3);
     }
 }

@@ -54,7 +54,10 @@ impl Reclaim {
                 && !self.is_stalled(id)
                 && !mm.is_silent()
         });
-        let Some(mm) = mm else { return 0 };
+        let Some(mm) = mm else {
+            park_unknown(&mut self.pager.resident(), id, &frames);
+            return 0;
+        };
         if !movable {
             self.settle(&mm, &frames, Fate::Park);
             return 0;
@@ -74,7 +77,7 @@ impl Reclaim {
             for &pfn in &frames {
                 let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };
                 let shared = stay && !is_alone(&mm, vpn);
-                if shared || link.is_pinned(vpn.0) {
+                if shared || link.is_pinned(vpn.0) || !is_told(&mm, &mut state, vpn) {
                     self.busy += u64::from(shared);
                     resident.park(pfn);
                     continue;
@@ -265,6 +268,17 @@ impl Reclaim {
     }
 }
 
+/// Isolated frames of an address space that is not known: a child whose table is still being copied (`fork.rs`) has pages
+/// before it is. They are looked at again later.
+fn park_unknown(resident: &mut Resident, id: MmId, frames: &[Pfn]) {
+    for &pfn in frames {
+        let its = resident.is_used(pfn) && resident.frame(pfn).mm == id;
+        if its && resident.frame(pfn).place == Place::Isolated {
+            resident.park(pfn);
+        }
+    }
+}
+
 /// Whether a page that could not be moved because its place is taken has been moved all the same. Linux 6.18 moves
 /// pages in runs (`move_pages`, mm/userfaultfd.c) and keeps the error of a first attempt that met a change of
 /// the page's entry: the next one moves the page, and a third then finds its place taken, by the page itself.
@@ -272,6 +286,20 @@ impl Reclaim {
 /// moved: what is in the place is then kept, and a page that stayed is not missed.
 fn has_left(mm: &Mm, vpn: Vpn) -> bool {
     mm.process().is_none_or(|process| !process.is_present(vpn.0).unwrap_or(false))
+}
+
+/// Whether a touch of the page is told of once it is gone, which is seen to. An area that a forked child was not given
+/// may have left entries behind (`settle_inherited` in `fork.rs`), and something else lie there by now.
+fn is_told(mm: &Mm, state: &mut State, vpn: Vpn) -> bool {
+    let (start, end) = (vpn.address(), vpn.address() + PAGE_SIZE as u64);
+    if state.areas.end_of(start).is_some() {
+        return true;
+    }
+    let told = mm.manage(start, end);
+    if told {
+        state.areas.add(start, end);
+    }
+    told
 }
 
 /// Whether no relative maps the page any more. The kernel moves it only after the next write to it, which

@@ -82,7 +82,17 @@ impl Reclaim {
     }
 
     fn evict_of(&mut self, id: MmId, frames: &[Pfn]) -> usize {
-        let Some(mm) = self.pager.mm(id) else { return 0 };
+        let Some(mm) = self.pager.mm(id) else {
+            // A child whose table is still being copied (`fork.rs`): others first.
+            let mut resident = self.pager.resident();
+            for &pfn in frames {
+                let its = resident.is_used(pfn) && resident.frame(pfn).mm == id;
+                if its && resident.frame(pfn).place == Place::Cool {
+                    resident.pass_over(pfn);
+                }
+            }
+            return 0;
+        };
         if mm.link.get().is_none() || mm.closing.load(Relaxed) || mm.is_silent() {
             // Without an agent the page could not be dropped: others first.
             self.pass_over(&mm, frames);
@@ -303,7 +313,8 @@ impl Reclaim {
             }
             let (runs, operations) = {
                 let mut state = mm.lock();
-                if state.ended || state.pool.retired() < least {
+                // While it stands still what the agent might have to tell of is not heard.
+                if state.ended || state.copying || state.pool.retired() < least {
                     continue;
                 }
                 let runs: Vec<Run> = (state.pool.retired_runs(BATCH_MAX).into_iter())

@@ -30,6 +30,8 @@ const HOPELESS: Duration = Duration::from_secs(2);
 const DESPAIR_MIN: u32 = 16;
 /// The same while an agent does not answer: the machine may be busy, or the process stopped.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long children that have yet to join are waited for beyond [`HOPELESS`]: others may be born all the time.
+const GROWING_UP: Duration = Duration::from_secs(3);
 /// Pages lent, on top of what is beyond the limit already (`lend`), while a process that does not answer
 /// holds all the others, and how long nothing may be reclaimed before that: enough for the others to go on
 /// with, far less than is allowed.
@@ -262,8 +264,9 @@ impl Reclaim {
             self.lend();
         }
         self.despaired_for += 1;
-        let waited = self.pager.clock.since(since) > patience && self.despaired_for > DESPAIR_MIN;
-        if waited && !growing_up {
+        let waited = self.pager.clock.since(since);
+        let grown = !growing_up || waited > HOPELESS + GROWING_UP;
+        if waited > patience && grown && self.despaired_for > DESPAIR_MIN {
             return self.give_up();
         }
         self.unpark();
@@ -379,6 +382,12 @@ impl Reclaim {
         let mut resident = self.pager.resident();
         let parked = resident.count(Place::Parked) as usize;
         resident.unpark(parked);
+    }
+
+    /// Whether every batch that was posted is over.
+    #[cfg(test)]
+    pub fn is_idle(&self) -> bool {
+        self.stalled.is_empty()
     }
 
     fn is_stalled(&self, id: MmId) -> bool {

@@ -18,6 +18,6 @@ pub mod storage;
 pub use clock::Clock;
 pub use host::{Host, Machine};
 pub use line::{Line, Wire};
-pub use process::{Known, Process};
+pub use process::{Known, Process, own_pages};
 pub use space::{AddressSpace, Event};
 pub use storage::Storage;

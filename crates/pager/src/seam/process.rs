@@ -7,7 +7,8 @@
 //!   address space and must be seen in them (`Mm::is_process`). They keep that address space, whatever the
 //!   process becomes.
 //! * W3: the right is used only for a process that acts as the user and the group of Ebb and can do no more than
-//!   those.
+//!   those. A process in another user namespace has capabilities there that its user lacks here: it is looked into
+//!   without the right, by what the kernel lets that user do, who may look into the namespaces that are theirs.
 
 use ebb_sys::handle::Handle;
 use ebb_sys::memory::Memory;
@@ -109,24 +110,48 @@ impl Known {
     }
 }
 
-/// Whether a process may be looked into.
-fn permit(handle: &Handle) -> io::Result<()> {
-    if handle.credentials()?.are_of(rights::user(), rights::group(), rights::of_user()) {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::PermissionDenied.into())
+/// By which right a process is looked into (W3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// Ebb's.
+    Tracing,
+    /// Its user's, and no more.
+    AsUser,
+}
+
+impl Way {
+    /// Whether, and how.
+    fn into(handle: &Handle) -> io::Result<Self> {
+        if handle.credentials()?.are_of(rights::user(), rights::group(), rights::of_user()) {
+            Ok(Self::Tracing)
+        } else if handle.is_in_another_user_namespace()? {
+            Ok(Self::AsUser)
+        } else {
+            Err(io::ErrorKind::PermissionDenied.into())
+        }
+    }
+
+    /// Does something by this right.
+    fn with<T>(self, action: impl FnOnce() -> T) -> T {
+        let _tracing = (self == Self::Tracing).then(rights::tracing);
+        action()
     }
 }
 
 /// Looks into a process with the right to do so. What was seen counts only if it may still be looked into: it
 /// could have become another program in between, with rights that its user has not.
 fn look<T>(handle: &Handle, look: impl FnOnce(&Handle) -> io::Result<T>) -> io::Result<T> {
-    permit(handle)?;
-    let tracing = rights::tracing();
-    let seen = look(handle);
-    drop(tracing);
-    permit(handle)?;
+    let seen = Way::into(handle)?.with(|| look(handle));
+    Way::into(handle)?;
     seen
+}
+
+/// Pages of anonymous memory that process `pid` has to itself, or of which it has a share, if that may be looked
+/// into.
+pub fn own_pages(pid: u32, alone: bool) -> io::Result<u64> {
+    look(&Handle::open(pid)?, |handle| {
+        if alone { handle.private_dirty_pages() } else { handle.proportional_anonymous_pages(None) }
+    })
 }
 
 impl Process for Known {
@@ -236,13 +261,9 @@ impl Process for Known {
     }
 
     fn hold(&self, thread: u32) -> bool {
-        let may = || self.handle.has_thread(thread) && permit(&self.handle).is_ok();
-        let hold = || {
-            let _tracing = rights::tracing();
-            trace::hold(thread).is_ok()
-        };
-        let held = may() && hold();
-        if held && !may() {
+        let way = || Way::into(&self.handle).ok().filter(|_| self.handle.has_thread(thread));
+        let held = way().is_some_and(|way| way.with(|| trace::hold(thread).is_ok()));
+        if held && way().is_none() {
             // Its number was another's by then, or it has become another program.
             while !trace::let_go(thread) {
                 std::thread::yield_now();

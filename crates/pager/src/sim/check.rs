@@ -7,15 +7,28 @@
 //! * C4: what lies in the pool, or in the store, is what the program wrote last.
 //! * C5: what is known of an address space is what its table and its pool hold, to the page.
 //! * C6: what the budget has promised is what the loads under way have been promised, and no more.
-//! * C7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of.
+//! * C7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of; so does what is
+//!   in memory of who has no relatives (a child may keep entries of areas that it was not given).
+//! * C8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
+//!   the monitor, which measures, and takes on what nobody knew.
+//! * C9: no page is off the lists but while kswapd has it moved.
 
 use super::driver::Driver;
 use super::world::{Doing, Space, World};
 use crate::mm::{Mm, State};
-use ebb_core::resident::{Entry, Resident};
-use ebb_core::types::{SlotId, Vpn};
+use ebb_core::resident::{Entry, Place, Resident};
+use ebb_core::types::{MmId, SlotId, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What stood beside what at a look (C8): when, of whom, and by how much the budget's count exceeded what was known.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    looks: u64,
+    mms: Vec<MmId>,
+    unheld: u64,
+    beyond: i64,
+}
 
 /// Looks at everything; what does not hold.
 pub fn check(driver: &Driver) -> Result<(), String> {
@@ -25,12 +38,17 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let books = driver.pending.books();
     let loads: Vec<SlotId> = books.loads.values().map(|load| load.slot).collect();
     let mut spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
-    spaces.extend(books.forks.iter().map(|(copying, _)| copying.space()));
+    spaces.extend(books.following.iter().filter_map(|(following, _)| following.child()));
     resident.check_invariants(&spaces, &loads);
     let promised: u64 = books.loads.values().map(|load| load.charge.pages()).sum();
     if resident.zone.promised() != promised {
         let zone = resident.zone.promised();
         return Err(format!("{zone} pages are promised, to loads {promised}"));
+    }
+    balance(driver, &mms, &resident)?;
+    let isolated = resident.count(Place::Isolated);
+    if isolated > 0 && driver.is_kswapd_idle() {
+        return Err(format!("{isolated} pages are on no list"));
     }
     let mut world = driver.world.lock();
     let deep = world.rng.once_in(64);
@@ -44,9 +62,32 @@ pub fn check(driver: &Driver) -> Result<(), String> {
             continue;
         };
         if is_still(&world.spaces[id]) {
-            let of = Of { driver, resident: &resident, world: &world, id, deep };
+            let alone = !mm.related.load(Relaxed);
+            let of = Of { driver, resident: &resident, world: &world, id, alone, deep };
             of.pages(state)?;
         }
+    }
+    Ok(())
+}
+
+/// C8.
+fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), String> {
+    if mms.iter().any(|mm| mm.related.load(Relaxed)) {
+        driver.balance.take();
+        return Ok(());
+    }
+    let known: i64 = mms.iter().map(|mm| mm.known.load(Relaxed)).sum();
+    let now = Balance {
+        looks: driver.looks.get(),
+        mms: mms.iter().map(|mm| mm.id).collect(),
+        unheld: resident.zone.unheld(),
+        beyond: resident.zone.held().cast_signed() - known,
+    };
+    let before = driver.balance.replace(now);
+    let now = driver.balance.borrow();
+    let same = (before.looks, &before.mms, before.unheld) == (now.looks, &now.mms, now.unheld);
+    if same && before.beyond != now.beyond {
+        return Err(format!("the budget held {before:?}, and holds {now:?}"));
     }
     Ok(())
 }
@@ -101,6 +142,7 @@ struct Of<'a> {
     resident: &'a Resident,
     world: &'a World,
     id: usize,
+    alone: bool,
     deep: bool,
 }
 
@@ -133,6 +175,9 @@ impl Of<'_> {
         let due = space.truth.get(&vpn.0).copied().unwrap_or(0);
         match entry {
             Entry::None => Ok(()),
+            Entry::Resident(_) if self.alone && !is_told(space, vpn) => {
+                Err(format!("{:x} is known, and nobody would hear of a change", vpn.0))
+            }
             Entry::Resident(_) if there.is_none() && !space.allows(vpn.0, 0) => {
                 Err(format!("{:x} is known to be there and is not; it held {due}", vpn.0))
             }

@@ -52,6 +52,10 @@ pub struct Driver {
     /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, and time passes.
     weights: [u64; 7],
     pub steps: Cell<u64>,
+    /// How often the monitor has looked.
+    pub looks: Cell<u64>,
+    /// What stood beside what when the books were last looked at ([`super::check`], C8).
+    pub balance: RefCell<super::check::Balance>,
 }
 
 /// Others may run here.
@@ -126,7 +130,7 @@ impl Driver {
             thread: rng.below(10),
             pin: rare(rng, 20),
             stop: rare(rng, 4),
-            free: 0,
+            free: rare(rng, 80),
             hide: rare(rng, 40),
             raw: rare(rng, 60),
             footprint,
@@ -144,6 +148,7 @@ impl Driver {
         let (slow, keeps, fails) = (rng.below(100), rng.once_in(2), rare(rng, 60));
         let trouble = rare(rng, 20);
         let cool = rng.between(1, 900) as u32;
+        let high = rng.once_in(5).then(|| limit * rng.between(70, 95) / 100 * 4096);
         world.trouble = trouble;
         world.begin(limit, &mix);
         let world = Shelf::new(world);
@@ -155,7 +160,7 @@ impl Driver {
             host: Box::new(FakeHost { world: world.clone() }),
             store: Box::new(storage.clone()),
         };
-        let config = Config { cool_permille: cool, ..config(limit) };
+        let config = Config { cool_permille: cool, memory_high_bytes: high, ..config(limit) };
         let pager = Arc::new(Pager::new(config, parts, 0).expect("a pager"));
         let pending = Arc::new(Pending::default());
         Rc::new(Self {
@@ -171,6 +176,8 @@ impl Driver {
             mix,
             weights,
             steps: Cell::new(0),
+            looks: Cell::new(0),
+            balance: RefCell::default(),
         })
     }
 
@@ -209,17 +216,13 @@ impl Driver {
     /// What went wrong, now that the run is over.
     pub fn end(&self) -> Option<String> {
         let mut world = self.world.lock();
-        // A process that nobody could tell forks while its other threads change its memory all the time: what its
-        // child is to have of it cannot be known (HAZARDS.md).
-        let unknown = |said: &String| said.starts_with("cannot see which areas");
-        let may_end = world.said.iter().any(unknown);
         if world.killed
             && world.failure.is_none()
-            && !may_end
             && !world.is_stuck_full(self.pager.config.memory_max_bytes / 4096)
         {
             let said = world.said.join("; ");
-            world.fail(format!("the run was ended: {said}"));
+            let held = world.held();
+            world.fail(format!("the run was ended: {said}; {held}"));
         }
         world.failure.clone()
     }
@@ -259,6 +262,11 @@ impl Driver {
             );
         }
         text
+    }
+
+    /// Whether kswapd is in the middle of nothing.
+    pub fn is_kswapd_idle(&self) -> bool {
+        self.reclaim.try_borrow().is_ok_and(|reclaim| reclaim.is_idle())
     }
 
     /// With nobody in the middle of anything the books are looked at.
@@ -315,6 +323,7 @@ impl Driver {
             }
             4 if free => {
                 if let Ok(mut monitor) = self.monitor.try_borrow_mut() {
+                    self.looks.set(self.looks.get() + 1);
                     monitor.tick();
                 }
             }
@@ -329,6 +338,7 @@ impl Driver {
 
     fn step_program(&self) {
         let mut world = self.world.lock();
+        world.calm = self.depth.get() == 0;
         let runnable = world.runnable();
         if let Some(thread) = world.rng.pick(&runnable) {
             world.step_thread(thread, &self.mix, self.active.get());

@@ -267,7 +267,8 @@ impl Process for FakeProcess {
         let world = self.world.lock();
         let space = &world.spaces[self.id];
         let pages = page..page + count as u64;
-        Ok(pages.map(|at| !space.pages.contains_key(&at)).collect())
+        let nothing = |at: u64| !space.pages.contains_key(&at) && !space.guards.contains(&at);
+        Ok(pages.map(nothing).collect())
     }
 
     fn exclusive_run(&self, page: u64, most: usize) -> io::Result<usize> {

@@ -58,7 +58,9 @@ impl World {
             areas: Default::default(),
             freed: Vec::new(),
             guards: Default::default(),
+            raced: Default::default(),
             pinned: Default::default(),
+            locked: Default::default(),
             poisoned: Default::default(),
             truth: Default::default(),
             loose: Default::default(),
@@ -344,6 +346,9 @@ impl World {
     fn begin_discard(&mut self, id: Id, at: usize) {
         let Some((start, end)) = self.range(id, 40) else { return };
         let space = &mut self.spaces[id];
+        if space.locked.range(start..end).next().is_some() {
+            return;
+        }
         if space.area_of(start).is_some_and(|(_, area)| area.registered) {
             space.loose.extend(start..end);
             self.tell(id, Some(at), Change::Remove { start, end });
@@ -452,7 +457,9 @@ impl World {
                 &mut space.loose,
                 &mut space.late,
                 &mut space.pinned,
+                &mut space.locked,
                 &mut space.guards,
+                &mut space.raced,
                 &mut space.poisoned,
             ] {
                 if set.remove(&page) {
@@ -484,7 +491,9 @@ impl World {
             loose: space.loose.clone(),
             late: space.late.clone(),
             poisoned: space.poisoned.clone(),
+            raced: space.raced.clone(),
             pinned: Default::default(),
+            locked: Default::default(),
             touches: Vec::new(),
             changes: Default::default(),
             changing: 0,
@@ -506,6 +515,7 @@ impl World {
                 OnFork::Copy => {}
                 OnFork::Wipe => {
                     copy.drop_pages(start, area.end);
+                    copy.drop_guards(start, area.end);
                     copy.clear(start, area.end);
                 }
                 OnFork::Leave => {
@@ -519,33 +529,42 @@ impl World {
     }
 
     fn exit(&mut self, id: Id) {
-        let others = self.spaces.iter().filter(|space| space.alive).count() > 1;
-        let forks = |thread: &Thread| {
-            matches!(thread.doing, Doing::Call { change: Change::Fork { .. }, .. })
-        };
-        if !others || self.spaces[id].threads.iter().any(forks) || self.spaces[id].to_greet {
-            return;
+        let others = self.spaces.iter().filter(|space| space.alive && space.born).count() > 1;
+        if others {
+            self.end(id);
         }
+    }
+
+    /// A process is no more, whatever it was doing (K8).
+    fn end(&mut self, id: Id) {
         self.note(|| format!("exit {id}"));
         let space = &mut self.spaces[id];
         space.alive = false;
         space.pages.clear();
         space.touches.clear();
         space.changes.clear();
-        space.threads.clear();
         space.agent = Agent::Absent;
+        for thread in std::mem::take(&mut space.threads) {
+            if let Doing::Call { change: Change::Fork { child }, .. } = thread.doing {
+                self.end(child);
+            }
+        }
     }
 
+    /// Lends pages to a device, or locks them, or lets go of all of those.
     fn pin(&mut self, id: Id) {
-        let space = &mut self.spaces[id];
-        if !space.pinned.is_empty() {
-            space.pinned.clear();
+        let locks = self.rng.once_in(2);
+        let held = |space: &mut Space| match locks {
+            true => std::mem::take(&mut space.locked),
+            false => std::mem::take(&mut space.pinned),
+        };
+        if !held(&mut self.spaces[id]).is_empty() {
             return;
         }
         let Some((start, end)) = self.range(id, 8) else { return };
         let space = &mut self.spaces[id];
         let there: Vec<u64> = space.pages.range(start..end).map(|(&page, _)| page).collect();
-        space.pinned.extend(there);
+        if locks { &mut space.locked } else { &mut space.pinned }.extend(there);
     }
 
     fn stop_or_go_on(&mut self) {
@@ -560,10 +579,12 @@ impl World {
 
     /// Installs guards over a few pages (K7), or lifts those there are.
     fn guard_some(&mut self, id: Id) {
+        let calm = self.calm && self.spaces[id].changing == 0;
         let space = &mut self.spaces[id];
-        let changing = space.changing > 0;
-        if let Some(&first) = space.guards.first() {
-            space.guards.remove(&first);
+        if self.rng.once_in(2)
+            && let Some(&first) = space.guards.first()
+        {
+            space.drop_guards(first, first + 1);
             return;
         }
         let Some((start, end)) = self.range(id, 4) else { return };
@@ -571,8 +592,12 @@ impl World {
         // Only where nothing was ever put: the kernel tells nobody of what a guard drops.
         let empty = (start..end)
             .all(|page| !space.pages.contains_key(&page) && !space.truth.contains_key(&page));
-        if empty && !changing {
+        // In the middle of an answer it comes too late for that (HAZARDS.md).
+        if empty && calm {
+            let waits = |page: &u64| space.touches.iter().any(|touch| touch.page == *page);
+            space.raced.extend((start..end).filter(waits));
             space.guards.extend(start..end);
+            self.note(|| format!("guard {id}: {start:x}..{end:x}"));
         }
     }
 

@@ -8,8 +8,10 @@
 //! * K3: a discard drops pages after it was read; an unmapping and a remapping are done before they are told.
 //! * K4: a fork copies the tables, then tells; the child runs after that was read.
 //! * K5: a touch waits until somebody wakes it, and then touches again.
-//! * K6: a page can be moved only while nobody shares or pins it, and only into a hole.
-//! * K7: a page placed over a guard marker replaces it.
+//! * K6: a page can be moved only while nobody shares, pins or locks it, and only into a hole. Now and then it is moved
+//!   and said to be refused (EEXIST).
+//! * K7: a page placed over a guard marker replaces it. Nothing may be, but for a touch that came before the guard.
+//! * K8: who is killed in the middle of a fork has no child.
 
 use super::rng::Rng;
 use ebb_sys::uffd::PlaceError;
@@ -132,7 +134,10 @@ pub struct Space {
     /// Ranges unmapped lately: where the next areas may lie.
     pub freed: Vec<(u64, u64)>,
     pub guards: BTreeSet<u64>,
+    /// Guards that were put where a thread waits for a page.
+    pub raced: BTreeSet<u64>,
     pub pinned: BTreeSet<u64>,
+    pub locked: BTreeSet<u64>,
     pub poisoned: BTreeSet<u64>,
     /// What the program wrote last; absent: zeros.
     pub truth: BTreeMap<u64, u64>,
@@ -172,6 +177,8 @@ pub struct World {
     pub failure: Option<String>,
     pub said: Vec<String>,
     pub killed: bool,
+    /// Nobody of the pager is in the middle of anything.
+    pub calm: bool,
     /// How many tokens were asked for: they are numbered here.
     pub tokens_asked: u128,
     /// In a thousand: how often a call fails for a reason of its own.
@@ -191,6 +198,7 @@ impl World {
             failure: None,
             said: Vec::new(),
             killed: false,
+            calm: true,
             tokens_asked: 0,
             trouble: 0,
             log: None,
@@ -231,10 +239,30 @@ impl World {
         let fixed = |space: &Space| match space.agent {
             _ if space.stopped => space.resident(),
             Agent::Absent => space.resident(),
-            _ => space.pinned.len() as u64,
+            _ => (space.pinned.len() + space.locked.len()) as u64,
         };
         let fixed: u64 = self.spaces.iter().filter(|space| space.alive).map(fixed).sum();
         fixed > limit / 2
+    }
+
+    /// What of memory who holds.
+    pub fn held(&self) -> String {
+        let of = |(id, space): (usize, &Space)| {
+            let count = |which: &dyn Fn(&u64, &Page) -> bool| {
+                space.pages.iter().filter(|&(at, page)| !page.zero && which(at, page)).count()
+            };
+            let (own, shared) =
+                (count(&|_, page| page.is_alone()), count(&|_, page| !page.is_alone()));
+            let (pool, fixed) =
+                (count(&|&at, _| at >= POOL), space.pinned.len() + space.locked.len());
+            let (agent, doing, stopped) = (space.agent, space.agent_doing, space.stopped);
+            format!(
+                "{id}: {own} pages of its own, {shared} shared, {pool} in the pool, {fixed} fixed, agent {agent:?} \
+                 {doing:?}, stopped {stopped}"
+            )
+        };
+        let alive = self.spaces.iter().enumerate().filter(|(_, space)| space.alive);
+        alive.map(of).collect::<Vec<_>>().join("; ")
     }
 
     fn is_in_trouble(&mut self) -> bool {
@@ -264,15 +292,21 @@ impl World {
             return Err((0, PlaceError::Gone));
         }
         let mut placed = 0;
+        let mut replaced = None;
         for (at, &stamp) in (page..).zip(stamps) {
             if space.pages.contains_key(&at) {
                 break;
             }
-            space.guards.remove(&at);
+            if space.guards.remove(&at) && !space.raced.remove(&at) {
+                replaced = Some(at);
+            }
             space.pages.insert(at, Page::new(stamp));
             placed += 1;
         }
         self.note(|| format!("copy {id}: {page:x}+{placed} {stamps:?}"));
+        if let Some(at) = replaced {
+            self.fail(format!("page {at:x} of {id} is put over a guard"));
+        }
         match placed {
             0 => Err((0, PlaceError::Exists)),
             some if some < stamps.len() as u64 => Err((some * 4096, PlaceError::Changing)),
@@ -338,7 +372,7 @@ impl World {
             return EAGAIN;
         }
         let space = &mut self.spaces[id];
-        if space.area_of(from).is_none() {
+        if space.area_of(from).is_none() || space.locked.contains(&from) {
             return EINVAL;
         }
         let Some(page) = space.pages.get(&from) else { return ENOENT };
@@ -353,7 +387,7 @@ impl World {
         let stamp = page.stamp;
         space.pages.insert(to, page);
         self.note(|| format!("move {id}: {from:x} -> {to:x} ({stamp})"));
-        0
+        if self.is_in_trouble() { EEXIST } else { 0 }
     }
 }
 
@@ -400,7 +434,7 @@ impl Space {
         gone.iter().for_each(|page| {
             self.pages.remove(page);
         });
-        for set in [&mut self.pinned, &mut self.poisoned] {
+        for set in [&mut self.pinned, &mut self.locked, &mut self.poisoned] {
             set.retain(|page| !(start..end).contains(page));
         }
     }
@@ -447,11 +481,18 @@ impl Space {
         self.split(end);
         self.drop_pages(start, end);
         self.clear(start, end);
-        self.guards.retain(|page| !(start..end).contains(page));
+        self.drop_guards(start, end);
         self.areas.retain(|from, _| !(start..end).contains(from));
         self.freed.push((start, end));
         if self.freed.len() > 4 {
             self.freed.remove(0);
+        }
+    }
+
+    /// Guards go with the memory that they are in.
+    pub fn drop_guards(&mut self, start: u64, end: u64) {
+        for set in [&mut self.guards, &mut self.raced] {
+            set.retain(|page| !(start..end).contains(page));
         }
     }
 
