@@ -233,7 +233,7 @@ fn who_has_become_a_setuid_program_is_not_looked_into() {
     let home = account.home().display().to_string();
     let outcome = impostor(&account, &format!("exec {setuid} {home}"));
     assert_eq!(outcome.expect_code(128 + 9).text(), "exec: acts as 0\n", "{}", outcome.stderr);
-    let said = "could not join: permission denied";
+    let said = "could not join: Permission denied";
     assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
 }
 
