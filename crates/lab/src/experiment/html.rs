@@ -56,7 +56,8 @@ pub fn document(results: &[Results]) -> String {
 fn summary(body: &mut String, results: &[Results]) {
     let judged = judged(results);
     if !judged.is_empty() {
-        let _ = writeln!(body, "<pre class=\"score\">{}</pre>", escape(&Score::of(results).text()));
+        let score = escape(&Score::of(results).text());
+        let _ = writeln!(body, "<div class=\"table\"><pre class=\"score\">{score}</pre></div>");
     }
     body.push_str("<div class=\"table\"><table class=\"verdicts\">\n<tr><th>published result</th><th>verdict</th>");
     body.push_str("<th>published</th><th>here</th><th>metric</th><th>why</th></tr>\n");
