@@ -15,6 +15,7 @@ use ebb_core::resident::{Arrival, Charge, Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
 use ebb_store::Page;
 use ebb_sys::uffd::PlaceError;
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -132,10 +133,13 @@ impl Server {
                 }
             };
             let pages = bytes / PAGE_SIZE as u64;
+            let placed_now = &near[run.start..run.start + pages as usize];
+            let copies: SmallVec<[Option<SlotId>; BESIDE_MAX]> = (placed_now.iter())
+                .map(|&(_, slot)| self.pager.store.is_worth_keeping(slot).then_some(slot))
+                .collect();
             let mut resident = self.pager.resident();
             mm.place(&mut resident.zone, charge.split(pages));
-            for &(vpn, slot) in &near[run.start..run.start + pages as usize] {
-                let copy = self.pager.store.is_worth_keeping(slot).then_some(slot);
+            for (&(vpn, slot), copy) in placed_now.iter().zip(copies) {
                 resident.map(&mut state.space, vpn, Arrival::Ahead, copy);
                 if copy.is_none() {
                     resident.release_slot(slot, &mut dropped);

@@ -23,7 +23,7 @@
 
 use ebb_sys::sched::{self, CpuSet};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -63,9 +63,9 @@ pub struct Solo {
     others: [AtomicU32; CPUS_MAX],
     called: Mutex<[bool; CPUS_MAX]>,
     calls: Condvar,
-    /// Who faulted last; whether others did since the last look; how many faults there were.
+    /// Who faulted last; how often that changed since the last look; how many faults there were.
     last: AtomicU32,
-    mixed: AtomicBool,
+    changes: AtomicU32,
     faults: AtomicU64,
 }
 
@@ -80,7 +80,7 @@ impl Default for Solo {
             called: Mutex::default(),
             calls: Condvar::new(),
             last: AtomicU32::new(0),
-            mixed: AtomicBool::new(false),
+            changes: AtomicU32::new(0),
             faults: AtomicU64::new(0),
         }
     }
@@ -166,7 +166,7 @@ impl Solo {
         self.faults.store(self.faults.load(Relaxed) + 1, Relaxed);
         if self.last.load(Relaxed) != thread {
             self.last.store(thread, Relaxed);
-            self.mixed.store(true, Relaxed);
+            self.changes.fetch_add(1, Relaxed);
             if self.is_on() && !self.is_everywhere() {
                 self.spread();
             }
@@ -198,9 +198,9 @@ impl Solo {
             return;
         };
         let mut called = [false; CPUS_MAX];
-        for (place, cpu) in all.iter().enumerate().filter(|&(_, cpu)| cpu != here) {
+        for (place, _) in all.iter().enumerate().filter(|&(_, cpu)| cpu != here) {
             let thread = self.others[place].load(Relaxed);
-            called[place] = thread != 0 && sched::run_when_idle(thread).is_ok() && cpu != here;
+            called[place] = thread != 0 && sched::run_when_idle(thread).is_ok();
         }
         let beside = CpuSet::only(here).confine(faults).and_then(|()| sched::run_when_idle(faults));
         if beside.is_err() || !called.contains(&true) {
@@ -280,7 +280,7 @@ impl Watch {
         let Some(all) = solo.all.get() else { return };
         let faults = solo.faults.load(Relaxed);
         let new = faults - std::mem::replace(&mut self.faults, faults);
-        let mixed = solo.mixed.swap(false, Relaxed);
+        let changes = solo.changes.swap(0, Relaxed);
         let on = solo.is_on();
         self.starved = if on && new == 0 && waiting() { self.starved + 1 } else { 0 };
         let everywhere = solo.is_everywhere();
@@ -299,7 +299,7 @@ impl Watch {
         }
         if on {
             self.was_on = true;
-            self.calm = if mixed || !everywhere { 0 } else { self.calm + u32::from(new > 0) };
+            self.calm = if changes > 0 || !everywhere { 0 } else { self.calm + u32::from(new > 0) };
             if !everywhere || self.calm > CALM_LOOKS {
                 self.follow(solo, all, new);
             }
@@ -308,7 +308,11 @@ impl Watch {
         if new < FAULTS_MIN || now < self.hold_until {
             return;
         }
-        if mixed {
+        // One that took over from another faults alone, as far as is known: that is seen at the next look.
+        if changes == 1 {
+            return;
+        }
+        if changes > 1 {
             solo.spread();
             (self.was_on, self.since) = (solo.is_on(), now);
             return;
@@ -347,6 +351,8 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::{Arc, Barrier};
 
     /// A fault thread that lives as long as the test.
     fn solo() -> (Solo, bool) {
@@ -380,6 +386,68 @@ mod tests {
         (0..100).for_each(|_| solo.note(me));
         watch.look(&solo, now + 2 * HOLD_MIN, || false);
         assert_eq!(solo.is_on(), possible);
+    }
+
+    /// One with a thread for each CPU, which say when they are called, and live as long as the test.
+    fn everywhere() -> Option<(Arc<Solo>, Receiver<usize>, usize)> {
+        let (solo, _) = solo();
+        let cpus = solo.all.get()?.count() as usize;
+        if cpus > CPUS_MAX {
+            return None;
+        }
+        let solo = Arc::new(solo);
+        let (called, calls) = channel();
+        let begun = Arc::new(Barrier::new(cpus + 1));
+        for place in 0..cpus {
+            let (solo, called, begun) = (solo.clone(), called.clone(), begun.clone());
+            std::thread::spawn(move || {
+                solo.begin_beside(place);
+                begun.wait();
+                solo.await_call(place);
+                let _ = called.send(place);
+                std::thread::park();
+            });
+        }
+        begun.wait();
+        Some((solo, calls, cpus))
+    }
+
+    #[test]
+    fn a_second_faulting_thread_calls_one_on_each_cpu_and_starving_calls_them_off() {
+        let Some((solo, calls, cpus)) = everywhere() else {
+            println!("not possible with these CPUs and rights");
+            return;
+        };
+        let now = Instant::now();
+        let mut watch = Watch::new(now);
+        let me = sched::this_thread();
+        for _ in 0..2 {
+            (0..100).for_each(|_| solo.note(me));
+            watch.look(&solo, now, || false);
+        }
+        assert!(solo.is_on() && !solo.is_everywhere());
+        solo.note(me + 1);
+        assert!(solo.is_everywhere(), "S1");
+        assert_eq!(solo.reserved(), NOWHERE, "nobody keeps off all CPUs");
+        let limit = Duration::from_secs(10);
+        let called: Vec<usize> =
+            (1..cpus).map(|_| calls.recv_timeout(limit).expect("it is called")).collect();
+        assert_eq!(called.len(), cpus - 1, "the first stays where it was");
+        (0..STARVED_EVERYWHERE_MAX + 1).for_each(|_| watch.look(&solo, now, || true));
+        assert!(!solo.is_on(), "S2");
+        assert_eq!(*solo.called.lock().expect("nobody panicked"), [false; CPUS_MAX], "S5");
+        // Both fault again when the hold is over; then one of them stops.
+        let later = now + 2 * HOLD_MIN;
+        (0..100).for_each(|fault| solo.note(me + fault % 2));
+        watch.look(&solo, later, || false);
+        assert!(solo.is_everywhere(), "S3");
+        for _ in 0..CALM_LOOKS + 3 {
+            assert!(solo.is_on());
+            (0..100).for_each(|_| solo.note(me));
+            watch.look(&solo, later, || false);
+        }
+        assert!(solo.is_on() && !solo.is_everywhere(), "it has the CPU to itself again");
+        solo.leave();
     }
 
     #[test]
