@@ -134,7 +134,7 @@ impl Machine {
         let cool = (self.set.evictable() as f64 * self.cool_share) as u64;
         while self.set.count(Place::Cool) < cool.max(1) {
             victims.clear();
-            self.set.isolate(64, &mut victims);
+            self.set.isolate_hard(64, &mut victims);
             self.since += victims.len() as u64;
             for &pfn in &victims {
                 self.set.cool(&mut self.space, pfn, 0);

@@ -5,6 +5,7 @@
 //! it is, which pages the hardware says were touched, what became of a write.
 #![forbid(unsafe_code)]
 
+pub mod engine;
 pub mod folio;
 pub mod frame;
 pub mod lru;

@@ -319,7 +319,7 @@ impl Server {
                         if self.pager.config.readahead_pages > 0
                             && (mm.link.get().is_some() || mm.is_infant()) =>
                     {
-                        state.streams.miss(vpn)
+                        state.space.miss(vpn)
                     }
                     _ => Window::NONE,
                 };

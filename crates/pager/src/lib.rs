@@ -24,7 +24,6 @@
 mod adopt;
 mod brake;
 mod broken;
-mod budget;
 mod charges;
 mod children;
 mod config;

@@ -7,7 +7,6 @@ use crate::seam::{AddressSpace, Clock, Process};
 use crate::solo::NOWHERE;
 use crate::spin;
 use ebb_core::folio::VPN_END;
-use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_sys::uffd::Mode;
@@ -108,7 +107,6 @@ pub struct State {
     pub space: Space,
     pub areas: Areas,
     pub pool: Pool,
-    pub streams: Streams,
     /// Who waits for these pages is woken when the lock is let go of.
     wakes: Wakes,
 }
@@ -119,17 +117,9 @@ type Wakes = SmallVec<[(u64, u64); 8]>;
 impl State {
     /// Of an address space whose pages are `space`, with at most `window` fetched ahead at once.
     #[must_use]
-    pub fn new(space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
-        Self {
-            busy: false,
-            copying: false,
-            ended: false,
-            space,
-            areas,
-            pool,
-            streams: Streams::new(window),
-            wakes: Wakes::new(),
-        }
+    pub fn new(mut space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
+        space.set_window(window);
+        Self { busy: false, copying: false, ended: false, space, areas, pool, wakes: Wakes::new() }
     }
 
     /// Pages are in place, or are to be touched again: wakes who waits for them, and not before the lock is

@@ -1,6 +1,5 @@
 //! The pager process: what its threads share, its start and its end.
 
-use crate::budget::Budget;
 use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::{self, Counters};
@@ -17,11 +16,10 @@ use crate::solo::{CPUS_MAX, Solo};
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
 use crate::{door, faults, monitor, reclaim, report, spin};
+use ebb_core::engine::{Engine, Evidence};
 use ebb_core::folio::MM_END;
-use ebb_core::frame::Order;
-use ebb_core::observe::vmstat::VmStat;
-use ebb_core::reclaim::{Asked, Desk, Policy};
-use ebb_core::resident::{Cooling, Dropped, Resident};
+use ebb_core::reclaim::{Asked, Desk};
+use ebb_core::resident::{Dropped, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::Store;
 use ebb_sys::process;
@@ -31,6 +29,7 @@ use ebb_sys::{proc, signals};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
@@ -106,13 +105,30 @@ pub struct World {
     pub store: Box<dyn Storage>,
 }
 
+/// The resident set of the engine, which is locked as long as it is looked at.
+pub struct Set<'a>(MutexGuard<'a, Engine>);
+
+impl Deref for Set<'_> {
+    type Target = Resident;
+
+    fn deref(&self) -> &Resident {
+        &self.0.set
+    }
+}
+
+impl DerefMut for Set<'_> {
+    fn deref_mut(&mut self) -> &mut Resident {
+        &mut self.0.set
+    }
+}
+
 /// What the threads share.
 pub struct Pager {
     pub config: Config,
     pub clock: Clock,
     pub host: Box<dyn Host>,
     pub started: Instant,
-    pub resident: Mutex<Resident>,
+    pub engine: Mutex<Engine>,
     pub store: Box<dyn Storage>,
     pub counters: Counters,
     pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
@@ -129,9 +145,6 @@ pub struct Pager {
     pub kswapd: Signal,
     /// Where those who are short of memory ask kswapd for more.
     pub desk: Desk,
-    /// What kswapd's protocol counts.
-    pub kswapd_stat: VmStat,
-    pub policy: Policy,
     pub monitor: Signal,
     /// Areas are brought under management.
     pub managing: AtomicBool,
@@ -174,12 +187,12 @@ impl Pager {
         let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
-        let policy = Policy::of(&tunables);
-        let mut resident = Resident::with(pages, high, u32::MAX, tunables);
-        resident.cooling = Cooling::new(config.cool_permille);
+        let engine = Engine::new(pages, high, tunables, Evidence::Cooling)
+            .with_cool_most(config.cool_permille)
+            .with_split(config.split());
         let pager = Self {
             started: clock.now(),
-            resident: Mutex::new(resident),
+            engine: Mutex::new(engine),
             store,
             counters: Counters::default(),
             mms: RwLock::default(),
@@ -192,8 +205,6 @@ impl Pager {
             wake,
             kswapd: Signal::default(),
             desk: Desk::new(),
-            kswapd_stat: VmStat::default(),
-            policy,
             monitor: Signal::default(),
             managing: AtomicBool::new(config.eager),
             starving: AtomicU32::new(0),
@@ -223,9 +234,14 @@ impl Pager {
         Ok(pager)
     }
 
-    /// The resident set.
-    pub fn resident(&self) -> MutexGuard<'_, Resident> {
-        spin::lock(&self.resident)
+    /// The engine of the run.
+    pub fn engine(&self) -> MutexGuard<'_, Engine> {
+        spin::lock(&self.engine)
+    }
+
+    /// Its resident set.
+    pub fn resident(&self) -> Set<'_> {
+        Set(self.engine())
     }
 
     /// Has the fault thread look at `fd`.
@@ -258,7 +274,7 @@ impl Pager {
 
     /// Asks kswapd for memory. It is woken unless there is enough.
     pub fn wake_kswapd(&self) {
-        match self.desk.ask(&Budget(self), self.policy, Order::ZERO, 0) {
+        match self.engine().ask(&self.desk) {
             // Awake, it may be waiting for something to become reclaimable.
             Asked::Wake | Asked::Recorded => self.kswapd.raise(),
             Asked::LetSleep => {}

@@ -69,12 +69,12 @@ fn counted(pager: &Pager) -> VmStat {
     stat.add(Event::PgDeactivate, get(&counters.cooled));
     stat.add(Event::PgStealKswapd, get(&counters.evicted));
     stat.add(Event::PgStealAnon, get(&counters.evicted));
+    let engine = pager.engine();
     for event in OF_KSWAPD {
-        stat.add(event, pager.kswapd_stat.get(event));
+        stat.add(event, engine.stat().get(event));
     }
-    let resident = pager.resident();
     for event in OF_THE_LRU {
-        stat.add(event, resident.stat().get(event));
+        stat.add(event, engine.set.stat().get(event));
     }
     stat
 }

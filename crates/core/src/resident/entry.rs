@@ -1,6 +1,7 @@
-//! One page-table entry, packed into 8 bytes.
+//! What a page-table entry says of a page.
 
 use crate::lru::ShortShadow;
+use crate::space::Pte;
 use crate::types::{Pfn, SlotId};
 
 /// What is known of a page.
@@ -16,42 +17,44 @@ pub enum Entry {
     Stored { slot: SlotId, shadow: ShortShadow, loading: bool },
 }
 
-const TAG_SHIFT: u32 = 32;
-const TAG_MASK: u64 = 7 << TAG_SHIFT;
-const RESIDENT: u64 = 1 << TAG_SHIFT;
-const COOL: u64 = 2 << TAG_SHIFT;
-const STORED: u64 = 3 << TAG_SHIFT;
-const LOADING: u64 = 4 << TAG_SHIFT;
-const SHADOW_SHIFT: u32 = 35;
+// What an entry remembers of a stored page: the slot, when it left, whether it is on its way back.
+const SHADOW_SHIFT: u32 = 32;
+const LOADING: u64 = 1 << (SHADOW_SHIFT + ShortShadow::BITS);
+/// Always set: the entry of the first slot is not empty either.
+const STORED: u64 = LOADING << 1;
 
-const _: () = assert!(SHADOW_SHIFT + ShortShadow::BITS == u64::BITS);
+const _: () = assert!(STORED <= 1 << 62, "as much as an entry can remember");
 
 impl Entry {
-    pub(super) fn pack(self) -> u64 {
+    /// As it stands in a page table: a resident page is present and mapped, a cool one present and not mapped.
+    pub(super) fn pack(self) -> Pte {
         match self {
-            Self::None => 0,
-            Self::Resident(pfn) => RESIDENT | u64::from(pfn.0),
-            Self::Cool(pfn) => COOL | u64::from(pfn.0),
+            Self::None => Pte(0),
+            Self::Resident(pfn) => Pte::of_frame(pfn, Pte::MAPPED),
+            Self::Cool(pfn) => Pte::of_frame(pfn, 0),
             Self::Stored { slot, shadow, loading } => {
-                let tag = if loading { LOADING } else { STORED };
-                tag | u64::from(slot.0) | (u64::from(shadow.0) << SHADOW_SHIFT)
+                let loading = if loading { LOADING } else { 0 };
+                let shadow = u64::from(shadow.0) << SHADOW_SHIFT;
+                Pte::of_shadow(STORED | loading | shadow | u64::from(slot.0))
             }
         }
     }
 
-    pub(super) fn unpack(word: u64) -> Self {
-        let payload = word as u32;
-        let stored = |loading| Self::Stored {
-            slot: SlotId(payload),
-            shadow: ShortShadow((word >> SHADOW_SHIFT) as u32),
-            loading,
-        };
-        match word & TAG_MASK {
-            RESIDENT => Self::Resident(Pfn(payload)),
-            COOL => Self::Cool(Pfn(payload)),
-            STORED => stored(false),
-            LOADING => stored(true),
-            _ => Self::None,
+    pub(super) fn unpack(pte: Pte) -> Self {
+        if pte.present() {
+            return if pte.all(Pte::MAPPED) {
+                Self::Resident(pte.pfn())
+            } else {
+                Self::Cool(pte.pfn())
+            };
+        }
+        match pte.shadow() {
+            None => Self::None,
+            Some(word) => Self::Stored {
+                slot: SlotId(word as u32),
+                shadow: ShortShadow(((word & (LOADING - 1)) >> SHADOW_SHIFT) as u32),
+                loading: word & LOADING != 0,
+            },
         }
     }
 }

@@ -35,15 +35,18 @@ mod zone;
 pub use cooling::Cooling;
 pub use entry::Entry;
 pub use frames::{Frame, NO_POOL, Place};
+pub use order::Pressure;
 pub use space::Space;
 pub use split::{Edges, Split};
 pub use zone::{Charge, Zone, lost_pages};
 
+use crate::folio::Word;
+use crate::lru::scan::DEF_PRIORITY;
 use crate::observe::lru_gen::{Command, CommandError, Enabled};
 use crate::observe::vmstat::VmStat;
 use crate::swap::{NoSlot, SlotTable};
 use crate::tunables::Tunables;
-use crate::types::{Pfn, SlotId, Vpn};
+use crate::types::{MmId, Pfn, SlotId, Vpn};
 use frames::Frames;
 use order::Order;
 
@@ -68,6 +71,8 @@ pub struct Resident {
     pub slots: SlotTable,
     pub zone: Zone,
     pub cooling: Cooling,
+    /// Address spaces made here.
+    spaces: u32,
 }
 
 /// The most pages kept cool unless a driver says otherwise, in thousandths of what can leave.
@@ -92,6 +97,7 @@ impl Resident {
             slots: SlotTable::new(slots_max),
             zone,
             cooling,
+            spaces: 0,
         }
     }
 
@@ -138,6 +144,9 @@ impl Resident {
     /// frame takes over the entry's share of it.
     pub fn map(&mut self, space: &mut Space, vpn: Vpn, how: Arrival, slot: Option<SlotId>) -> Pfn {
         let pfn = self.frames.allocate(space.mm(), vpn, slot);
+        if space.is_watched() {
+            self.frames.folios().set(pfn, Word::MAPPED);
+        }
         match (how, space.get(vpn)) {
             (Arrival::Loaded, Entry::Stored { shadow, .. }) => {
                 self.order.add_touched(&self.frames, pfn, Some(shadow));
@@ -152,8 +161,8 @@ impl Resident {
         pfn
     }
 
-    /// Takes up to `max` frames for cooling, those that should leave first.
-    pub fn isolate(&mut self, max: usize, victims: &mut Vec<Pfn>) {
+    /// Takes up to `max` frames that should leave first, as far as the pressure finds them.
+    pub fn isolate(&mut self, max: usize, pressure: Pressure, victims: &mut Vec<Pfn>) {
         let wanted = victims.len() + max;
         while victims.len() < wanted
             && let Some(pfn) = self.frames.last(Place::First)
@@ -163,7 +172,7 @@ impl Resident {
         }
         let before = victims.len();
         if before < wanted {
-            self.order.take(&self.frames, wanted - before, victims);
+            self.order.take(&self.frames, wanted - before, pressure, victims);
             for &pfn in &victims[before..] {
                 self.frames.put(pfn, Place::Lru, Place::Isolated);
             }
@@ -174,6 +183,27 @@ impl Resident {
                 self.frames.put_first(pfn);
             }
         }
+    }
+
+    /// The same outside of a run, under growing pressure.
+    pub fn isolate_hard(&mut self, max: usize, victims: &mut Vec<Pfn>) {
+        let wanted = victims.len() + max;
+        for priority in (0..=DEF_PRIORITY).rev() {
+            let left = wanted - victims.len();
+            self.isolate(left, Pressure { priority, lift: 0 }, victims);
+        }
+    }
+
+    /// A run of reclaim is over, at whatever pressure.
+    pub fn end_reclaim(&self) {
+        self.order.end_reclaim();
+    }
+
+    /// An address space, from page 0 to `end`. `watched`: accesses are seen in its page table.
+    #[must_use]
+    pub fn create_space(&mut self, end: Vpn, watched: bool) -> Space {
+        self.spaces += u32::from(!watched);
+        if watched { self.order.create_space(end) } else { Space::new(MmId(self.spaces)) }
     }
 
     /// The generations, as `lru_gen` (or `lru_gen_full`) shows them.
@@ -321,12 +351,14 @@ impl Resident {
         self.frames.set_pool(pfn, NO_POOL)
     }
 
-    /// The page's only copy is in the store now. Returns its place in the pool.
+    /// The page, which was cool or isolated, is in the store now, and nowhere else. Returns its place in the pool.
     pub fn evict(&mut self, space: &mut Space, pfn: Pfn, slot: SlotId) -> u32 {
         let frame = self.frames.get(pfn);
         let shadow = self.order.evicted(&self.frames, pfn);
         space.set(frame.vpn, Entry::Stored { slot, shadow, loading: false });
-        self.frames.put(pfn, Place::Cool, Place::Isolated);
+        if frame.place == Place::Cool {
+            self.frames.put(pfn, Place::Cool, Place::Isolated);
+        }
         self.frames.free(pfn);
         frame.pool
     }

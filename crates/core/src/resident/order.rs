@@ -1,20 +1,20 @@
 //! In what order pages leave memory: the engine's LRU.
 //!
-//! The engine reads accessed bits from page tables; nobody outside the kernel can read those of a running
-//! program. Cooling stands in for them: a page that reclaim takes is moved out of sight, and the touch
-//! that brings it back is the accessed bit that was found set. So a pass of the LRU hands its victims out
-//! ([`Evicted::Taken`]) instead of asking whether they were used, and hears of each what became of it:
-//! [`Order::rescued`] or [`Order::evicted`].
+//! The engine reads accessed bits from page tables, where there are any ([`Space::touch`]); nobody outside the kernel can
+//! read those of a running program. Cooling stands in for them: a page that reclaim takes is moved out of sight, and the
+//! touch that brings it back is the accessed bit that was found set. Either way a pass of the LRU hands its victims out
+//! ([`Evicted::Taken`]), and hears of each what became of it: [`Order::rescued`] or [`Order::evicted`].
 
 use super::frames::{Frames, MEMCG, Place};
+use super::space::Space;
 use crate::folio::{LruType, Word};
-use crate::lru::scan::{DEF_PRIORITY, MIN_LRU_BATCH};
+use crate::lru::scan::MIN_LRU_BATCH;
 use crate::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, ShortShadow, Who};
 use crate::observe::lru_gen::{self, Action, Command, CommandError, Enabled};
 use crate::observe::vmstat::VmStat;
 use crate::space::Spaces;
 use crate::tunables::{LruKind, Tunables};
-use crate::types::Pfn;
+use crate::types::{Pfn, Vpn};
 
 /// Only anonymous memory is there to be taken.
 const SWAPPINESS: u32 = 201;
@@ -23,11 +23,25 @@ const SWAPPINESS: u32 = 201;
 #[derive(Debug)]
 pub struct Order {
     lruvec: Lruvec,
-    /// None: no page table that the engine could walk.
+    /// Those whose accesses are seen in page tables. None in a run of `ebb run`.
     spaces: Spaces,
     tun: Tunables,
     stat: VmStat,
     now_ms: u64,
+}
+
+/// How hard the lists are pressed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Pressure {
+    /// Lists are scanned by `size >> priority`.
+    pub priority: u8,
+    /// ... as if they were `2^lift` times as long ([`Scan::lift`]).
+    pub lift: u8,
+}
+
+impl Pressure {
+    /// Whatever there is.
+    pub const UTMOST: Self = Self { priority: 0, lift: 0 };
 }
 
 /// Takes what a pass has found to be oldest.
@@ -112,19 +126,25 @@ impl Order {
         self.lruvec.remove(&self.cx(frames), pfn);
     }
 
-    /// Takes up to `max` pages off the lists, those that should leave first.
-    pub fn take(&self, frames: &Frames, max: usize, into: &mut Vec<Pfn>) {
+    /// Takes up to `max` pages off the lists, those that should leave first, as far as the pressure finds them.
+    pub fn take(&self, frames: &Frames, max: usize, pressure: Pressure, into: &mut Vec<Pfn>) {
         let cx = self.cx(frames);
         self.lruvec.fold();
         let mut sc = Scan::new(Who::Kswapd, true, max as u64, SWAPPINESS);
-        for priority in (0..=DEF_PRIORITY).rev() {
-            sc.priority = priority;
-            self.lruvec.shrink(&cx, &mut sc, &mut Victims(into));
-            if sc.reclaimed >= sc.target {
-                break;
-            }
-        }
+        (sc.priority, sc.lift) = (pressure.priority, pressure.lift);
+        self.lruvec.shrink(&cx, &mut sc, &mut Victims(into));
+    }
+
+    /// A run of reclaim is over.
+    pub fn end_reclaim(&self) {
         self.lruvec.end_reclaim();
+    }
+
+    /// An address space whose accesses are seen in its page table.
+    pub fn create_space(&self, end: Vpn) -> Space {
+        let space = Space::watched(&self.spaces, end);
+        self.lruvec.generations().spaces().join(space.mm());
+        space
     }
 
     /// The text of `lru_gen`, or of `lru_gen_full`.

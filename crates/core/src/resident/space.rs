@@ -1,81 +1,110 @@
-//! The page table of one address space: 512-entry tables of packed entries, found by page number.
+//! One address space: its page table, and the passes over it that are followed.
+//!
+//! The table is the engine's ([`crate::space`]); an entry says what [`Entry`] has. Where the engine is told of accesses by
+//! accessed bits, the space is one of its [`Spaces`], which the LRU's walks and looks around find; else nobody else has
+//! it, and tables that hold nothing any more are let go.
+//!
+//! * T1: no table of an unshared space stays empty once a range that covers all it held was taken out.
 
 use super::entry::Entry;
+use super::frames::MEMCG;
+use crate::readahead::{Streams, Window};
+use crate::space::{self, Area, Backing, Place, Pte, Spaces, TABLE_ENTRIES};
 use crate::types::{MmId, Vpn};
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
-const ENTRIES: u64 = 512;
-
-/// One 512-entry table and how many of its entries say something.
-#[derive(Clone, Debug)]
-struct Table {
-    entries: [u64; ENTRIES as usize],
-    used: u16,
-}
+const ENTRIES: u64 = TABLE_ENTRIES as u64;
+/// The most pages fetched ahead at once unless a driver says otherwise.
+const WINDOW_MAX: u32 = 64;
 
 /// The pages of one address space.
 #[derive(Debug)]
 pub struct Space {
-    mm: MmId,
-    tables: BTreeMap<u64, Box<Table>>,
+    pages: Arc<space::Space>,
+    streams: Streams,
+    watched: bool,
 }
 
 impl Space {
     /// An empty address space.
     #[must_use]
     pub fn new(mm: MmId) -> Self {
-        Self { mm, tables: BTreeMap::new() }
+        Self::of(Arc::new(space::Space::new(mm, MEMCG)), false)
+    }
+
+    /// One whose accesses are seen in its page table, anonymous memory from page 0 to `end`.
+    pub(super) fn watched(spaces: &Spaces, end: Vpn) -> Self {
+        let pages = spaces.create(MEMCG);
+        pages.add_area(Area::new(Vpn(0), end, Backing::Anon));
+        Self::of(pages, true)
+    }
+
+    fn of(pages: Arc<space::Space>, watched: bool) -> Self {
+        Self { pages, streams: Streams::new(WINDOW_MAX), watched }
+    }
+
+    /// Whether accesses are seen in its page table.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// Fetches at most `pages` ahead at once.
+    pub fn set_window(&mut self, pages: u32) {
+        self.streams = Streams::new(pages);
+    }
+
+    /// A thread needs the page at `vpn`, which is not there: what else to fetch.
+    pub fn miss(&mut self, vpn: Vpn) -> Window {
+        self.streams.miss(vpn)
+    }
+
+    /// The page at `vpn` is used where it is: sets its accessed bit. False if it is not there.
+    pub fn touch(&self, vpn: Vpn) -> bool {
+        let here = |place: &Place| place.get().all(Pte::PRESENT | Pte::MAPPED);
+        let found = self.pages.tree().find(vpn).filter(here);
+        // Its program runs, or walks would pass it by.
+        self.pages.note_scheduled();
+        found.inspect(|place| place.touch(place.get(), Pte::ACCESSED)).is_some()
     }
 
     /// Whose it is.
     #[must_use]
     pub fn mm(&self) -> MmId {
-        self.mm
+        self.pages.id()
     }
 
     /// What is known of `vpn`.
     #[must_use]
     pub fn get(&self, vpn: Vpn) -> Entry {
-        match self.tables.get(&(vpn.0 / ENTRIES)) {
-            Some(table) => Entry::unpack(table.entries[(vpn.0 % ENTRIES) as usize]),
-            None => Entry::None,
-        }
+        self.pages.tree().find(vpn).map_or(Entry::None, |place| Entry::unpack(place.get()))
     }
 
     /// Replaces what is known of `vpn`.
     pub fn set(&mut self, vpn: Vpn, entry: Entry) {
-        let key = vpn.0 / ENTRIES;
-        let at = (vpn.0 % ENTRIES) as usize;
-        let word = entry.pack();
-        let Some(table) = self.tables.get_mut(&key) else {
-            if word != 0 {
-                let mut table = Box::new(Table { entries: [0; ENTRIES as usize], used: 1 });
-                table.entries[at] = word;
-                self.tables.insert(key, table);
-            }
-            return;
-        };
-        let place = &mut table.entries[at];
-        table.used = table.used + u16::from(word != 0) - u16::from(*place != 0);
-        *place = word;
-        if table.used == 0 {
-            self.tables.remove(&key);
+        let tree = self.pages.tree();
+        let place = if entry == Entry::None { tree.find(vpn) } else { Some(tree.place(vpn)) };
+        if let Some(place) = place {
+            place.table.set(place.index, entry.pack());
         }
     }
 
     /// The range of the first entries that say something: some `pages`, and no more than that and a table.
     #[must_use]
     pub fn front(&self, pages: u64) -> Option<(Vpn, Vpn)> {
-        let (&first, _) = self.tables.first_key_value()?;
-        let (mut last, mut count) = (first, 0);
-        for (&key, table) in &self.tables {
-            last = key;
-            count += u64::from(table.used);
+        let mut range = None;
+        let mut count = 0;
+        for (first, table) in self.pages.tree().tables(Vpn(0)) {
+            let used = (0..TABLE_ENTRIES).filter(|&at| table.get(at) != Pte(0)).count() as u64;
+            if used > 0 {
+                let (start, _) = range.unwrap_or((first, first));
+                range = Some((start, Vpn(first.0 + ENTRIES)));
+                count += used;
+            }
             if count >= pages {
                 break;
             }
         }
-        Some((Vpn(first * ENTRIES), Vpn((last + 1) * ENTRIES)))
+        range
     }
 
     /// Takes every entry of `[start, end)` out, in address order.
@@ -84,23 +113,26 @@ impl Space {
             return;
         }
         let mut empty = Vec::new();
-        for (&key, table) in self.tables.range_mut(start.0 / ENTRIES..=(end.0 - 1) / ENTRIES) {
-            let base = key * ENTRIES;
-            let first = start.0.saturating_sub(base) as usize;
-            let last = (end.0 - base).min(ENTRIES) as usize;
-            for (at, word) in table.entries[first..last].iter_mut().enumerate() {
-                if *word != 0 {
-                    taken(Vpn(base + (first + at) as u64), Entry::unpack(*word));
-                    *word = 0;
-                    table.used -= 1;
+        for (first, table) in self.pages.tree().tables(start) {
+            if first >= end {
+                break;
+            }
+            let begin = start.0.saturating_sub(first.0) as usize;
+            let last = (end.0 - first.0).min(ENTRIES) as usize;
+            for at in begin..last {
+                let pte = table.get(at);
+                if pte != Pte(0) {
+                    taken(Vpn(first.0 + at as u64), Entry::unpack(pte));
+                    table.set(at, Pte(0));
                 }
             }
-            if table.used == 0 {
-                empty.push(key);
+            if (0..TABLE_ENTRIES).all(|at| table.get(at) == Pte(0)) {
+                empty.push(first);
             }
         }
-        for key in empty {
-            self.tables.remove(&key);
+        // T1
+        if let Some(pages) = Arc::get_mut(&mut self.pages) {
+            empty.into_iter().for_each(|first| pages.tree_mut().prune(first));
         }
     }
 
@@ -108,31 +140,47 @@ impl Space {
     /// be looked for; None if there is none.
     pub fn visit(&self, start: Vpn, max: u64, mut visit: impl FnMut(Vpn, Entry)) -> Option<Vpn> {
         let mut left = max;
-        for (&key, table) in self.tables.range(start.0 / ENTRIES..) {
-            let base = key * ENTRIES;
-            let first = start.0.saturating_sub(base) as usize;
-            for (at, &word) in table.entries.iter().enumerate().skip(first) {
-                if word == 0 {
-                    continue;
-                }
-                if left == 0 {
-                    return Some(Vpn(base + at as u64));
-                }
-                left -= 1;
-                visit(Vpn(base + at as u64), Entry::unpack(word));
+        for (vpn, pte) in self.entries(start) {
+            if left == 0 {
+                return Some(vpn);
             }
+            left -= 1;
+            visit(vpn, Entry::unpack(pte));
         }
         None
     }
 
     /// Visits every entry that says something, in address order.
     pub fn for_each(&self, mut visit: impl FnMut(Vpn, Entry)) {
-        for (&key, table) in &self.tables {
-            for (at, &word) in table.entries.iter().enumerate() {
-                if word != 0 {
-                    visit(Vpn(key * ENTRIES + at as u64), Entry::unpack(word));
-                }
-            }
+        self.entries(Vpn(0)).for_each(|(vpn, pte)| visit(vpn, Entry::unpack(pte)));
+    }
+
+    fn entries(&self, start: Vpn) -> impl Iterator<Item = (Vpn, Pte)> {
+        let says = move |&(vpn, pte): &(Vpn, Pte)| pte != Pte(0) && vpn >= start;
+        self.pages.tree().tables(start).flat_map(move |(first, table)| {
+            let all = (0..TABLE_ENTRIES).map(move |at| (Vpn(first.0 + at as u64), table.get(at)));
+            all.filter(says)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Pfn;
+
+    #[test]
+    fn tables_that_hold_nothing_any_more_are_let_go() {
+        let mut space = Space::new(MmId(1));
+        for vpn in [3, 600, 601, 5000] {
+            space.set(Vpn(vpn), Entry::Cool(Pfn(vpn as u32)));
         }
+        let tables = |space: &Space| space.pages.tree().tables(Vpn(0)).count();
+        assert_eq!((tables(&space), space.front(2)), (3, Some((Vpn(0), Vpn(1024)))));
+        let mut taken = Vec::new();
+        space.take_range(Vpn(3), Vpn(601), |vpn, _| taken.push(vpn.0));
+        assert_eq!((taken, tables(&space)), (vec![3, 600], 2), "one page of the second is left");
+        space.take_range(Vpn(0), Vpn(1 << 36), |_, _| {});
+        assert_eq!((tables(&space), space.front(1)), (0, None));
     }
 }

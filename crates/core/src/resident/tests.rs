@@ -16,7 +16,7 @@ fn oldest_leave_first_and_a_rescued_page_stays() {
     let mut space = Space::new(MmId(1));
     touch_fresh(&mut set, &mut space, 8);
     let mut victims = Vec::new();
-    set.isolate(4, &mut victims);
+    set.isolate_hard(4, &mut victims);
     let pages: Vec<u64> = victims.iter().map(|&pfn| set.frame(pfn).vpn.0).collect();
     assert_eq!(pages, [0, 1, 2, 3]);
     for (place, &pfn) in victims.iter().enumerate() {
@@ -24,7 +24,7 @@ fn oldest_leave_first_and_a_rescued_page_stays() {
     }
     assert_eq!(set.rescue(&mut space, victims[0]), 0);
     let mut next = Vec::new();
-    set.isolate(4, &mut next);
+    set.isolate_hard(4, &mut next);
     let pages: Vec<u64> = next.iter().map(|&pfn| set.frame(pfn).vpn.0).collect();
     assert_eq!(pages, [4, 5, 6, 7], "the rescued page is the youngest");
     set.check_invariants(&[&space], &[]);
@@ -43,7 +43,7 @@ fn a_page_found_accessed_where_it_lies_outlives_those_beside_it() {
     let (used, beside) = (frame(0), frame(1));
     set.accessed(&[used]);
     let mut victims = Vec::new();
-    set.isolate(8, &mut victims);
+    set.isolate_hard(8, &mut victims);
     assert!(victims.contains(&beside) && !victims.contains(&used), "{victims:?}");
     // What is on its way out is left alone by a harvest.
     set.accessed(&victims);
@@ -57,11 +57,11 @@ fn never_more_are_isolated_than_asked_for() {
     let mut space = Space::new(MmId(1));
     touch_fresh(&mut set, &mut space, 900);
     let mut victims = Vec::new();
-    set.isolate(63, &mut victims);
+    set.isolate_hard(63, &mut victims);
     victims.drain(..).for_each(|pfn| set.put_first(pfn));
     for wanted in [64, 1, 2, 3, 0, 64] {
         victims.clear();
-        set.isolate(wanted, &mut victims);
+        set.isolate_hard(wanted, &mut victims);
         assert_eq!(victims.len(), wanted);
         set.check_invariants(&[&space], &[]);
     }
@@ -73,7 +73,7 @@ fn a_page_that_comes_back_soon_outlives_those_that_are_new() {
     let mut space = Space::new(MmId(1));
     let evict = |set: &mut Resident, space: &mut Space, count: usize| {
         let mut victims = Vec::new();
-        set.isolate(count, &mut victims);
+        set.isolate_hard(count, &mut victims);
         for &pfn in &victims {
             set.cool(space, pfn, 0);
         }
@@ -148,13 +148,13 @@ fn the_lists_can_be_changed_while_they_are_in_use() {
     let mut space = Space::new(MmId(1));
     touch_fresh(&mut set, &mut space, 9000);
     let mut isolated = Vec::new();
-    set.isolate(64, &mut isolated);
+    set.isolate_hard(64, &mut isolated);
     for enabled in [Enabled(0), Enabled(7), Enabled(0)] {
         set.enable(enabled);
         assert_eq!(set.enabled(), enabled);
         set.check_invariants(&[&space], &[]);
         let mut more = Vec::new();
-        set.isolate(64, &mut more);
+        set.isolate_hard(64, &mut more);
         assert_eq!(more.len(), 64);
         set.cool(&mut space, more[0], 0);
         set.rescue(&mut space, more[0]);
@@ -205,7 +205,7 @@ fn a_forked_child_shares_slots_until_both_are_gone() {
     let mut parent = Space::new(MmId(1));
     let pfn = set.map(&mut parent, Vpn(9), Arrival::Fresh, None);
     let mut victims = Vec::new();
-    set.isolate(1, &mut victims);
+    set.isolate_hard(1, &mut victims);
     set.cool(&mut parent, pfn, 3);
     let slot = set.take_slot().unwrap();
     assert_eq!(set.evict(&mut parent, pfn, slot), 3);
@@ -300,7 +300,7 @@ impl World {
 
     fn cool(&mut self, count: usize) {
         let mut victims = Vec::new();
-        self.set.isolate(count, &mut victims);
+        self.set.isolate_hard(count, &mut victims);
         for pfn in victims {
             let owner = self.set.frame(pfn).mm.0 as usize;
             self.set.cool(&mut self.spaces[owner], pfn, pfn.0);
@@ -371,7 +371,7 @@ impl World {
             Step::Fork { .. } => {}
             Step::Park => {
                 let mut victims = Vec::new();
-                self.set.isolate(3, &mut victims);
+                self.set.isolate_hard(3, &mut victims);
                 for pfn in victims {
                     self.set.park(pfn);
                 }

@@ -10,9 +10,10 @@
 //! * Z2: what is in memory is as last measured, and as it is known to have changed since. What is measured says
 //!   nothing of promises.
 
-use crate::frame::AllocFlags;
 use crate::frame::watermark::{Marks, ZoneView, watermark_ok};
+use crate::frame::{AllocFlags, Order};
 use crate::memcg::high_penalty_us;
+use crate::reclaim::Node;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Pages of charges that were dropped, of all budgets there are.
@@ -220,6 +221,29 @@ impl Zone {
     #[must_use]
     pub fn penalty_us(&self) -> u64 {
         high_penalty_us(self.used(), self.high, 1).min(1_000_000)
+    }
+}
+
+/// The budget as reclaim control sees a node: one zone, pages of one size, no boosts.
+impl Node for Zone {
+    fn classes(&self) -> usize {
+        1
+    }
+
+    fn balanced(&self, _: Order, _: usize) -> bool {
+        self.is_balanced()
+    }
+
+    fn all_balanced(&self, _: Order, _: usize) -> bool {
+        self.is_balanced()
+    }
+
+    fn target(&self, _: usize) -> u64 {
+        self.watermarks().high.max(1)
+    }
+
+    fn reserve_left(&self) -> bool {
+        self.free() > self.watermarks().min / 2
     }
 }
 

@@ -75,6 +75,24 @@ pub struct Space {
 }
 
 impl Space {
+    /// One that nobody walks.
+    #[must_use]
+    pub(crate) fn new(id: MmId, memcg: MemcgId) -> Self {
+        Self {
+            id,
+            memcg,
+            tree: Tree::new(),
+            areas: RwLock::new(Vec::new()),
+            scheduled: AtomicU64::new(u64::MAX),
+            dead: AtomicBool::new(false),
+        }
+    }
+
+    /// Its page tables, for whoever has it to itself.
+    pub(crate) fn tree_mut(&mut self) -> &mut Tree {
+        &mut self.tree
+    }
+
     /// Its number.
     #[must_use]
     pub fn id(&self) -> MmId {
@@ -170,14 +188,7 @@ impl Spaces {
     /// Makes a space; it counts as scheduled.
     pub fn create(&self, memcg: MemcgId) -> Arc<Space> {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
-        let space = Arc::new(Space {
-            id: MmId(list.len() as u32),
-            memcg,
-            tree: Tree::new(),
-            areas: RwLock::new(Vec::new()),
-            scheduled: AtomicU64::new(u64::MAX),
-            dead: AtomicBool::new(false),
-        });
+        let space = Arc::new(Space::new(MmId(list.len() as u32), memcg));
         list.push(Arc::clone(&space));
         space
     }

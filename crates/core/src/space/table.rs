@@ -1,12 +1,12 @@
 //! Page tables: 8-byte atomic entries in tables of 512, with an accessed bit for each table.
 //!
 //! Owns the entry encoding and the radix tree above it. Tables are made on first use and live as
-//! long as their address space, so readers take no lock.
+//! long as their address space, so readers take no lock; whoever has the tree to itself may let empty ones go
+//! ([`Tree::prune`]).
 //!
 //! Invariants
-//! * I1: an entry is either present (bit 0, a frame number), or empty (zero), or holds the shadow
-//!   of
-//!   the folio that was here, shifted left by one.
+//! * I1: an entry is either present (bit 0, a frame number), or empty (zero), or holds what is to be remembered of the
+//!   page that was here (the shadow of its folio), shifted left by one.
 //! * I2: whoever sets an entry's accessed bit also sees to it that the table's own bit is set, so a
 //!   clear table bit means no entry was touched since the bit was cleared.
 
@@ -242,6 +242,41 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// The tables that were ever used, from the one of `from` on, in address order, each with its first page.
+    pub fn tables(&self, from: Vpn) -> impl Iterator<Item = (Vpn, &Table)> {
+        const LOW: u64 = TABLE_ENTRIES as u64 - 1;
+        let first = from.0 >> FANOUT_BITS;
+        let (top, upper, directory) =
+            (first >> (2 * FANOUT_BITS), (first >> FANOUT_BITS) & LOW, first & LOW);
+        // Where to begin below an index that is `at` of what begins at `first`.
+        let begin = move |is_first: bool, at: u64| if is_first { at as usize } else { 0 };
+        (top as usize..TABLE_ENTRIES)
+            .filter_map(|a| Some((a, self.top[a].get()?)))
+            .flat_map(move |(a, below)| {
+                let skip = begin(a as u64 == top, upper);
+                (skip..TABLE_ENTRIES)
+                    .filter_map(move |b| Some((a << FANOUT_BITS | b, below.below[b].get()?)))
+            })
+            .flat_map(move |(ab, below)| {
+                let skip = begin(ab as u64 == first >> FANOUT_BITS, directory);
+                (skip..TABLE_ENTRIES).filter_map(move |c| {
+                    let number = (ab << FANOUT_BITS | c) as u64;
+                    Some((Vpn(number << FANOUT_BITS), below.table(c)?))
+                })
+            })
+    }
+
+    /// Lets the table of `vpn` go, and with it what it holds.
+    pub fn prune(&mut self, vpn: Vpn) {
+        let (a, b, c, _) = Self::split(vpn);
+        let directory = self.top[a].get_mut().and_then(|upper| upper.below[b].get_mut());
+        if let Some(directory) = directory {
+            directory.tables[c].take();
+        }
+    }
+}
+
 impl Default for Tree {
     fn default() -> Self {
         Self::new()
@@ -272,6 +307,28 @@ mod tests {
         }
         assert_eq!(t.find(Vpn(1 << 18)).unwrap().get().pfn(), Pfn(1 << 18));
         assert_eq!(t.find(Vpn(1)).unwrap().get(), Pte(0));
+    }
+
+    #[test]
+    fn tables_come_in_order_from_any_page_on_and_can_be_let_go() {
+        let mut t = Tree::new();
+        let pages = [5, 700, (1 << 18) + 3, (1 << 27) + (1 << 18), (1 << 36) - 1];
+        for vpn in pages {
+            t.place(Vpn(vpn)).table.set((vpn & 511) as usize, Pte::of_shadow(vpn + 1));
+        }
+        let from = |t: &Tree, vpn| t.tables(Vpn(vpn)).map(|(first, _)| first.0).collect::<Vec<_>>();
+        let firsts = pages.map(|vpn| vpn & !511);
+        for vpn in
+            [0, 5, 511, 512, 1024, 1 << 18, (1 << 18) + 512, 1 << 27, 1 << 30, (1 << 36) - 512]
+        {
+            let expected: Vec<u64> =
+                firsts.iter().copied().filter(|&first| first + 512 > vpn).collect();
+            assert_eq!(from(&t, vpn), expected, "from {vpn}");
+        }
+        t.prune(Vpn(700));
+        t.prune(Vpn(1 << 30));
+        assert_eq!(from(&t, 0).len(), 4);
+        assert!(t.find(Vpn(700)).is_none());
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Reclaim {
     /// Moves up to `max` of the oldest pages out of sight.
     pub fn cool(&mut self, max: usize) -> usize {
         let mut victims = Vec::with_capacity(max);
-        self.pager.resident().isolate(max, &mut victims);
+        self.pager.engine().isolate(max, &mut victims);
         self.cool_isolated(&victims)
     }
 

@@ -9,16 +9,16 @@ mod evict;
 mod harvest;
 mod oom;
 
-use crate::budget::Budget;
 use crate::link::Outcome;
 use crate::mm::Mm;
 use crate::server::Pager;
 use cool::Fate;
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_core::reclaim::{Kswapd, NAP_MS, Pass, Passed, Step};
-use ebb_core::resident::{Edges, Place, Resident, Split};
+use ebb_core::engine::{Did, Do, Loads, Seen};
+use ebb_core::reclaim::NAP_MS;
+use ebb_core::resident::{Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn};
-use ebb_store::{Page, StoreError, StoreReads};
+use ebb_store::{Page, StoreError};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -40,11 +40,8 @@ const LEND_AFTER: Duration = Duration::from_millis(400);
 /// Or how often, while now and then a page could: with so little room the others only get in each other's
 /// way.
 const LEND_AFTER_TIMES: u32 = 64;
-/// How often is looked at where pages come from, and what a load from compressed memory and one from a file cost, in
-/// thousandths of a rescue.
+/// How often is looked at where pages come from.
 const WEIGH: Duration = Duration::from_millis(100);
-const NEAR_COST: u64 = 1300;
-const FAR_COST: u64 = 8000;
 /// How often pages that could not leave memory are tried again.
 const UNPARK: Duration = Duration::from_millis(500);
 
@@ -61,26 +58,8 @@ enum Work {
     Unshare(Vec<Pfn>),
 }
 
-/// What a round came to, in pages.
-#[derive(Clone, Copy, Default)]
-struct Round {
-    /// Moved out of sight.
-    cooled: u64,
-    /// Of which the store has a copy now, and the program none.
-    stored: u64,
-    /// Dropped: memory again.
-    dropped: u64,
-}
-
-impl Round {
-    fn sum(self) -> u64 {
-        self.cooled + self.stored + self.dropped
-    }
-}
-
 pub struct Reclaim {
     pager: Arc<Pager>,
-    kswapd: Kswapd,
     pages: Box<[Page; BATCH_MAX]>,
     stalled: Vec<Stalled>,
     /// Frames whose pages were made the process's own and are worth another try.
@@ -103,11 +82,8 @@ pub struct Reclaim {
     despaired: u32,
     /// The same, since something was last stored.
     despaired_for: u32,
-    /// When it was last looked at where pages come from, and how many did until then.
+    /// When it was last looked at where pages come from.
     weighed: Instant,
-    reads: StoreReads,
-    /// How memory is divided; None where there is nothing to divide.
-    split: Option<Split>,
     /// Pages looked at.
     scanned: u64,
     /// How many there were at the last harvest.
@@ -131,7 +107,6 @@ impl Reclaim {
     pub fn new(pager: &Arc<Pager>) -> Self {
         Self {
             pager: pager.clone(),
-            kswapd: Kswapd::new(pager.policy, 1),
             pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),
             stalled: Vec::new(),
             unshared: HashSet::new(),
@@ -146,8 +121,6 @@ impl Reclaim {
             despaired: 0,
             despaired_for: 0,
             weighed: pager.clock.now(),
-            reads: StoreReads::default(),
-            split: pager.config.split(),
             scanned: 0,
             harvested_at: 0,
             fixed: 0,
@@ -155,22 +128,72 @@ impl Reclaim {
         }
     }
 
-    /// What the protocol says is next (`core::reclaim::kswapd`).
+    /// Carries out what the engine wants done next (`core::engine`).
     pub fn turn(&mut self) {
-        let pager = self.pager.clone();
-        let desk = &pager.desk;
-        match self.kswapd.step(desk, &Budget(&pager), &self.pager.kswapd_stat) {
-            Step::Pass(pass) => {
-                let passed = self.work(&pass);
-                self.kswapd.passed(desk, &passed);
-            }
-            // Here a page is written before it counts as freed: no end of a write is waited for.
-            Step::Again | Step::AwaitWrites | Step::Throttle => self.tidy(),
-            Step::Nap | Step::Sleep => {
-                self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
-                self.tidy();
-            }
+        if self.pager.ending.load(Relaxed) {
+            // All of it is given back in a moment.
+            self.pager.engine().end_pass(&self.pager.desk);
+            self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
+            return self.tidy();
         }
+        self.look();
+        let starving = self.pager.starving.load(Relaxed) > 0;
+        let seen = Seen { starving, crowded: std::mem::take(&mut self.crowded) };
+        let order = self.pager.engine().next(&self.pager.desk, seen);
+        let before = self.scanned;
+        let pages = match order {
+            Do::Cool(max) => self.cool(max),
+            Do::Store(max) => self.evict(max),
+            Do::Drop(least) => self.drop_retired(least),
+            Do::Despair => return self.despair(),
+            Do::Thrashing => return self.prevent_thrashing(),
+            Do::Again => return self.rest(),
+            Do::Nap | Do::Sleep => {
+                self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
+                return self.tidy();
+            }
+        };
+        let did = Did { pages: pages as u64, scanned: self.scanned - before };
+        self.pager.engine().did(did);
+        self.tell(order, pages);
+    }
+
+    /// What is looked after now and then.
+    fn look(&mut self) {
+        self.tell_time();
+        self.weigh_loads();
+        let (parked, evictable) = {
+            let resident = self.pager.resident();
+            (resident.count(Place::Parked), resident.evictable())
+        };
+        if parked > 0 && self.pager.clock.since(self.unparked) > UNPARK {
+            self.unpark();
+        }
+        self.harvest_if_due(evictable);
+    }
+
+    /// Pages were cooled, stored or dropped: tells those who wait, and sees whether they wait in vain.
+    fn tell(&mut self, order: Do, pages: usize) {
+        if pages > 0 && !matches!(order, Do::Cool(_)) {
+            self.pager.wake_if_starving();
+        }
+        match order {
+            Do::Store(_) if pages > 0 => (self.hopeless_since, self.despaired_for) = (None, 0),
+            Do::Drop(_) if self.is_in_vain() => {
+                self.pager.engine().end_pass(&self.pager.desk);
+                self.despair();
+            }
+            _ => {}
+        }
+    }
+
+    /// A pass is over, and nothing is to be done at once.
+    fn rest(&mut self) {
+        if self.pager.resident().zone.is_balanced() {
+            (self.hopeless_since, self.despaired_for) = (None, 0);
+            self.pager.wake_if_starving();
+        }
+        self.tidy();
     }
 
     /// Between runs: what was left over, and what others want done.
@@ -182,50 +205,6 @@ impl Reclaim {
         self.drop_retired(1);
     }
 
-    /// One pass of the protocol: rounds until its target is met, memory is in balance or nothing can be had.
-    fn work(&mut self, pass: &Pass) -> Passed {
-        let mut passed = Passed::default();
-        let scanned = self.scanned;
-        // Pages looked at since one could last leave.
-        let mut fruitless = 0;
-        while passed.reclaimed < pass.target && !self.pager.resident().zone.is_balanced() {
-            if self.pager.ending.load(Relaxed) {
-                // All of it is given back in a moment.
-                self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
-                break;
-            }
-            let before = self.scanned;
-            self.tell_time();
-            if self.pager.resident().is_thrashing() {
-                self.prevent_thrashing();
-                break;
-            }
-            let round = self.round();
-            passed.reclaimed += round.sum();
-            fruitless += self.scanned - before;
-            if round.stored + round.dropped > 0 {
-                self.pager.wake_if_starving();
-            }
-            if round.stored > 0 {
-                fruitless = 0;
-                (self.hopeless_since, self.despaired_for) = (None, 0);
-            } else if round.sum() == 0 && self.scanned == before
-                || fruitless > self.scannable()
-                || self.is_in_vain()
-            {
-                // Of what was scanned nothing could leave, and there are no others.
-                self.despair();
-                break;
-            }
-        }
-        if self.pager.resident().zone.is_balanced() {
-            (self.hopeless_since, self.despaired_for) = (None, 0);
-            self.pager.wake_if_starving();
-        }
-        passed.scanned = self.scanned - scanned;
-        passed
-    }
-
     /// Whether threads have waited for some time, and nothing was stored since. What is cooled is no memory yet, and
     /// what is dropped may be what threads have taken back, again and again.
     fn is_in_vain(&mut self) -> bool {
@@ -234,12 +213,6 @@ impl Reclaim {
         }
         let since = *self.hopeless_since.get_or_insert_with(|| self.pager.clock.now());
         self.pager.clock.since(since) > HOPELESS
-    }
-
-    /// Pages that a search for some that can leave may come across.
-    fn scannable(&self) -> u64 {
-        let resident = self.pager.resident();
-        resident.evictable() + resident.count(Place::Parked)
     }
 
     /// Nothing can be had just now. If threads wait for it, they do so as long as there is hope.
@@ -321,37 +294,6 @@ impl Reclaim {
         }
     }
 
-    /// One round.
-    fn round(&mut self) -> Round {
-        self.weigh_loads();
-        let (cool, evictable, target, parked) = {
-            let resident = self.pager.resident();
-            let parked = resident.count(Place::Parked);
-            (resident.count(Place::Cool), resident.evictable(), resident.cool_target(), parked)
-        };
-        if parked > 0 && self.pager.clock.since(self.unparked) > UNPARK {
-            self.unpark();
-        }
-        self.harvest_if_due(evictable);
-        let scanned = self.scanned;
-        let mut round = Round::default();
-        if cool < target.max(BATCH_MAX as u64) {
-            round.cooled = self.cool(BATCH_MAX) as u64;
-        }
-        let crowded = std::mem::take(&mut self.crowded);
-        if cool >= target / 2 || crowded || self.pager.starving.load(Relaxed) > 0 {
-            round.stored = self.evict(BATCH_MAX) as u64;
-        }
-        if round.sum() == 0 && self.scanned == scanned {
-            // What is cool cannot go, because its process is stopped: it is no stock.
-            round.cooled = self.cool(BATCH_MAX) as u64;
-        }
-        // Whoever waits waits for the few there are, if no more are to come.
-        let few = self.pager.starving.load(Relaxed) > 0 && round.stored < BATCH_MAX as u64 / 2;
-        round.dropped = self.drop_retired(if few { 1 } else { BATCH_MAX / 2 }) as u64;
-        round
-    }
-
     /// Looks now and then where pages come from: what a load costs, and which share of memory is to be compressed.
     fn weigh_loads(&mut self) {
         if self.pager.clock.since(self.weighed) < WEIGH {
@@ -359,20 +301,15 @@ impl Reclaim {
         }
         self.weighed = self.pager.clock.now();
         let reads = self.pager.store.reads();
-        let before = std::mem::replace(&mut self.reads, reads);
-        let (near, far) = (reads.near - before.near, reads.far - before.far);
-        let edges = Edges {
-            near: reads.near_edge - before.near_edge,
-            far: reads.far_edge - before.far_edge,
+        let limit = self.pager.engine().weigh(Loads {
+            near: reads.near,
+            far: reads.far,
+            near_edge: reads.near_edge,
+            far_edge: reads.far_edge,
             ratio_permille: reads.ratio_permille,
-            near_cost: NEAR_COST,
-            far_cost: FAR_COST,
-        };
-        if let Some(limit) = self.split.as_mut().and_then(|split| split.look(edges)) {
+        });
+        if let Some(limit) = limit {
             self.pager.store.set_ram_limit(limit);
-        }
-        if let Some(cost) = (near * NEAR_COST + far * FAR_COST).checked_div(near + far) {
-            self.pager.resident().cooling.set_load_cost(cost);
         }
     }
 
@@ -448,7 +385,7 @@ mod tests {
             }
         }
         let mut victims = Vec::new();
-        set.isolate(8, &mut victims);
+        set.isolate_hard(8, &mut victims);
         let of_first = |set: &Resident, pfn: Pfn| set.frame(pfn).mm == MmId(2);
         let all: usize = group_by_mm(&victims, &set).iter().map(|(_, of)| of.len()).sum();
         assert_eq!(all, 8);

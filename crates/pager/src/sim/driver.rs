@@ -300,7 +300,7 @@ impl Driver {
 
     /// Whether threads of the pager may run: nobody holds what they would wait for.
     fn is_free(&self) -> bool {
-        self.pager.resident.try_lock().is_ok()
+        self.pager.engine.try_lock().is_ok()
             && self.pager.mms.try_write().is_ok()
             && self.pager.forked.try_lock().is_ok()
             && self.pager.mms().iter().all(|mm| mm.is_free())

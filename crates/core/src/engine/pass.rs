@@ -1,0 +1,152 @@
+//! One pass of kswapd over a budget: rounds of taking pages out of sight, storing those that are longest, and letting their
+//! room go.
+
+use super::{BATCH, Did, Do, Evidence, Seen};
+use crate::reclaim::balance;
+use crate::resident::Pressure;
+
+/// Where a round is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    Begin,
+    /// What was cool before it began decides whether something is stored.
+    Store {
+        cool: u64,
+    },
+    /// Nothing came of the round, and nothing was looked at: what is cool cannot go, and is no stock.
+    Recool,
+    Drop,
+    End,
+}
+
+/// What a round found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Found {
+    /// Pages that were stored.
+    Stored,
+    /// Pages to look at, or room.
+    Pages,
+    Nothing,
+}
+
+/// A pass under way.
+#[derive(Debug)]
+pub(super) struct Pass {
+    pub pressure: Pressure,
+    /// The run's last: there is no greater pressure.
+    pub last: bool,
+    target: u64,
+    /// Pages it may look at.
+    share: u64,
+    scanned: u64,
+    reclaimed: u64,
+    pub stage: Stage,
+    asked: Option<Do>,
+    crowded: bool,
+    /// What came of the round so far.
+    round: Did,
+    stored: u64,
+    /// A round found nothing.
+    done: bool,
+    /// Nothing could be had.
+    pub in_vain: bool,
+}
+
+impl Pass {
+    /// A pass of a run, with so many pages that could leave.
+    pub fn begin(pass: &balance::Pass, evictable: u64) -> Self {
+        // What is less than a batch costs as much: lists so short that their share would be are taken for longer.
+        let most = (evictable / BATCH as u64).checked_ilog2().unwrap_or(0) as u8;
+        let lift = pass.priority.saturating_sub(most);
+        Self {
+            pressure: Pressure { priority: pass.priority, lift },
+            last: pass.priority <= 1,
+            target: pass.target,
+            share: (evictable >> (pass.priority - lift)).max(BATCH as u64),
+            scanned: 0,
+            reclaimed: 0,
+            stage: Stage::Begin,
+            asked: None,
+            crowded: false,
+            round: Did::default(),
+            stored: 0,
+            done: false,
+            in_vain: false,
+        }
+    }
+
+    /// Whether its target is met, or its share looked at (E1).
+    pub fn is_over(&self) -> bool {
+        self.done || self.reclaimed >= self.target || self.scanned >= self.share
+    }
+
+    /// The next order of the round; None at its end.
+    pub fn order(&mut self, evidence: Evidence, cool: u64, target: u64, seen: Seen) -> Option<Do> {
+        let cools = evidence == Evidence::Cooling;
+        self.crowded |= seen.crowded;
+        let order = loop {
+            match self.stage {
+                Stage::Begin => {
+                    (self.round, self.stored) = (Did::default(), 0);
+                    self.stage = Stage::Store { cool };
+                    if cools && cool < target.max(BATCH as u64) {
+                        break Some(Do::Cool(BATCH));
+                    }
+                }
+                Stage::Store { cool } => {
+                    self.stage = Stage::Recool;
+                    let crowded = std::mem::take(&mut self.crowded);
+                    if !cools || cool >= target / 2 || crowded || seen.starving {
+                        break Some(Do::Store(BATCH));
+                    }
+                }
+                Stage::Recool => {
+                    self.stage = Stage::Drop;
+                    if cools && self.round.pages == 0 && self.round.scanned == 0 {
+                        break Some(Do::Cool(BATCH));
+                    }
+                }
+                Stage::Drop => {
+                    self.stage = Stage::End;
+                    // Whoever waits waits for the few there are, if no more are to come.
+                    let few = seen.starving && self.stored < BATCH as u64 / 2;
+                    break Some(Do::Drop(if few { 1 } else { BATCH / 2 }));
+                }
+                Stage::End => break None,
+            }
+        };
+        self.asked = order;
+        order
+    }
+
+    /// What came of an order. Returns how many pages were stored.
+    pub fn did(&mut self, did: Did) -> u64 {
+        let stored = if let Some(Do::Store(_)) = self.asked.take() { did.pages } else { 0 };
+        self.stored += stored;
+        self.round.pages += did.pages;
+        self.round.scanned += did.scanned;
+        self.scanned += did.scanned;
+        self.reclaimed += did.pages;
+        stored
+    }
+
+    /// The round is over. What it found.
+    pub fn end_round(&mut self) -> Found {
+        self.stage = Stage::Begin;
+        if self.stored > 0 {
+            return Found::Stored;
+        }
+        if self.round.pages > 0 || self.round.scanned > 0 {
+            return Found::Pages;
+        }
+        // What is left is found under more pressure, if at all.
+        self.done = true;
+        Found::Nothing
+    }
+
+    /// As the run is told of it.
+    pub fn passed(&self) -> balance::Passed {
+        let (scanned, reclaimed) = (self.scanned, self.reclaimed);
+        balance::Passed { scanned, reclaimed, ..balance::Passed::default() }
+    }
+}

@@ -1,0 +1,132 @@
+use super::*;
+use crate::resident::{Arrival, Entry};
+
+/// A budget of `limit` pages that are all in use.
+fn full(limit: u64, evidence: Evidence) -> (Engine, Space, Desk) {
+    let mut engine = Engine::new(limit, limit, evidence.tunables(), evidence);
+    let mut space = engine.create_space(Vpn(1 << 20));
+    for page in 0..limit {
+        let charge = engine.set.zone.charge(1);
+        engine.set.zone.place(charge);
+        engine.set.map(&mut space, Vpn(page), Arrival::Fresh, None);
+    }
+    (engine, space, Desk::new())
+}
+
+/// The next order of a run that was asked for.
+fn first(engine: &mut Engine, desk: &Desk) -> Do {
+    engine.ask(desk);
+    for _ in 0..10 {
+        match engine.next(desk, Seen::default()) {
+            Do::Again | Do::Nap | Do::Sleep => {}
+            order => return order,
+        }
+    }
+    panic!("nothing to do")
+}
+
+/// It took what it was asked for by a loop of its own, whatever the pass said (E1).
+#[test]
+fn a_pass_looks_at_its_share_and_no_more() {
+    let (mut engine, mut space, desk) = full(100_000, Evidence::Cooling);
+    let mut order = first(&mut engine, &desk);
+    let mut scanned = [0; 8];
+    while let pass @ 1..=8 = engine.kswapd.stats().passes as usize {
+        let mut pages = Vec::new();
+        if let Do::Cool(max) = order {
+            engine.isolate(max, &mut pages);
+            assert!(pages.len() <= max);
+            pages.iter().for_each(|&pfn| engine.set.cool(&mut space, pfn, 0));
+        }
+        let pages = pages.len() as u64;
+        scanned[pass - 1] += pages;
+        engine.did(Did { pages, scanned: pages });
+        order = engine.next(&desk, Seen::default());
+    }
+    // The first two only age. From there on each looks at twice as much as the one before, up to the target.
+    assert_eq!(scanned[..2], [0, 0]);
+    for (scanned, priority) in scanned.into_iter().zip((0..=12).rev()).skip(2) {
+        let share = (100_000 >> priority).min(1_970);
+        assert!((share..share + BATCH as u64).contains(&scanned), "{scanned} at {priority}");
+    }
+}
+
+/// What cannot leave is despaired of, once under every pressure, and not for ever.
+#[test]
+fn what_cannot_leave_is_despaired_of() {
+    for evidence in [Evidence::Cooling, Evidence::AccessedBits] {
+        let (mut engine, _space, desk) = full(5_000, evidence);
+        let mut order = first(&mut engine, &desk);
+        let mut looked = 0;
+        while order != Do::Despair {
+            let mut pages = Vec::new();
+            match order {
+                Do::Cool(max) => engine.isolate(max, &mut pages),
+                Do::Store(max) if evidence == Evidence::AccessedBits => {
+                    engine.isolate(max, &mut pages)
+                }
+                _ => {}
+            }
+            pages.iter().for_each(|&pfn| engine.set.park(pfn));
+            engine.did(Did { pages: 0, scanned: pages.len() as u64 });
+            looked += 1;
+            assert!(looked < 1_000, "{evidence:?} goes on for ever");
+            order = engine.next(&desk, Seen::default());
+        }
+    }
+}
+
+/// Of two pages that came together the one in use stays, whichever way that is told.
+#[test]
+fn a_page_in_use_stays_by_either_evidence() {
+    for evidence in [Evidence::Cooling, Evidence::AccessedBits] {
+        let (mut engine, mut space, desk) = full(5_000, evidence);
+        let in_use = |vpn: Vpn| vpn.0.is_multiple_of(5);
+        let mut left = 0;
+        while left < 2_000 {
+            for page in (0..5_000).step_by(5) {
+                let vpn = Vpn(page);
+                if let Entry::Cool(pfn) = space.get(vpn) {
+                    engine.set.rescue(&mut space, pfn);
+                }
+                space.touch(vpn);
+            }
+            let mut pages = Vec::new();
+            match first(&mut engine, &desk) {
+                Do::Cool(max) => {
+                    engine.isolate(max, &mut pages);
+                    pages.iter().for_each(|&pfn| engine.set.cool(&mut space, pfn, 0));
+                }
+                Do::Store(max) => {
+                    engine.coolest(max, &mut pages);
+                    for &pfn in &pages {
+                        let slot = engine.set.take_slot().expect("there are slots");
+                        engine.set.evict(&mut space, pfn, slot);
+                        left += 1;
+                    }
+                }
+                Do::Despair => panic!("{evidence:?}: {left} left"),
+                _ => {}
+            }
+            let pages = pages.len() as u64;
+            engine.did(Did { pages, scanned: pages });
+        }
+        let (mut stored, mut lost) = (0, 0);
+        space.for_each(|vpn, entry| {
+            if let Entry::Stored { .. } = entry {
+                stored += 1;
+                lost += u64::from(in_use(vpn));
+            }
+        });
+        assert!(stored > 1_500, "{evidence:?}: {stored} left");
+        assert!(lost * 20 < stored, "{evidence:?}: {lost} of {stored} were in use");
+        engine.set.check_invariants(&[&space], &[]);
+    }
+}
+
+#[test]
+fn loads_say_what_they_cost() {
+    let loads = Loads { near: 90, far: 10, ..Loads::default() };
+    assert_eq!(loads.cost_permille(), Some((90 * NEAR_COST + 10 * FAR_COST) / 100));
+    assert_eq!(loads.since(&loads).cost_permille(), None);
+}
