@@ -13,6 +13,8 @@ pub struct Counters {
     pub faults_copied: AtomicU64,
     pub faults_stale: AtomicU64,
     pub pages_ahead: AtomicU64,
+    /// Pages of zeros placed beside one that was touched.
+    pub zeros_ahead: AtomicU64,
     /// Cool pages brought back beside one that was touched.
     pub rescued_ahead: AtomicU64,
     /// Harvests of written pages, the pages found, and the time they took.

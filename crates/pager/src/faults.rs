@@ -527,7 +527,7 @@ impl Server {
             _ => {
                 state.wake_after(touch.address, pages * PAGE_SIZE as u64);
                 counters::count(&self.pager.counters.faults_fresh);
-                counters::add(&self.pager.counters.pages_ahead, pages - 1);
+                counters::add(&self.pager.counters.zeros_ahead, pages - 1);
                 self.pager.counters.record_wait(waited);
                 Answer::Given
             }

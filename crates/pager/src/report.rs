@@ -112,6 +112,7 @@ struct Faults {
     copied: u64,
     loaded: u64,
     loaded_ahead: u64,
+    first_touch_ahead: u64,
     rescued_ahead: u64,
     stale: u64,
 }
@@ -124,6 +125,9 @@ struct Tier {
     occupied_bytes: u64,
     limit_bytes: u64,
     compression_ratio_permille: u64,
+    peak_pages: u64,
+    peak_occupied_bytes: u64,
+    peak_ratio_permille: u64,
     reads: u64,
     writes: u64,
     demoted: u64,
@@ -156,6 +160,11 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
             compression_ratio_permille: (tier.pages * 4096 * 1000)
                 .checked_div(tier.stored_bytes)
                 .unwrap_or(0),
+            peak_pages: tier.peak_pages,
+            peak_occupied_bytes: tier.peak_occupied_bytes,
+            peak_ratio_permille: (tier.peak_pages * 4096 * 1000)
+                .checked_div(tier.peak_occupied_bytes)
+                .unwrap_or(0),
             reads: tier.reads,
             writes: tier.writes,
             demoted: tier.demoted,
@@ -183,6 +192,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
             copied: get(&counters.faults_copied),
             loaded: get(&counters.faults_loaded),
             loaded_ahead: get(&counters.pages_ahead),
+            first_touch_ahead: get(&counters.zeros_ahead),
             rescued_ahead: get(&counters.rescued_ahead),
             stale: get(&counters.faults_stale),
         },
@@ -293,13 +303,13 @@ fn text(report: &Report) -> String {
         ),
     );
     for tier in &report.tiers {
-        let ratio = tier.compression_ratio_permille as f64 / 1000.0;
+        let ratio = tier.peak_ratio_permille as f64 / 1000.0;
         line(
             &format!("tier {}", tier.name),
             format!(
-                "{} pages in {} ({:.2}:1), {} writes, {} reads",
-                tier.pages,
-                bytes(tier.occupied_bytes),
+                "{} pages at most, in {} ({:.2}:1), {} writes, {} reads",
+                tier.peak_pages,
+                bytes(tier.peak_occupied_bytes),
                 ratio,
                 tier.writes,
                 tier.reads

@@ -19,6 +19,8 @@ pub(crate) struct Index {
     pub arena: Arena,
     pub same_pages: u64,
     pub ram_pages: u64,
+    /// The most there were, and the bytes that they occupied then.
+    pub ram_peak: (u64, u64),
     /// Bytes of the objects in the arena, without what allocation wastes.
     pub ram_stored: u64,
     /// Pages that went from RAM to a file.
@@ -35,6 +37,7 @@ impl Index {
             arena: Arena::new(ram_limit),
             same_pages: 0,
             ram_pages: 0,
+            ram_peak: (0, 0),
             ram_stored: 0,
             demoted: 0,
             ram_writes: 0,
@@ -70,6 +73,9 @@ impl Index {
             Place::Same(_) => self.same_pages += 1,
             Place::Ram { length, .. } => {
                 self.ram_pages += 1;
+                if self.ram_pages > self.ram_peak.0 {
+                    self.ram_peak = (self.ram_pages, self.arena.occupied());
+                }
                 self.ram_stored += u64::from(length);
             }
             Place::File(_) => {}

@@ -39,6 +39,10 @@ pub struct TierStats {
     pub stored_bytes: u64,
     /// What the tier takes for that, waste included.
     pub occupied_bytes: u64,
+    /// The most pages it held, and what it took for them then.
+    pub peak_pages: u64,
+    /// See `peak_pages`.
+    pub peak_occupied_bytes: u64,
     /// Its disk, and not its limit, is what kept it from taking more.
     pub disk_full: bool,
     /// The most it may take.
@@ -108,6 +112,8 @@ impl Store {
                 pages: index.ram_pages,
                 stored_bytes: index.ram_stored,
                 occupied_bytes: index.arena.occupied(),
+                peak_pages: index.ram_peak.0,
+                peak_occupied_bytes: index.ram_peak.1,
                 disk_full: false,
                 limit_bytes: index.arena.limit,
                 reads: self.ram_reads.load(Ordering::Relaxed),
@@ -128,6 +134,8 @@ impl Store {
                 pages: taken,
                 stored_bytes: bytes,
                 occupied_bytes: bytes,
+                peak_pages: file.peak(),
+                peak_occupied_bytes: file.peak() * PAGE_SIZE as u64,
                 disk_full: file.found_disk_full(),
                 limit_bytes: limit * PAGE_SIZE as u64,
                 reads: file.reads.load(Ordering::Relaxed),

@@ -13,6 +13,9 @@ impl Mem {
     /// # Errors
     /// Says which does not hold.
     pub fn check(&mut self, now: u64) -> Result<(), String> {
+        if let Some(live) = &self.live {
+            return live.check();
+        }
         let cx = cx!(self, now);
         for lists in self.memcgs.iter_mut().flat_map(|m| &mut m.on) {
             lists.pagevec.drain(&lists.lruvec, &cx);

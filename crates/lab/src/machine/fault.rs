@@ -36,6 +36,9 @@ impl Mem {
         self.stalls = false;
         self.goes_on = false;
         self.clock_ns = now;
+        if self.live.is_some() {
+            return self.live_fault(now, space, page, access.writes());
+        }
         let fault = self.handle(now, space, page, access, descriptors);
         if let Some(pfn) = self.held.take() {
             self.out.release(pfn);

@@ -12,6 +12,7 @@ use ebb_core::reclaim::{
 };
 use ebb_core::tunables::LruKind;
 
+use super::live::Next;
 use super::sched::{Event, Machine};
 use super::task::Under;
 
@@ -56,6 +57,12 @@ impl Machine {
 
     /// The allocator asks for pages of a node's zones up to `index`.
     pub(super) fn wake_kswapd(&mut self, id: usize, index: usize) {
+        if self.mem.live.is_some() {
+            let asleep = self.kswapds[id].awake_since.is_none();
+            return if asleep {
+                self.kswapd_after(id, self.mem.costs.switch_ns)
+            };
+        }
         let node = self.mem.frames_of(id);
         let policy = Policy::of(&self.mem.tun);
         let highest = index.min(node.classes() - 1);
@@ -80,6 +87,9 @@ impl Machine {
     pub(super) fn kswapd(&mut self, id: usize, turn: u64) {
         if turn != self.kswapds[id].turn || self.kswapd_still_waits(id) {
             return;
+        }
+        if self.mem.live.is_some() {
+            return self.live_kswapd(id);
         }
         let Some(mut protocol) = self.kswapds[id].protocol.take() else { return };
         if let Some((pass, under)) = self.kswapds[id].pass.take() {
@@ -127,6 +137,34 @@ impl Machine {
             Step::Sleep => {}
         }
         self.kswapds[id].protocol = Some(protocol);
+    }
+
+    /// The same under Ebb: the next order of the engine.
+    fn live_kswapd(&mut self, id: usize) {
+        let next = self.mem.live_step(self.now);
+        let kswapd = &mut self.kswapds[id];
+        let after = match next {
+            Some(Next::Work(ns)) => {
+                if kswapd.awake_since.is_none() {
+                    kswapd.awake_since = Some(self.now);
+                    self.kswapd_works(true);
+                }
+                self.mem.spent.kswapd_ns += ns;
+                Some(ns)
+            }
+            other => {
+                if let Some(since) = kswapd.awake_since.take() {
+                    kswapd.awake_ns += self.now - since;
+                    self.kswapd_works(false);
+                }
+                (other == Some(Next::Nap)).then(|| self.mem.timer(NAP_MS * 1_000_000))
+            }
+        };
+        after.into_iter().for_each(|ns| self.kswapd_after(id, ns));
+        if next.is_none() {
+            // As a run ends that can store nothing more.
+            self.failed = Some("out of memory: nothing more can be stored");
+        }
     }
 
     /// Begins its wait for writes: until enough of them have ended, or as it was until 2021 (`congestion_wait`) for

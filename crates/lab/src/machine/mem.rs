@@ -28,6 +28,7 @@ use super::ahead::WINDOW_FILE;
 use super::costs::Costs;
 use super::device::Device;
 use super::flusher::Flusher;
+use super::live::{Live, Next};
 use super::node::{Lists, MemNode, Wake};
 use super::outflow::Outflow;
 use super::spent::Spent;
@@ -193,6 +194,8 @@ pub struct Mem {
     pub(super) turns: Vec<Vec<usize>>,
     /// By memcg: how much of it the running reclaim spares.
     pub(super) protection: Vec<Protection>,
+    /// Anonymous memory is Ebb's, not a kernel's.
+    pub live: Option<Box<Live>>,
 }
 
 /// The counters that say what reclaim did.
@@ -283,6 +286,7 @@ impl Mem {
             tasks: Vec::new(),
             turns: Vec::new(),
             protection: Vec::new(),
+            live: None,
         }
     }
 
@@ -335,6 +339,9 @@ impl Mem {
         if regions.iter().any(|r| r.backing == Backing::File) {
             self.out.cache.add_file(Arc::clone(&space), at);
         }
+        if let Some(live) = &mut self.live {
+            live.add_space(at);
+        }
         self.list.push(space);
         self.owner.push(memcg);
         self.swap_ahead.push(vec![SwapAhead::default(); ends.len()]);
@@ -354,6 +361,9 @@ impl Mem {
     /// Touches a page that is there. False if it is not, or is being moved.
     #[inline]
     pub fn touch(&mut self, space: usize, page: u64, access: Access, now: u64) -> bool {
+        if let Some(live) = &mut self.live {
+            return live.touch(space, page, access.writes(), now);
+        }
         let Some(place) = self.list[space].tree().find(Vpn(page)) else { return false };
         let pte = place.get();
         if !access.mapped() {
@@ -453,8 +463,33 @@ impl Mem {
         }
     }
 
+    /// A fault under Ebb.
+    pub(super) fn live_fault(&mut self, now: u64, space: usize, page: u64, writes: bool) -> Fault {
+        let (end, _) = self.region(space, page);
+        let plain = self.costs.fault_ns + self.costs.zero_ns;
+        let Some(live) = &mut self.live else { unreachable!("asked by who has seen it") };
+        let at = (space, page, end);
+        let swap = self.out.swap.as_mut();
+        let (fault, wakes) = live.fault(now, at, writes, swap, &self.stat, plain);
+        self.spent.fault_ns += fault.cost_ns();
+        self.stalls = matches!(fault, Fault::Wait { .. });
+        if wakes {
+            self.nodes[0].wanted.set(Some(0));
+        }
+        fault
+    }
+
+    /// A step of its kswapd. None: nothing can be had any more, for those who wait for it.
+    pub(super) fn live_step(&mut self, now: u64) -> Option<Next> {
+        let live = self.live.as_mut()?;
+        live.step(now, self.out.swap.as_mut(), &self.stat).ok()
+    }
+
     /// Frees pages: `munmap` or the end of a process. Returns what that cost.
     pub fn free(&mut self, now: u64, space: usize, page: u64, pages: u64) -> u64 {
+        if let Some(live) = &mut self.live {
+            return live.free(space, page, pages) * self.costs.free_ns;
+        }
         let id = self.owner[space];
         let tree = Arc::clone(&self.list[space]);
         let cx = cx!(self, now);
@@ -512,6 +547,9 @@ impl Mem {
     /// Pages of a space that are in memory or stored.
     #[must_use]
     pub fn holds(&self, space: usize) -> u64 {
+        if let Some(live) = &self.live {
+            return live.holds(space);
+        }
         let tree = self.list[space].tree();
         let here = |vpn| {
             tree.find(Vpn(vpn)).is_some_and(|p| p.get().present() || p.get().shadow().is_some())
@@ -528,6 +566,6 @@ impl Mem {
     /// Frames on the free lists.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
-        self.free_on(None)
+        self.live.as_ref().map_or_else(|| self.free_on(None), |live| live.free_pages())
     }
 }

@@ -8,6 +8,7 @@
 //! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim. `log`: commits in groups.
 //! * `steps`: what threads do that is rare. `measure`: what is noted of a run.
 //! * [`mem`]: address spaces, touches; `fault`: faults. [`outflow`]: frames, charges, swap.
+//! * [`live`]: memory as `ebb run` has it, instead of a kernel's.
 //! * `reclaim`: direct reclaim; `task`: what a task is in the middle of. `charge`: what it and insertion cost. `check`: conservation laws.
 //! * [`ahead`]: what is read together; `swapin`: the same from swap. [`allocation`]: the allocator alone.
 //! * `mappings`: who maps what, and what finding that out takes.
@@ -31,6 +32,7 @@ pub mod flusher;
 pub mod heat;
 pub mod histogram;
 pub mod kswapd;
+pub mod live;
 mod log;
 mod mappings;
 mod measure;
@@ -55,6 +57,7 @@ pub use costs::Costs;
 pub use device::{Device, DeviceSpec, Preset};
 pub use flusher::DirtySpec;
 pub use histogram::Histogram;
+pub use live::{Live, LiveSpec};
 pub use mem::{Access, Mem, Region};
 pub use outcome::{Outcome, Sample};
 pub use sched::Machine;

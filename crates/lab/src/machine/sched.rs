@@ -110,6 +110,8 @@ pub struct Machine {
     pub(super) sample_ns: u64,
     pub(super) limit_ns: u64,
     pub(super) stopped: bool,
+    /// Why it cannot go on.
+    pub(super) failed: Option<&'static str>,
     pub(super) quiet: Quiet,
     pub(super) standing: Standing,
     pub(super) pressure: Pressure,
@@ -145,6 +147,7 @@ impl Machine {
             sample_ns: 0,
             limit_ns: 0,
             stopped: false,
+            failed: None,
             quiet: Quiet::default(),
             standing: Standing::default(),
             pressure,
@@ -224,6 +227,9 @@ impl Machine {
             let Some(Reverse((time, _, event))) = self.heap.pop() else {
                 return Err(format!("nothing will wake anybody: {}", self.who_waits()));
             };
+            if let Some(why) = self.failed {
+                return Err(format!("{why}: {}", self.who_waits()));
+            }
             self.now = time;
             self.quiet.events += 1;
             let still = time - self.quiet.since_ns > QUIET_NS_MAX;

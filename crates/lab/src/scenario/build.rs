@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ebb_core::engine::Evidence;
 use ebb_core::frame::{Config, MAX_BLOCK_PAGES, PcpRule, ZoneKind, ZoneSpec, watermark};
 use ebb_core::memcg::{Knobs, UNLIMITED};
+use ebb_core::space::Backing;
 use ebb_core::tunables::Tunables;
 
 use super::{FRAMES_OF_A_GB, MachineSpec, Scenario};
@@ -12,7 +14,7 @@ use crate::machine::flusher::Flusher;
 use crate::machine::outflow::Outflow;
 use crate::machine::proactive::Command;
 use crate::machine::slab::Slab;
-use crate::machine::{Device, DeviceSpec, Machine, Mem, Outcome, Preset};
+use crate::machine::{Device, DeviceSpec, Live, Machine, Mem, Outcome, Preset};
 use crate::workload::Plan;
 use crate::workload::spec::Place;
 
@@ -102,6 +104,11 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         let seed = seed.wrapping_mul(0x9e37_79b9) + i as u64;
         w.plan(&mut plan, &Place { memcg, memory, seed, measured: !w.background })?;
     }
+    if s.machine.live.on {
+        let limit =
+            s.memcg.first().and_then(|m| m.limit).map_or(u64::from(s.machine.frames), pages);
+        mem.live = Some(live(s, &plan, limit)?);
+    }
     for space in &plan.spaces {
         mem.add_space(space.memcg, &space.regions);
     }
@@ -120,6 +127,30 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     let (outcome, mut mem, now) = machine.run()?;
     mem.check(now)?;
     Ok((metrics(&outcome), outcome))
+}
+
+/// Memory under Ebb, if what runs is what `ebb run` manages.
+fn live(s: &Scenario, plan: &Plan, limit: u64) -> Result<Box<Live>, String> {
+    let mut regions = plan.spaces.iter().flat_map(|space| &space.regions);
+    if regions.any(|region| region.pages > 0 && region.backing != Backing::Anon) {
+        return Err(
+            "machine.live.on: `ebb run` manages private anonymous memory, and this workload has \
+             files or shared memory"
+                .into(),
+        );
+    }
+    if s.memcg.len() > 1 {
+        return Err(format!("machine.live.on: a run has one budget, not {}", s.memcg.len()));
+    }
+    if s.machine.live.file && s.machine.swap.is_none() {
+        return Err("machine.live.file: there is no machine.swap to put it on".into());
+    }
+    // What cooling measured best with, under the switches of the arm.
+    let mut tun = Evidence::Cooling.tunables();
+    for pair in s.switches.iter().filter(|pair| !pair.starts_with("preset=")) {
+        tun.set(pair).map_err(|e| e.to_string())?;
+    }
+    Ok(Box::new(Live::new(&s.machine.live, limit, tun)))
 }
 
 /// The machine's nodes and zones, and which node each CPU belongs to.

@@ -21,7 +21,7 @@ pub use builtin::{BUILTIN, Builtin, find};
 pub use error::ScenarioError;
 
 use crate::machine::ahead::WINDOW_FILE;
-use crate::machine::{Costs, DeviceSpec, DirtySpec, SlabSpec};
+use crate::machine::{Costs, DeviceSpec, DirtySpec, LiveSpec, SlabSpec};
 use crate::workload::WorkloadSpec;
 use crate::workload::build::Build;
 use crate::workload::launch::Launch;
@@ -105,6 +105,9 @@ pub struct MachineSpec {
     /// Caches beside the page lists (inodes, names of files), of which each pass of reclaim looks through a share;
     /// absent: none.
     pub slab: Option<SlabSpec>,
+    /// Memory is Ebb's, as under `ebb run`, instead of a kernel's.
+    #[serde(default)]
+    pub live: LiveSpec,
     /// Pages read ahead at most, in a file that is read in order.
     #[serde(default = "read_ahead")]
     pub read_ahead: u64,

@@ -169,7 +169,7 @@ impl Server {
     fn operation(&mut self, steps: &mut Vec<Step>) {
         let key = self.keys.draw(&mut self.random);
         let bytes = u64::from(self.spec.item_bytes);
-        let bucket = Random(key).bits() % self.index;
+        let bucket = Random(key).bits().checked_rem(self.index);
         let at = self.place(key);
         let first = at * bytes / 4096;
         let last = (at * bytes + bytes - 1) / 4096;
@@ -177,7 +177,7 @@ impl Server {
         let writes = writes < self.spec.writes;
         let access = if writes { Access::Write } else { Access::Read };
         steps.push(Step::Cpu(about(&mut self.random, self.spec.op_ns)));
-        steps.push(self.touch(bucket, Access::Read));
+        steps.extend(bucket.map(|page| self.touch(page, Access::Read)));
         if self.chance(self.spec.chain) {
             let key = u64::from(self.random.below(self.items as u32));
             self.header(key, steps);

@@ -45,7 +45,8 @@ impl Seen {
         self.fresh += get(&counters.faults_fresh);
         self.rescued += get(&counters.faults_rescued);
         self.loaded += get(&counters.faults_loaded);
-        self.ahead += get(&counters.pages_ahead) + get(&counters.rescued_ahead);
+        self.ahead +=
+            get(&counters.pages_ahead) + get(&counters.zeros_ahead) + get(&counters.rescued_ahead);
         self.copied += get(&counters.faults_copied);
         self.stale += get(&counters.faults_stale);
         self.cooled += get(&counters.cooled);

@@ -81,6 +81,11 @@ impl FileTier {
         (space.taken(), space.limit())
     }
 
+    /// The most pages that were taken.
+    pub(crate) fn peak(&self) -> u64 {
+        lock(&self.space).peak()
+    }
+
     /// Whether the file could not become as large as it was to be: its disk had no room.
     pub(crate) fn found_disk_full(&self) -> bool {
         self.disk_full.load(Ordering::Relaxed)

@@ -19,6 +19,8 @@ pub(crate) struct Space {
     words: Vec<u64>,
     limit: u64,
     taken: u64,
+    /// The most that were taken.
+    peak: u64,
     empty: usize,
     /// The word where the next search begins.
     cursor: usize,
@@ -28,11 +30,15 @@ impl Space {
     /// The space of a file of at most `limit` pages.
     pub(crate) fn new(limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or(PAGES_MAX).min(PAGES_MAX);
-        Self { words: Vec::new(), limit, taken: 0, empty: 0, cursor: 0 }
+        Self { words: Vec::new(), limit, taken: 0, peak: 0, empty: 0, cursor: 0 }
     }
 
     pub(crate) fn taken(&self) -> u64 {
         self.taken
+    }
+
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak
     }
 
     pub(crate) fn limit(&self) -> u64 {
@@ -125,6 +131,7 @@ impl Space {
         self.empty -= usize::from(self.words[word] == 0);
         self.words[word] |= mask;
         self.taken += count as u64;
+        self.peak = self.peak.max(self.taken);
         self.cursor = word;
         (first, count)
     }
