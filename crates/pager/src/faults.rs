@@ -422,10 +422,22 @@ impl Server {
 
     /// Answers a touch that was not answered when it was read.
     fn answer_late(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
-        if !touch.protected && !vacant::still(mm, Vpn::of_address(touch.address)) {
-            return self.not_placed(mm, state, touch, PlaceError::Exists);
+        let vpn = Vpn::of_address(touch.address);
+        let still = if touch.protected { Some(true) } else { vacant::still(mm, vpn) };
+        match (still, state.space.get(vpn)) {
+            (Some(false), _) => self.not_placed(mm, state, touch, PlaceError::Exists),
+            (None, Entry::None | Entry::Resident(_)) => self.recall(mm, state, touch),
+            _ => self.answer(mm, state, touch),
         }
-        self.answer(mm, state, touch)
+    }
+
+    /// Has a thread touch again that has waited, as soon as it would be answered: nobody can see what lies in the place of
+    /// its page by now (R3 in `vacant.rs`). Its next touch needs no room, since this one has found some.
+    fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
+        let Some(charge) = self.find_room(mm, touch) else { return Answer::Later };
+        self.give_back(charge);
+        mm.recalled();
+        self.not_placed(mm, state, touch, PlaceError::Exists)
     }
 
     /// Answers one touch (P3).
@@ -447,9 +459,17 @@ impl Server {
         }
     }
 
-    /// Takes a page of the budget. Those whose touch keeps others from giving pages back need none to
-    /// be left: a child that has yet to greet, and an agent at its work.
+    /// Takes a page of the budget.
     pub fn charge(&mut self, mm: &Mm, touch: &Touch) -> Option<Charge> {
+        if mm.returns() {
+            return Some(self.pager.resident().zone.charge(1));
+        }
+        self.find_room(mm, touch)
+    }
+
+    /// The same for a touch that nobody has found room for. Those whose touch keeps others from giving pages back
+    /// need none to be left: a child that has yet to greet, and an agent at its work.
+    fn find_room(&mut self, mm: &Mm, touch: &Touch) -> Option<Charge> {
         let (mut charge, low) = {
             let mut resident = self.pager.resident();
             let charge = if !self.is_barred() { resident.zone.try_charge(1, 0) } else { None };

@@ -83,6 +83,8 @@ pub struct Mm {
     silent: AtomicU64,
     /// Pages given beyond the budget.
     fed: AtomicU32,
+    /// Threads that were told to touch again, and have a page each.
+    recalled: AtomicU32,
     /// Pause its threads owe for pages taken above `--memory-high`, in microseconds.
     pub owed_us: AtomicU64,
     /// How long its agent has run, when last looked at, in nanoseconds.
@@ -179,6 +181,7 @@ impl Mm {
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
             fed: AtomicU32::new(0),
+            recalled: AtomicU32::new(0),
             owed_us: AtomicU64::new(0),
             agent_ns: AtomicU64::new(0),
             agent_off: AtomicU32::new(NOWHERE),
@@ -289,6 +292,18 @@ impl Mm {
     /// back, and no more than a few.
     pub fn is_fed(&self) -> bool {
         self.is_infant() && self.fed.fetch_add(1, Ordering::Relaxed) < INFANT_PAGES
+    }
+
+    /// A thread for whose page there was room is told to touch again.
+    pub fn recalled(&self) {
+        self.recalled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a touch is that of such a thread, as far as can be said: there are as many. Under the lock.
+    pub fn returns(&self) -> bool {
+        let recalled = self.recalled.load(Ordering::Relaxed);
+        self.recalled.store(recalled.saturating_sub(1), Ordering::Relaxed);
+        recalled > 0
     }
 
     /// So many pages that it shared with relatives are its own now, or theirs alone. More than it was

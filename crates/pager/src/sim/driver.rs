@@ -42,13 +42,13 @@ pub struct Driver {
     pub storage: Arc<FakeStorage>,
     pub pending: Arc<Pending>,
     /// The fault threads.
-    servers: [RefCell<Server>; 2],
+    pub servers: [RefCell<Server>; 2],
     reclaim: RefCell<Reclaim>,
     monitor: RefCell<Monitor>,
     depth: Cell<u32>,
     /// Programs begin new operations.
     active: Cell<bool>,
-    mix: Mix,
+    pub mix: Mix,
     /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, and time passes.
     weights: [u64; 7],
     pub steps: Cell<u64>,
@@ -387,7 +387,7 @@ impl Driver {
     }
 
     /// Which address space of the pager is which of the world.
-    fn learn_numbers(&self) {
+    pub fn learn_numbers(&self) {
         let mut world = self.world.lock();
         for mm in self.pager.mms() {
             let name = format!("{:?}", mm.uffd);
@@ -397,7 +397,7 @@ impl Driver {
     }
 
     /// Takes on who has come to greet.
-    fn step_door(&self) {
+    pub fn step_door(&self) {
         let next = {
             let mut world = self.world.lock();
             let waiting = |id: &Id| {

@@ -472,7 +472,7 @@ impl World {
         }
     }
 
-    fn begin_fork(&mut self, id: Id, at: usize, mix: &Mix) {
+    pub fn begin_fork(&mut self, id: Id, at: usize, mix: &Mix) {
         if self.spaces.iter().filter(|space| space.alive).count() >= PROCESSES_MAX {
             return;
         }

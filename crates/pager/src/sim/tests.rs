@@ -1,9 +1,12 @@
 //! The runs.
 
 use super::driver::{Driver, Over};
+use super::program::Mix;
+use super::world::{Area, Doing, OnFork};
 use crate::broken::{Rule, set_broken};
 use crate::counters::Counters;
 use crate::reclaim::Reclaim;
+use crate::server::token_uffd;
 use ebb_core::resident::{Arrival, Place, Space};
 use ebb_core::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -182,6 +185,49 @@ fn pages_of_a_child_that_is_still_being_copied_stay_on_the_lists() {
     let resident = driver.pager.resident();
     assert_eq!(resident.count(Place::Isolated), 0);
     assert!(resident.count(Place::Parked) > 0);
+}
+
+/// A touch that had waited was answered without a look where the page map could not be read: one thread of a child that had
+/// not been told yet waited for a page, since the mapping was changing, and another one put a guard there.
+#[test]
+fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
+    const PAGE: u64 = 0x9003;
+    let driver = Driver::new(1, false);
+    let world = || driver.world.lock();
+    driver.step_door();
+    let all_raw = Mix { raw: 100, ..driver.mix.clone() };
+    world().begin_fork(0, 0, &all_raw);
+    let serve = |id: usize| {
+        let mm = world().spaces[id].mm.expect("it is served");
+        driver.servers[0].borrow_mut().turn(&[token_uffd(MmId(mm))]);
+        driver.learn_numbers();
+    };
+    while world().spaces[1].mm.is_none() {
+        serve(0);
+    }
+    let step = |id: usize| world().step_thread((id, 0), &driver.mix, false);
+    step(0);
+    let child =
+        driver.pager.mm(MmId(world().spaces[1].mm.expect("it is served"))).expect("it is there");
+    child.lock().areas.add(PAGE << 12, (PAGE + 1) << 12);
+    {
+        let space = &mut world().spaces[1];
+        let area = Area { end: PAGE + 1, registered: true, on_fork: OnFork::Copy };
+        space.areas.insert(PAGE, area);
+        space.threads[0].doing = Doing::Touch { page: PAGE, write: true };
+        // Another thread changes another part.
+        space.changing = 1;
+    }
+    step(1);
+    serve(1);
+    assert!(child.process().is_none());
+    world().spaces[1].guards.insert(PAGE);
+    world().spaces[1].changing = 0;
+    serve(1);
+    assert_eq!(world().failure, None);
+    assert!(matches!(world().spaces[1].threads[0].doing, Doing::Touch { page: PAGE, .. }));
+    step(1);
+    assert_eq!(world().spaces[1].threads[0].doing, Doing::Nothing, "it has met the guard");
 }
 
 /// One seed, told step by step.
