@@ -229,6 +229,9 @@ pub fn take_on(
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()));
     // Who has connected need not be whose userfaultfd this is.
     if !is_process(pager, &mm, &*process) {
+        // What was put there to see that is nobody's any more.
+        let known = mm.known.load(Relaxed);
+        mm.gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
         return Err(std::io::Error::other("its userfaultfd is another process's"));
     }
     mm.set_process(process);

@@ -1,10 +1,12 @@
 //! The runs.
 
 use super::driver::{Driver, Over};
+use super::fakes::{FakeProcess, FakeSpace};
 use super::program::Mix;
-use super::world::{Area, Doing, OnFork};
+use super::world::{Area, Doing, OnFork, POOL};
 use crate::broken::{Rule, set_broken};
 use crate::counters::Counters;
+use crate::door;
 use crate::reclaim::Reclaim;
 use crate::server::token_uffd;
 use ebb_core::resident::{Arrival, Place, Space};
@@ -228,6 +230,20 @@ fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     assert!(matches!(world().spaces[1].threads[0].doing, Doing::Touch { page: PAGE, .. }));
     step(1);
     assert_eq!(world().spaces[1].threads[0].doing, Doing::Nothing, "it has met the guard");
+}
+
+/// The page by which it was to be told stayed in the budget until the next measurement.
+#[test]
+fn who_is_not_taken_on_leaves_nothing_in_the_budget() {
+    let driver = Driver::new(1, false);
+    let mix = driver.mix.clone();
+    driver.world.lock().begin_fork(0, 0, &mix);
+    let held = driver.pager.resident().zone.held();
+    let uffd = Box::new(FakeSpace { world: driver.world.clone(), id: 0 });
+    let other = Box::new(FakeProcess { world: driver.world.clone(), id: 1, pid: 0 });
+    let pool = (POOL << 12, driver.pager.config.pool_bytes);
+    assert!(door::take_on(&driver.pager, uffd, other, pool).is_err());
+    assert_eq!(driver.pager.resident().zone.held(), held);
 }
 
 /// One seed, told step by step.
