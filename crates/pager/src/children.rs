@@ -6,7 +6,7 @@
 //! sockets out of the descriptor table of its agent, and waits for the greeting there.
 
 use crate::fork;
-use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
+use crate::limits::{LOOK_PAUSE, LOOKS_MAX};
 use crate::link::{Caller, Link};
 use crate::mm::Mm;
 use crate::server::Pager;
@@ -101,12 +101,10 @@ impl Candidate {
     /// Looks which process it is.
     fn find(&self, pager: &Pager) {
         for _ in 0..LOOKS_MAX {
-            let Some(mut state) = self.mm.lock_quiet(DOOR_PATIENCE) else { continue };
-            if state.ended || fork::find_process(pager, &self.mm, &mut state).is_some() {
+            if fork::find_process(pager, &self.mm).is_some() {
                 return;
             }
             // The ringing of the bell itself has yet to end.
-            drop(state);
             pager.host.sleep(LOOK_PAUSE);
         }
     }

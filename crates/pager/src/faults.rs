@@ -7,6 +7,7 @@
 
 use crate::children::{Candidate, Wish};
 use crate::counters;
+use crate::errand::Errand;
 use crate::following::Following;
 use crate::fork;
 use crate::guard;
@@ -221,8 +222,7 @@ impl Server {
     /// Reads and handles everything an address space has to say.
     fn drain(&mut self, mm: &Arc<Mm>) {
         loop {
-            let its = |(following, _): &(Following, Unheard)| Arc::ptr_eq(following.mm(), mm);
-            if self.pending.books().following.iter().any(its) {
+            if self.pending.books().is_followed(mm) {
                 return;
             }
             if self.pager.solo.is_on() {
@@ -278,14 +278,22 @@ impl Server {
                     continue;
                 }
             };
-            if !following.go_on(&self.pager, state) {
-                let unheard = Unheard { events: events.collect(), read };
-                self.pending.books().following.push_back((following, unheard));
-                self.hand_on();
+            if following.has_errand() || !following.go_on(&self.pager, state) {
+                self.put_off(following, Unheard { events: events.collect(), read });
                 return;
             }
             following.end(&self.pager, state);
         }
+    }
+
+    /// What takes longer is gone on with in another turn, or when its errand is done.
+    fn put_off(&self, following: Following, unheard: Unheard) {
+        if following.has_errand() {
+            self.pending.send(Errand::Follow(following, unheard));
+            return;
+        }
+        self.pending.books().following.push_back((following, unheard));
+        self.hand_on();
     }
 
     /// Follows a slice of what takes longer.
@@ -296,7 +304,7 @@ impl Server {
         let mut state = mm.lock();
         if !following.go_on(&self.pager, &mut state) {
             drop(state);
-            self.pending.books().following.push_back((following, unheard));
+            self.put_off(following, unheard);
             return;
         }
         following.end(&self.pager, &mut state);
@@ -647,7 +655,9 @@ impl Server {
         let from = state.pool.address(place);
         let page = std::array::from_mut(&mut *self.buffer);
         // A child that has not asked for an agent is not known yet.
-        fork::seek_process(&self.pager, mm, state);
+        if mm.process().is_none() && mm.is_sought() {
+            self.pending.send(Errand::Seek(mm.clone()));
+        }
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
             self.give_back(charge);
             if !mm.is_alive() {

@@ -1,6 +1,7 @@
 //! What a fork makes of an address space, and which process that then is.
 //!
-//! Called by a fault thread with the parent's (or the child's) state held, and nothing else.
+//! Called by a fault thread with the parent's (or the child's) state held, and nothing else; what takes long is an errand
+//! (`errand.rs`), with no lock held.
 //!
 //! * F1: which areas a process passes on is read where it is seen. One that nobody could tell has had an agent at no
 //!   time: no page of its own was ever moved out, and what it has in the store it inherited, of areas that were passed
@@ -9,8 +10,8 @@
 //!
 //! A table is copied in slices, and nothing of the parent's changes until all of it is (P6, `following.rs`): no message
 //! is read, nothing is cooled, stored, placed or taken on, and the address space is not dropped. The child has what
-//! the parent had when it forked, whenever that is copied. What is cool of a child that will be hidden is stored, and
-//! what it shares is guarded, in slices, too.
+//! the parent had when it forked, whenever that is copied. What it shares is guarded in slices, too. Which areas it
+//! has is an errand, and so is storing what is cool of a child that will be hidden.
 
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
 use crate::mm::{Areas, Mm, State, Token};
@@ -33,7 +34,7 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
         return;
     }
     if let Some(pid) = pager.host.process_of(thread) {
-        prove(pager, mm, state, &[pid]);
+        prove(pager, mm, state, pid);
     }
 }
 
@@ -56,10 +57,32 @@ pub fn show_token(pager: &Pager, mm: &Mm, state: &mut State) -> Result<Token, Pl
     placed.map(|()| Token::new(address, page))
 }
 
-/// Whether it is one of the processes `pids`: then it is known from now on. None if that cannot be found out
-/// now.
-fn prove(pager: &Pager, mm: &Mm, state: &mut State, pids: &[u32]) -> Option<bool> {
-    let token = match show_token(pager, mm, state) {
+/// Whether it is the process `pid`: then it is known from now on.
+fn prove(pager: &Pager, mm: &Mm, state: &mut State, pid: u32) {
+    if let Ok(token) = show_token(pager, mm, state)
+        && let Ok(process) = pager.host.open(pid)
+        && token.is_seen_by(&*process)
+    {
+        mm.set_process(process);
+    }
+}
+
+/// A token put into an address space that nobody holds.
+fn show_token_in(pager: &Pager, mm: &Mm) -> Result<Token, PlaceError> {
+    let mut state = mm.lock();
+    if state.ended { Err(PlaceError::Dead) } else { show_token(pager, mm, &mut state) }
+}
+
+/// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
+/// now whether it is among them. No lock is held: there may be many.
+pub fn find_process(pager: &Pager, mm: &Mm) -> Option<bool> {
+    if mm.process().is_some() {
+        return Some(true);
+    }
+    let known: Vec<u32> = pager.mms().iter().map(|mm| mm.pid()).collect();
+    let mut pids = pager.host.tree(pager);
+    pids.retain(|pid| !known.contains(pid));
+    let token = match show_token_in(pager, mm) {
         Ok(token) => token,
         Err(PlaceError::Dead) => return Some(false),
         // Something is there already, or the mapping is changing: another place, another time.
@@ -70,30 +93,11 @@ fn prove(pager: &Pager, mm: &Mm, state: &mut State, pids: &[u32]) -> Option<bool
     Some(found.map(|process| mm.set_process(process)).is_some())
 }
 
-/// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
-/// now whether it is among them.
-pub fn find_process(pager: &Pager, mm: &Mm, state: &mut State) -> Option<bool> {
-    if mm.process().is_some() {
-        return Some(true);
-    }
-    let known: Vec<u32> = pager.mms().iter().map(|mm| mm.pid()).collect();
-    let mut pids = pager.host.tree(pager);
-    pids.retain(|pid| !known.contains(pid));
-    prove(pager, mm, state, &pids)
-}
-
-/// The same for one whose page is needed, when it is time to look again.
-pub fn seek_process(pager: &Pager, mm: &Mm, state: &mut State) {
-    if mm.process().is_none() && mm.is_sought() {
-        find_process(pager, mm, state);
-    }
-}
-
 /// The same for one that forks.
-fn find_parent(pager: &Pager, mm: &Mm, state: &mut State) {
+fn find_parent(pager: &Pager, mm: &Mm) {
     let mut unseen = 0;
     for _ in 0..FIND_TRIES {
-        match find_process(pager, mm, state) {
+        match find_process(pager, mm) {
             Some(true) => return,
             // It is in the tree, and may not be looked into; or its parent has just ended, and it was missed.
             Some(false) => unseen += 1,
@@ -128,9 +132,11 @@ pub struct Copying {
 
 /// What is to be done next.
 enum Next {
+    /// The processes are looked at, which takes long.
+    Look,
     /// Its table is copied from here on.
     Copy(Vpn),
-    /// What is cool of it is stored.
+    /// What is cool of it is stored, which takes long.
     Store,
     /// What it shares is guarded from this address on, these pages excepted.
     Guard(u64, Vec<u64>),
@@ -147,27 +153,53 @@ impl Copying {
         uffd: Box<dyn AddressSpace>,
     ) -> Self {
         counters::count(&pager.counters.forks);
-        if parent.process().is_none() {
-            find_parent(pager, parent, state);
-        }
-        let withheld = not_inherited(pager, parent, state);
-        let mut areas = state.areas.clone();
-        withheld.iter().for_each(|(start, end)| areas.remove(start, end));
-        settle_inherited(&*uffd, &mut areas);
         following::still(parent, state, true);
         Self {
             parent: parent.clone(),
             uffd,
             space: Space::new(pager.new_mm_id()),
-            areas,
+            areas: state.areas.clone(),
             pool: state.pool.inherited(),
-            withheld,
-            hidden: hidden::is_hidden(pager, parent),
+            withheld: Areas::default(),
+            hidden: false,
             cool: Vec::new(),
             held: 0,
             guarded: false,
-            next: Next::Copy(Vpn(0)),
+            next: Next::Look,
         }
+    }
+
+    /// Whether what is next takes long.
+    pub fn has_errand(&self) -> bool {
+        matches!(self.next, Next::Look | Next::Store)
+    }
+
+    /// Does that, with no lock held.
+    pub fn go_errand(&mut self, pager: &Pager) {
+        self.next = match std::mem::replace(&mut self.next, Next::End) {
+            Next::Look => {
+                self.look(pager);
+                Next::Copy(Vpn(0))
+            }
+            Next::Store => {
+                while !self.cool.is_empty() {
+                    self.store(pager);
+                }
+                self.begin_guard(pager)
+            }
+            other => other,
+        };
+    }
+
+    /// What the child inherits, and whether it can be looked into.
+    fn look(&mut self, pager: &Pager) {
+        if self.parent.process().is_none() {
+            find_parent(pager, &self.parent);
+        }
+        self.withheld = not_inherited(pager, &self.parent);
+        self.withheld.iter().for_each(|(start, end)| self.areas.remove(start, end));
+        settle_inherited(&*self.uffd, &mut self.areas);
+        self.hidden = hidden::is_hidden(pager, &self.parent);
     }
 
     /// Does a slice of it. True if that was the last.
@@ -178,14 +210,11 @@ impl Copying {
                 None if self.cool.is_empty() => self.begin_guard(pager),
                 None => Next::Store,
             },
-            Next::Store => {
-                self.store(pager);
-                if self.cool.is_empty() { self.begin_guard(pager) } else { Next::Store }
-            }
             Next::Guard(at, pins) => match self.guard(at, &pins) {
                 Some(next) => Next::Guard(next, pins),
                 None => Next::End,
             },
+            errand @ (Next::Look | Next::Store) => errand,
             Next::End => Next::End,
         };
         matches!(self.next, Next::End)
@@ -283,10 +312,10 @@ impl Copying {
 
 /// The ranges of which nothing reaches a child; the program may have asked for that at any time. None of a process
 /// that nobody could tell (F1).
-fn not_inherited(pager: &Pager, parent: &Mm, state: &mut State) -> Areas {
+fn not_inherited(pager: &Pager, parent: &Mm) -> Areas {
     let mut withheld = Areas::default();
     let Some(process) = parent.process() else { return withheld };
-    let sees = |error| successor(pager, parent, state).ok_or(error)?.areas_not_inherited();
+    let sees = |error| successor(pager, parent).ok_or(error)?.areas_not_inherited();
     match process.areas_not_inherited().or_else(sees) {
         Ok(ranges) => {
             for (start, end) in ranges {
@@ -310,8 +339,8 @@ fn not_inherited(pager: &Pager, parent: &Mm, state: &mut State) -> Areas {
 
 /// Another process with the same memory (a clone with `CLONE_VM` and no `CLONE_THREAD`): that which was known may
 /// have ended.
-fn successor(pager: &Pager, mm: &Mm, state: &mut State) -> Option<Box<dyn Process>> {
-    let token = show_token(pager, mm, state).ok()?;
+fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
+    let token = show_token_in(pager, mm).ok()?;
     let mut processes =
         pager.host.tree(pager).into_iter().filter_map(|pid| pager.host.open(pid).ok());
     processes.find(|process| token.is_seen_by(&**process))

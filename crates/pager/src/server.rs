@@ -16,7 +16,7 @@ use crate::signal::Signal;
 use crate::solo::{CPUS_MAX, Solo};
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
-use crate::{door, faults, monitor, reclaim, report, spin};
+use crate::{door, errand, faults, monitor, reclaim, report, spin};
 use ebb_core::folio::MM_END;
 use ebb_core::frame::Order;
 use ebb_core::observe::vmstat::VmStat;
@@ -524,6 +524,8 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
         let (shared, pending) = (pager.clone(), pending.clone());
         run("faults", Box::new(move || faults::run_beside(&shared, &pending, place)))?;
     }
+    let (shared, its) = (pager.clone(), pending.clone());
+    run("errands", Box::new(move || errand::run(&shared, &its)))?;
     let shared = pager.clone();
     run("faults", Box::new(move || faults::run(&shared, &pending)))?;
     let shared = pager.clone();

@@ -15,6 +15,7 @@
 
 use super::driver::Driver;
 use super::world::{Doing, Space, World};
+use crate::following::Following;
 use crate::mm::{Mm, State};
 use ebb_core::resident::{Entry, Place, Resident};
 use ebb_core::types::{MmId, SlotId, Vpn};
@@ -38,7 +39,7 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let books = driver.pending.books();
     let loads: Vec<SlotId> = books.loads.values().map(|load| load.slot).collect();
     let mut spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
-    spaces.extend(books.following.iter().filter_map(|(following, _)| following.child()));
+    spaces.extend(books.followed().filter_map(Following::child));
     resident.check_invariants(&spaces, &loads);
     let promised: u64 = books.loads.values().map(|load| load.charge.pages()).sum();
     if resident.zone.promised() != promised {

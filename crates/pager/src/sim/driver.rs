@@ -9,7 +9,6 @@ use super::program::Mix;
 use super::world::{Agent, Id, POOL, World};
 use crate::broken::Rule;
 use crate::config::{Config, ReportFormat};
-use crate::door;
 use crate::faults::Server;
 use crate::link::Link;
 use crate::mm::Mm;
@@ -18,6 +17,7 @@ use crate::pending::Pending;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
 use crate::server::{self, Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
+use crate::{door, errand};
 use ebb_core::types::MmId;
 use ebb_store::{Options, Store, parse_tiers};
 use std::cell::{Cell, RefCell};
@@ -45,12 +45,14 @@ pub struct Driver {
     pub servers: [RefCell<Server>; 2],
     reclaim: RefCell<Reclaim>,
     monitor: RefCell<Monitor>,
+    /// Somebody is on an errand.
+    on_errand: Cell<bool>,
     depth: Cell<u32>,
     /// Programs begin new operations.
     active: Cell<bool>,
     pub mix: Mix,
-    /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, and time passes.
-    weights: [u64; 7],
+    /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, time passes, and errands are gone.
+    weights: [u64; 8],
     pub steps: Cell<u64>,
     /// How often the monitor has looked.
     pub looks: Cell<u64>,
@@ -144,6 +146,7 @@ impl Driver {
             1 + rng.below(6),
             1 + rng.below(6),
             1 + rng.below(4),
+            1 + rng.below(20),
         ];
         let (slow, keeps, fails) = (rng.below(100), rng.once_in(2), rare(rng, 60));
         let trouble = rare(rng, 20);
@@ -171,6 +174,7 @@ impl Driver {
             pager,
             world,
             storage,
+            on_errand: Cell::new(false),
             depth: Cell::new(0),
             active: Cell::new(true),
             mix,
@@ -331,6 +335,10 @@ impl Driver {
             6 => {
                 let us = self.world.lock().rng.below(3000);
                 self.pager.clock.advance(Duration::from_micros(us));
+            }
+            7 if free && !self.on_errand.replace(true) => {
+                errand::go(&self.pager, &self.pending);
+                self.on_errand.set(false);
             }
             _ => {}
         }

@@ -6,9 +6,9 @@ use super::program::Mix;
 use super::world::{Area, Doing, OnFork, POOL};
 use crate::broken::{Rule, set_broken};
 use crate::counters::Counters;
-use crate::door;
 use crate::reclaim::Reclaim;
 use crate::server::token_uffd;
+use crate::{door, errand};
 use ebb_core::resident::{Arrival, Place, Space};
 use ebb_core::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -206,6 +206,7 @@ fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     };
     while world().spaces[1].mm.is_none() {
         serve(0);
+        errand::go(&driver.pager, &driver.pending);
     }
     let step = |id: usize| world().step_thread((id, 0), &driver.mix, false);
     step(0);
