@@ -8,6 +8,10 @@
 //!   on. Its child is given all of that. What the kernel wiped, or left out, counts as there and is not, and reads as
 //!   zeros when it is touched (`Server::stale`).
 //!
+//! * F2: between the fork and the look other threads of the process may unmap or move an area, and then it cannot be
+//!   asked about. The child has it still: what it may have changed itself it would wait for us to read of, and until then no
+//!   page can be put into it. Where the child cannot be told, or is changing already, it is given all of such an area.
+//!
 //! A table is copied in slices, and nothing of the parent's changes until all of it is (P6, `following.rs`): no message
 //! is read, nothing is cooled, stored, placed or taken on, and the address space is not dropped. The child has what
 //! the parent had when it forked, whenever that is copied. What it shares is guarded in slices, too. Which areas it
@@ -22,7 +26,8 @@ use crate::{counters, guard};
 use crate::{following, hidden};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::resident::{Entry, Space};
-use ebb_core::types::{PAGE_SIZE, Vpn};
+use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
+use ebb_sys::proc::Passing;
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
@@ -42,19 +47,31 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
 /// forks of one process cannot be told apart otherwise, and to take one child for another would be to read the
 /// wrong memory. The page counts until its place is dropped; where there is none the place is free again.
 pub fn show_token(pager: &Pager, mm: &Mm, state: &mut State) -> Result<Token, PlaceError> {
+    let (placed, pages) = put_token(pager, mm.id, &*mm.uffd, &mut state.pool);
+    mm.found(&mut pager.resident().zone, pages);
+    placed
+}
+
+/// The same for one that nobody serves yet; and how many pages it has more.
+fn put_token(
+    pager: &Pager,
+    id: MmId,
+    uffd: &dyn AddressSpace,
+    pool: &mut Pool,
+) -> (Result<Token, PlaceError>, u64) {
     let mut page = Box::new([0; PAGE_SIZE]);
-    page[..4].copy_from_slice(&mm.id.0.to_ne_bytes());
+    page[..4].copy_from_slice(&id.0.to_ne_bytes());
     page[4..20].copy_from_slice(&pager.host.token().to_ne_bytes());
-    let place = state.pool.take_for_token().ok_or(PlaceError::NoMemory)?;
-    let address = state.pool.address(place);
-    let placed = mm.uffd.copy(address, &*page).map_err(|(_, error)| error);
-    if matches!(placed, Ok(()) | Err(PlaceError::Exists)) {
-        state.pool.retire(place);
-        mm.found(&mut pager.resident().zone, 1);
+    let Some(place) = pool.take_for_token() else { return (Err(PlaceError::NoMemory), 0) };
+    let address = pool.address(place);
+    let placed = uffd.copy(address, &*page).map_err(|(_, error)| error);
+    let there = matches!(placed, Ok(()) | Err(PlaceError::Exists));
+    if there {
+        pool.retire(place);
     } else {
-        state.pool.give_back(place);
+        pool.give_back(place);
     }
-    placed.map(|()| Token::new(address, page))
+    (placed.map(|()| Token::new(address, page)), u64::from(there))
 }
 
 /// Whether it is the process `pid`: then it is known from now on.
@@ -73,23 +90,34 @@ fn show_token_in(pager: &Pager, mm: &Mm) -> Result<Token, PlaceError> {
     if state.ended { Err(PlaceError::Dead) } else { show_token(pager, mm, &mut state) }
 }
 
+/// The processes of the tree that are not known.
+fn unknown(pager: &Pager) -> Vec<u32> {
+    let known: Vec<u32> = pager.mms().iter().map(|mm| mm.pid()).collect();
+    let mut pids = pager.host.tree(pager);
+    pids.retain(|pid| !known.contains(pid));
+    pids
+}
+
+/// Which of the processes `pids` it is that has this token.
+fn who_sees(pager: &Pager, token: &Token, pids: &[u32]) -> Option<Box<dyn Process>> {
+    let mut processes = pids.iter().filter_map(|&pid| pager.host.open(pid).ok());
+    processes.find(|process| token.is_seen_by(&**process))
+}
+
 /// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
 /// now whether it is among them. No lock is held: there may be many.
 pub fn find_process(pager: &Pager, mm: &Mm) -> Option<bool> {
     if mm.process().is_some() {
         return Some(true);
     }
-    let known: Vec<u32> = pager.mms().iter().map(|mm| mm.pid()).collect();
-    let mut pids = pager.host.tree(pager);
-    pids.retain(|pid| !known.contains(pid));
+    let pids = unknown(pager);
     let token = match show_token_in(pager, mm) {
         Ok(token) => token,
         Err(PlaceError::Dead) => return Some(false),
         // Something is there already, or the mapping is changing: another place, another time.
         Err(_) => return None,
     };
-    let mut processes = pids.iter().filter_map(|&pid| pager.host.open(pid).ok());
-    let found = processes.find(|process| token.is_seen_by(&**process));
+    let found = who_sees(pager, &token, &pids);
     Some(found.map(|process| mm.set_process(process)).is_some())
 }
 
@@ -126,6 +154,8 @@ pub struct Copying {
     cool: Vec<Vpn>,
     /// Pages copied that are in memory.
     held: u64,
+    /// Tokens that were put into its pool.
+    tokens: u64,
     guarded: bool,
     next: Next,
 }
@@ -164,6 +194,7 @@ impl Copying {
             hidden: false,
             cool: Vec::new(),
             held: 0,
+            tokens: 0,
             guarded: false,
             next: Next::Look,
         }
@@ -196,7 +227,10 @@ impl Copying {
         if self.parent.process().is_none() {
             find_parent(pager, &self.parent);
         }
-        self.withheld = not_inherited(pager, &self.parent);
+        if let Some(passing) = passing(pager, &self.parent) {
+            self.withhold(&passing.withheld);
+            self.ask_child(pager, passing.registered);
+        }
         self.withheld.iter().for_each(|(start, end)| self.areas.remove(start, end));
         settle_inherited(&*self.uffd, &mut self.areas);
         self.hidden = hidden::is_hidden(pager, &self.parent);
@@ -218,6 +252,53 @@ impl Copying {
             Next::End => Next::End,
         };
         matches!(self.next, Next::End)
+    }
+
+    /// Nothing of these ranges reaches the child.
+    fn withhold(&mut self, ranges: &[(u64, u64)]) {
+        for &(start, end) in ranges {
+            self.withheld.remove(start, end);
+            self.withheld.add(start, end);
+        }
+    }
+
+    /// The parent runs since its message was read, and other threads of it ran before: what it has let go of since the
+    /// fork it cannot be asked about any more (F2). `registered`: what it still has.
+    fn ask_child(&mut self, pager: &Pager, registered: Vec<(u64, u64)>) {
+        let mut gone = self.areas.clone();
+        registered.into_iter().for_each(|(start, end)| gone.remove(start, end));
+        if gone.is_empty() {
+            return;
+        }
+        let Some(passing) = self.passing_of_child(pager) else { return };
+        let mut passed = Areas::default();
+        passing.registered.into_iter().for_each(|(start, end)| passed.add(start, end));
+        passing.withheld.into_iter().for_each(|(start, end)| passed.remove(start, end));
+        let lost: Vec<(u64, u64)> =
+            gone.iter().flat_map(|(start, end)| passed.missing(start, end)).collect();
+        self.withhold(&lost);
+    }
+
+    /// What the child would pass on, which is what it got. None if that cannot be found out.
+    fn passing_of_child(&mut self, pager: &Pager) -> Option<Passing> {
+        for _ in 0..FIND_TRIES {
+            let process =
+                self.put_token(pager).and_then(|token| who_sees(pager, &token, &unknown(pager)));
+            if let Some(passing) = process.and_then(|process| process.passing().ok()) {
+                // Whatever it may have changed meanwhile it would still wait for us to read of.
+                return self.put_token(pager).map(|_| passing);
+            }
+            pager.host.sleep(FIND_PAUSE);
+        }
+        None
+    }
+
+    /// A token in the child's pool, unless its mapping is changing.
+    fn put_token(&mut self, pager: &Pager) -> Option<Token> {
+        let (token, pages) = put_token(pager, self.space.mm(), &*self.uffd, &mut self.pool);
+        pager.resident().zone.found(pages);
+        self.tokens += pages;
+        token.ok()
     }
 
     /// Copies a slice of the table. Where the next begins.
@@ -286,7 +367,7 @@ impl Copying {
         let child = Arc::new(child);
         child.learnt(resident);
         // All of it is the parent's too, until counted.
-        child.discount.store(resident, Relaxed);
+        child.discount.store(resident - self.tokens, Relaxed);
         child.guarded.store(self.guarded, Relaxed);
         // Both may be copied from now on: what was guarded before is, what has come since is not.
         parent.guarded.store(false, Relaxed);
@@ -310,19 +391,12 @@ impl Copying {
     }
 }
 
-/// The ranges of which nothing reaches a child; the program may have asked for that at any time. None of a process
-/// that nobody could tell (F1).
-fn not_inherited(pager: &Pager, parent: &Mm) -> Areas {
-    let mut withheld = Areas::default();
-    let Some(process) = parent.process() else { return withheld };
-    let sees = |error| successor(pager, parent).ok_or(error)?.areas_not_inherited();
-    match process.areas_not_inherited().or_else(sees) {
-        Ok(ranges) => {
-            for (start, end) in ranges {
-                withheld.remove(start, end);
-                withheld.add(start, end);
-            }
-        }
+/// What a process that forks passes on; the program may have asked for that at any time. None of a process that nobody could
+/// tell (F1).
+fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
+    let sees = |error| successor(pager, parent).ok_or(error)?.passing();
+    match parent.process()?.passing().or_else(sees) {
+        Ok(passing) => Some(passing),
         // Pages of it may be in the store that the child must not see.
         Err(error) => {
             if parent.is_alive() {
@@ -332,18 +406,16 @@ fn not_inherited(pager: &Pager, parent: &Mm) -> Areas {
                 ));
                 pager.kill_tree();
             }
+            None
         }
     }
-    withheld
 }
 
 /// Another process with the same memory (a clone with `CLONE_VM` and no `CLONE_THREAD`): that which was known may
 /// have ended.
 fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
     let token = show_token_in(pager, mm).ok()?;
-    let mut processes =
-        pager.host.tree(pager).into_iter().filter_map(|pid| pager.host.open(pid).ok());
-    processes.find(|process| token.is_seen_by(&**process))
+    who_sees(pager, &token, &pager.host.tree(pager))
 }
 
 /// An area may have come under management after the fork copied it and before its message was read:

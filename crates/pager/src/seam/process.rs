@@ -13,7 +13,7 @@
 use ebb_sys::handle::Handle;
 use ebb_sys::memory::Memory;
 use ebb_sys::pagemap::Pagemap;
-use ebb_sys::proc::{Area, Statm};
+use ebb_sys::proc::{Area, Passing, Statm};
 use ebb_sys::process::Pidfd;
 use ebb_sys::{rights, trace};
 use std::fmt::Debug;
@@ -64,8 +64,8 @@ pub trait Process: Debug + Send + Sync {
     fn proportional_anonymous_pages(&self) -> io::Result<u64>;
     /// Its areas.
     fn areas(&self) -> io::Result<Vec<Area>>;
-    /// The ranges that a forked child sees empty or not at all.
-    fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>>;
+    /// What it passes on when it forks. Takes long.
+    fn passing(&self) -> io::Result<Passing>;
     /// Whether it was stopped by a signal or a debugger.
     fn is_stopped(&self) -> bool;
     /// Kills it.
@@ -247,8 +247,8 @@ impl Process for Known {
         look(&self.handle, |handle| handle.areas(self.thread()))
     }
 
-    fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>> {
-        look(&self.handle, |handle| handle.areas_not_inherited(self.thread()))
+    fn passing(&self) -> io::Result<Passing> {
+        look(&self.handle, |handle| handle.passing(self.thread()))
     }
 
     fn is_stopped(&self) -> bool {

@@ -11,7 +11,7 @@ use crate::signal::Signal;
 use ebb_agent::protocol::{Shared, TELL_BATCH};
 use ebb_core::types::SlotId;
 use ebb_store::{Page, Store, StoreError, StoreReads, StoreStats};
-use ebb_sys::proc::Area;
+use ebb_sys::proc::{Area, Passing};
 use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::collections::VecDeque;
@@ -336,15 +336,19 @@ impl Process for FakeProcess {
         Ok(space.areas.iter().map(area).collect())
     }
 
-    fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>> {
+    fn passing(&self) -> io::Result<Passing> {
+        point();
         let world = self.world.lock();
         let space = &world.spaces[self.id];
         if !space.alive {
             return Err(Self::gone());
         }
-        let left =
-            space.areas.iter().filter(|(_, area)| area.on_fork != super::world::OnFork::Copy);
-        Ok(left.map(|(&start, area)| (start << 12, area.end << 12)).collect())
+        let those = |wanted: &dyn Fn(&super::world::Area) -> bool| {
+            let areas = space.areas.iter().filter(|(_, area)| wanted(area));
+            areas.map(|(&start, area)| (start << 12, area.end << 12)).collect()
+        };
+        let withheld = those(&|area| area.on_fork != super::world::OnFork::Copy);
+        Ok(Passing { withheld, registered: those(&|area| area.registered) })
     }
 
     fn is_stopped(&self) -> bool {

@@ -3,13 +3,13 @@
 use super::driver::{Driver, Over};
 use super::fakes::{FakeProcess, FakeSpace};
 use super::program::Mix;
-use super::world::{Area, Doing, OnFork, POOL};
+use super::world::{Area, Change, Doing, OnFork, POOL};
 use crate::broken::{Rule, set_broken};
 use crate::counters::Counters;
 use crate::reclaim::Reclaim;
 use crate::server::token_uffd;
 use crate::{door, errand};
-use ebb_core::resident::{Arrival, Place, Space};
+use ebb_core::resident::{Arrival, Entry, Place, Space};
 use ebb_core::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
@@ -231,6 +231,46 @@ fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     assert!(matches!(world().spaces[1].threads[0].doing, Doing::Touch { page: PAGE, .. }));
     step(1);
     assert_eq!(world().spaces[1].threads[0].doing, Doing::Nothing, "it has met the guard");
+}
+
+/// Another thread of the parent unmapped such an area before the fork was read: what of it was in the store was the
+/// child's, where zeros were due.
+#[test]
+fn what_a_fork_wipes_is_not_inherited_though_the_parent_has_unmapped_it_since() {
+    for on_fork in [OnFork::Copy, OnFork::Wipe, OnFork::Leave] {
+        const PAGE: u64 = 0x9003;
+        let driver = Driver::new(1, false);
+        let world = || driver.world.lock();
+        driver.step_door();
+        let parent = driver.pager.mms().remove(0);
+        {
+            let mut state = parent.lock();
+            state.areas.add(PAGE << 12, (PAGE + 1) << 12);
+            let map = |space: &mut Space| {
+                driver.pager.resident().map(space, Vpn(PAGE), Arrival::Adopted, None)
+            };
+            map(&mut state.space);
+            parent.learnt(1);
+        }
+        let area = Area { end: PAGE + 1, registered: true, on_fork };
+        world().spaces[0].areas.insert(PAGE, area);
+        world().begin_fork(0, 0, &driver.mix);
+        {
+            let space = &mut world().spaces[0];
+            space.unmap(PAGE, PAGE + 1);
+            space.changes.push_back(Change::Unmap { start: PAGE, end: PAGE + 1 });
+            space.changing += 1;
+        }
+        let child = loop {
+            driver.servers[0].borrow_mut().turn(&[token_uffd(parent.id)]);
+            errand::go(&driver.pager, &driver.pending);
+            if let Some(child) = driver.pager.mms().into_iter().find(|mm| mm.id != parent.id) {
+                break child;
+            }
+        };
+        let inherited = child.lock().space.get(Vpn(PAGE)) != Entry::None;
+        assert_eq!(inherited, on_fork == OnFork::Copy, "{on_fork:?}");
+    }
 }
 
 /// The page by which it was to be told stayed in the budget until the next measurement.
