@@ -1,6 +1,7 @@
 //! One address space under management: its userfaultfd, its page table, its agent.
 
 use crate::broken::{Rule, is_broken};
+use crate::limits::HOLDS_TIMED;
 use crate::link::Link;
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
@@ -10,6 +11,7 @@ use ebb_core::folio::VPN_END;
 use ebb_core::readahead::Streams;
 use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
+use ebb_sys::percpu::thread_time_ns;
 use ebb_sys::uffd::Mode;
 use smallvec::SmallVec;
 use std::io;
@@ -51,6 +53,7 @@ pub struct Mm {
     /// What `State::busy` says of a batch, for who looks without the lock.
     batch: AtomicBool,
     longest_hold: AtomicU64,
+    longest_run: AtomicU64,
     /// Absent for children of forks that never greet (nothing of theirs can be moved out).
     pub link: OnceLock<Link>,
     /// Lines to the agents of the ancestors through which a child calls that has none of its own yet: the
@@ -113,6 +116,8 @@ pub struct State {
     pub streams: Streams,
     /// Who waits for these pages is woken when the lock is let go of.
     wakes: Wakes,
+    /// How often it was held.
+    holds: u32,
 }
 
 /// Stretches of pages: first address, bytes.
@@ -131,6 +136,7 @@ impl State {
             pool,
             streams: Streams::new(window),
             wakes: Wakes::new(),
+            holds: 0,
         }
     }
 
@@ -166,6 +172,7 @@ impl Mm {
             quiet: Condvar::new(),
             batch: AtomicBool::new(false),
             longest_hold: AtomicU64::new(0),
+            longest_run: AtomicU64::new(0),
             link: OnceLock::new(),
             inherited: Vec::new(),
             inherited_pins: Some(Vec::new()),
@@ -364,6 +371,11 @@ impl Mm {
         self.longest_hold.load(Ordering::Relaxed)
     }
 
+    /// The longest that a thread ran while it held this lock, as far as that was timed.
+    pub fn longest_run_ns(&self) -> u64 {
+        self.longest_run.load(Ordering::Relaxed)
+    }
+
     /// The state while it does not stand still (P6); None if that does not end within `patience`.
     pub fn lock_settled(&self, patience: Duration) -> Option<Held<'_>> {
         let state = spin::lock(&self.state);
@@ -422,12 +434,23 @@ pub struct Held<'a> {
     state: Option<MutexGuard<'a, State>>,
     mm: &'a Mm,
     since: Instant,
+    /// What the thread had run by then, if that is timed.
+    ran: Option<u64>,
 }
 
 impl<'a> Held<'a> {
-    fn new(state: MutexGuard<'a, State>, mm: &'a Mm) -> Self {
+    fn new(mut state: MutexGuard<'a, State>, mm: &'a Mm) -> Self {
         debug_assert!(state.wakes.is_empty(), "W1");
-        Self { state: Some(state), mm, since: mm.clock.now() }
+        state.holds = state.holds.wrapping_add(1);
+        let ran = state.holds.is_multiple_of(HOLDS_TIMED).then(thread_time_ns);
+        Self { state: Some(state), mm, since: mm.clock.now(), ran }
+    }
+
+    /// The same, for a slice of something: what the thread runs in it is timed.
+    #[must_use]
+    pub fn timed(mut self) -> Self {
+        self.ran = self.ran.or_else(|| Some(thread_time_ns()));
+        self
     }
 }
 
@@ -450,6 +473,10 @@ impl Drop for Held<'_> {
         let wakes = self.state.take().map(|mut state| std::mem::take(&mut state.wakes));
         let held = self.mm.clock.since(self.since).as_nanos() as u64;
         self.mm.longest_hold.fetch_max(held, Ordering::Relaxed);
+        if let Some(before) = self.ran {
+            let ran = thread_time_ns() - before;
+            self.mm.longest_run.fetch_max(ran, Ordering::Relaxed);
+        }
         for (start, len) in wakes.into_iter().flatten().skip(usize::from(is_broken(Rule::W1))) {
             // An address space that has ended has nobody waiting.
             let _ = self.mm.uffd.wake(start, len);
@@ -548,6 +575,19 @@ impl Areas {
         missing
     }
 
+    /// The first address of `[start, end)` that is not registered.
+    #[must_use]
+    pub fn next_missing(&self, start: u64, end: u64) -> Option<u64> {
+        let mut at = start;
+        // Neighbours are one range.
+        while at < end
+            && let Some(stop) = self.end_of(at)
+        {
+            at = stop;
+        }
+        (at < end).then_some(at)
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -572,6 +612,10 @@ mod tests {
         assert_eq!(areas.missing(0, 50), [(0, 10), (20, 30), (40, 50)]);
         assert_eq!(areas.missing(12, 18), []);
         assert_eq!(areas.missing(15, 35), [(20, 30)]);
+        assert_eq!(
+            [(0, 5), (10, 40), (12, 20), (30, 50)].map(|(from, to)| areas.next_missing(from, to)),
+            [Some(0), Some(20), None, Some(40)]
+        );
         areas.add(20, 30);
         assert_eq!(areas.iter().collect::<Vec<_>>(), [(10, 40)]);
         areas.remove(15, 25);

@@ -333,7 +333,7 @@ impl Pager {
         }
         // A slice at a time: whoever waits for a page of another waits for the same books.
         loop {
-            let mut state = mm.lock();
+            let mut state = mm.lock().timed();
             let Some((start, end)) = state.space.front(SLICE_PAGES) else { break };
             self.resident().forget_range(&mut state.space, start, end, &mut dropped);
         }
@@ -341,6 +341,7 @@ impl Pager {
         let known = mm.known.load(Relaxed);
         mm.gone(&mut self.resident().zone, known.max(0).unsigned_abs());
         self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
+        self.counters.longest_run.fetch_max(mm.longest_run_ns(), Relaxed);
         counters::add(&self.counters.agents_ns, mm.agent_ns.load(Relaxed));
         self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
         if mm.related.load(Relaxed) {
@@ -363,8 +364,10 @@ impl Pager {
         for &slot in &dropped.slots {
             self.store.remove(slot);
         }
-        let mut resident = self.resident();
-        dropped.slots.iter().for_each(|&slot| resident.slots.recycle(slot));
+        for slice in dropped.slots.chunks(SLICE_PAGES as usize) {
+            let mut resident = self.resident();
+            slice.iter().for_each(|&slot| resident.slots.recycle(slot));
+        }
     }
 
     /// Tells the user something, on standard error. Nobody reading it is no reason to stop.
