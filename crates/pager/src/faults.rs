@@ -420,8 +420,10 @@ impl Server {
     fn pause(&self, mm: &Mm, touch: &Touch) -> Option<Instant> {
         self.pager.config.memory_high_bytes?;
         let us = self.pager.resident().zone.penalty_us();
-        let exempt =
-            mm.is_infant() || mm.link.get().is_some_and(|link| link.thread() == touch.thread);
+        // Who was told to touch again has paused before, or would do nothing else.
+        let exempt = mm.is_infant()
+            || mm.has_recalled()
+            || mm.link.get().is_some_and(|link| link.thread() == touch.thread);
         if us == 0 || exempt {
             return None;
         }

@@ -306,6 +306,11 @@ impl Mm {
         self.recalled.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether there are such threads.
+    pub fn has_recalled(&self) -> bool {
+        self.recalled.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether a touch is that of such a thread, as far as can be said: there are as many. Under the lock.
     pub fn returns(&self) -> bool {
         let recalled = self.recalled.load(Ordering::Relaxed);
