@@ -10,7 +10,8 @@
 //!
 //! * F2: between the fork and the look other threads of the process may unmap or move an area, and then it cannot be
 //!   asked about. The child has it still: what it may have changed itself it would wait for us to read of, and until then no
-//!   page can be put into it. Where the child cannot be told, or is changing already, it is given all of such an area.
+//!   page can be put into it. Where the child cannot be told it is given all of such an area if it has that; where it is
+//!   changing already it is given all of it.
 //!
 //! A table is copied in slices, and nothing of the parent's changes until all of it is (P6, `following.rs`): no message
 //! is read, nothing is cooled, stored, placed or taken on, and the address space is not dropped. The child has what
@@ -232,7 +233,11 @@ impl Copying {
             self.ask_child(pager, passing.registered);
         }
         self.withheld.iter().for_each(|(start, end)| self.areas.remove(start, end));
-        settle_inherited(&*self.uffd, &mut self.areas);
+        let absent = settle_inherited(&*self.uffd, &mut self.areas);
+        // It has not changed anything yet: what is not there never was.
+        if !absent.is_empty() && self.put_token(pager).is_some() {
+            self.withhold(&absent);
+        }
         self.hidden = hidden::is_hidden(pager, &self.parent);
     }
 
@@ -296,7 +301,6 @@ impl Copying {
     /// A token in the child's pool, unless its mapping is changing.
     fn put_token(&mut self, pager: &Pager) -> Option<Token> {
         let (token, pages) = put_token(pager, self.space.mm(), &*self.uffd, &mut self.pool);
-        pager.resident().zone.found(pages);
         self.tokens += pages;
         token.ok()
     }
@@ -368,6 +372,7 @@ impl Copying {
         child.learnt(resident);
         // All of it is the parent's too, until counted.
         child.discount.store(resident - self.tokens, Relaxed);
+        pager.resident().zone.found(self.tokens);
         child.guarded.store(self.guarded, Relaxed);
         // Both may be copied from now on: what was guarded before is, what has come since is not.
         parent.guarded.store(false, Relaxed);
@@ -380,7 +385,7 @@ impl Copying {
         // After that: the monitor marks who is alone, and looks again (`count_sharing`).
         parent.related.store(true, SeqCst);
         pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-        pager.fork_seen.notify_all();
+        pager.fork_seen.raise();
         pager.monitor.raise();
     }
 
@@ -422,14 +427,18 @@ fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
 /// the child's is then registered nowhere, and a page moved out of it would read as zeros. Each is
 /// registered here, which changes nothing where it is already.
 ///
-/// One that cannot be is not there. The child, which runs since the message was read, may have moved it, and says so in a
-/// message of its own, by which its pages move, too: they stay known until then. Or it never was: its pages were
-/// found in the parent after the fork. What is known of them does no harm: such a page is in no pool and in no
-/// store, and if something else lies there one day, it reads as zeros where it is not there (`Server::stale`).
-fn settle_inherited(uffd: &dyn AddressSpace, areas: &mut Areas) {
-    let refused: Vec<(u64, u64)> = areas
-        .iter()
-        .filter(|&(start, end)| uffd.register(start, end - start, Mode::Managed).is_err())
-        .collect();
-    refused.into_iter().for_each(|(start, end)| areas.remove(start, end));
+/// One that cannot be is not there: those are returned. The child, which runs since the message was read, may have moved
+/// it, and says so in a message of its own, by which its pages move, too: if it is changing they stay known until then.
+/// Or it never was: it was not passed on, or its pages were found in the parent after the fork.
+fn settle_inherited(uffd: &dyn AddressSpace, areas: &mut Areas) -> Vec<(u64, u64)> {
+    let mut absent = Vec::new();
+    for (start, end) in areas.clone().iter() {
+        let Err(error) = uffd.register(start, end - start, Mode::Managed) else { continue };
+        areas.remove(start, end);
+        // The kernel's word for a range in which there is nothing.
+        if error.kind() == std::io::ErrorKind::InvalidInput {
+            absent.push((start, end));
+        }
+    }
+    absent
 }

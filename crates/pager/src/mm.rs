@@ -504,6 +504,9 @@ impl Token {
 
     /// Whether `process` has it.
     pub fn is_seen_by(&self, process: &dyn Process) -> bool {
+        if is_broken(Rule::D1) {
+            return true;
+        }
         let mut seen = [[0; PAGE_SIZE]];
         matches!(process.read_pages(&[self.address], &mut seen), Ok(1)) && seen[0] == *self.page
     }

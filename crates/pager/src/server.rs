@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// The exit status of a run that Ebb did not let go on.
@@ -119,7 +119,7 @@ pub struct Pager {
     next_mm: AtomicU32,
     /// Children of forks that have not greeted yet.
     pub forked: Mutex<Vec<Arc<Mm>>>,
-    pub fork_seen: Condvar,
+    pub fork_seen: Signal,
     /// Those that ask for an agent.
     pub candidates: Candidates,
     pub epoll: OwnedFd,
@@ -185,7 +185,7 @@ impl Pager {
             mms: RwLock::default(),
             next_mm: AtomicU32::new(MM_FIRST),
             forked: Mutex::default(),
-            fork_seen: Condvar::new(),
+            fork_seen: Signal::default(),
             candidates: Candidates::new()?,
             epoll,
             epoll_beside,

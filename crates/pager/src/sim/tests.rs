@@ -17,7 +17,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 static QUIET: std::sync::Once = std::sync::Once::new();
 
-const RULES: [Rule; 7] = [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5, Rule::P6, Rule::W1];
+const RULES: [Rule; 8] =
+    [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5, Rule::P6, Rule::W1, Rule::D1];
 
 /// A run from a seed.
 struct Run {
@@ -42,6 +43,7 @@ struct Seen {
     clean: u64,
     unmovable: u64,
     forks: u64,
+    joined: u64,
 }
 
 impl Seen {
@@ -83,6 +85,9 @@ fn run(seed: u64, steps: u64, log: bool, seen: &mut Seen) -> Run {
     });
     let log = driver.world.lock().log.take().unwrap_or_default();
     seen.add(&driver.pager.counters);
+    let world = driver.world.lock();
+    seen.joined += world.connections.iter().filter(|one| one.answer == Some(true)).count() as u64;
+    drop(world);
     Run { failure, steps: driver.steps.get(), log }
 }
 
@@ -175,6 +180,11 @@ fn a_thread_whose_page_was_placed_and_that_is_not_woken_is_noticed() {
     expect_noticed(Rule::W1);
 }
 
+#[test]
+fn children_that_are_taken_for_one_another_are_noticed() {
+    expect_noticed(Rule::D1);
+}
+
 /// kswapd took the pages of such a child off the lists, found nobody to move them, and they never left again.
 #[test]
 fn pages_of_a_child_that_is_still_being_copied_stay_on_the_lists() {
@@ -196,7 +206,7 @@ fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     const PAGE: u64 = 0x9003;
     let driver = Driver::new(1, false);
     let world = || driver.world.lock();
-    driver.step_door();
+    driver.begin();
     let all_raw = Mix { raw: 100, ..driver.mix.clone() };
     world().begin_fork(0, 0, &all_raw);
     let serve = |id: usize| {
@@ -241,7 +251,7 @@ fn what_a_fork_wipes_is_not_inherited_though_the_parent_has_unmapped_it_since() 
         const PAGE: u64 = 0x9003;
         let driver = Driver::new(1, false);
         let world = || driver.world.lock();
-        driver.step_door();
+        driver.begin();
         let parent = driver.pager.mms().remove(0);
         {
             let mut state = parent.lock();
