@@ -11,7 +11,10 @@
 //! * `MADV_DONTFORK`, `MADV_WIPEONFORK`: the pager sees in the process what is not passed on when it forks. Of a
 //!   process without an agent it may not know which that is, and what a child inherits from the store would be there
 //!   all the same: so it is brought back first, and stays.
+//! * `MADV_DOFORK`, `MADV_KEEPONFORK`: taken back right after a fork, before the pager has looked what that passed on, the
+//!   child would be given what the kernel has left out. So the fork is followed first.
 
+use crate::calls::be_heard;
 use crate::own::own;
 use crate::preload::{AGENT, PRESENT};
 use crate::syscall::{self, call};
@@ -20,7 +23,9 @@ use core::sync::atomic::Ordering::Acquire;
 const DONTNEED: usize = 4;
 const FREE: usize = 8;
 const DONTFORK: usize = 10;
+const DOFORK: usize = 11;
 const WIPEONFORK: usize = 18;
+const KEEPONFORK: usize = 19;
 const POPULATE_READ: usize = 22;
 const GUARD_INSTALL: usize = 102;
 
@@ -47,6 +52,9 @@ pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
         // What cannot be read holds nothing.
         // SAFETY: changes no content.
         unsafe { ask(start, len, POPULATE_READ) };
+    }
+    if matches!(advice, DOFORK | KEEPONFORK) && is_heard() {
+        be_heard();
     }
     // SAFETY: the caller vouches for the arguments.
     let result = unsafe { ask(start, len, advice) };

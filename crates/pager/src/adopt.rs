@@ -10,7 +10,7 @@
 
 use crate::broken::{Rule, is_broken};
 use crate::guard;
-use crate::limits::{BATCH_PATIENCE, SLICE_PAGES};
+use crate::limits::{BATCH_PATIENCE, REACH_BYTES, SLICE_PAGES};
 use crate::link::Link;
 use crate::mm::{Mm, State};
 use crate::seam::Process;
@@ -33,15 +33,19 @@ pub fn areas(pager: &Pager, mm: &Arc<Mm>, process: &dyn Process, before: &mut dy
         let mut at = area.start;
         while at < area.end {
             before();
-            let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return false };
+            let Some(state) = mm.lock_quiet(BATCH_PATIENCE) else { return false };
+            let mut state = state.timed();
             if state.ended {
                 return false;
             }
-            // Of address space nobody has touched there may be terabytes, in one slice.
-            let Ok(stop) = process.reach(at, area.end, SLICE_PAGES) else { return false };
+            // What is registered already may have page tables of any size with nothing in them.
+            let Some(first) = state.areas.next_missing(at, area.end) else { break };
+            // Of address space nobody has touched there may be terabytes, a slice for each GiB.
+            let end = area.end.min(first + REACH_BYTES);
+            let Ok(stop) = process.reach(first, end, SLICE_PAGES) else { return false };
             // Also what an mremap has added to a registered area: to register it again does nothing, and an
             // area that took the place of one whose end is yet to be heard of is found here.
-            for (start, end) in state.areas.missing(at, stop) {
+            for (start, end) in state.areas.missing(first, stop) {
                 if register(mm, &mut state, start, end) {
                     if is_broken(Rule::P4) {
                         drop(state);

@@ -11,6 +11,8 @@ pub enum Rule {
     P5,
     P6,
     W1,
+    /// An address space is taken for a process's only if that has its token (`Token`).
+    D1,
 }
 
 /// Whether it is broken: never, outside tests.

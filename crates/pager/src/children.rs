@@ -6,13 +6,12 @@
 //! sockets out of the descriptor table of its agent, and waits for the greeting there.
 
 use crate::fork;
-use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
+use crate::limits::{LOOK_PAUSE, LOOKS_MAX};
 use crate::link::{Caller, Link};
 use crate::mm::Mm;
+use crate::seam::Connection;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
-use ebb_sys::descriptor::close_aside;
-use ebb_sys::socket::Socket;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::io;
@@ -76,11 +75,11 @@ impl AsFd for Candidates {
 
 impl Candidate {
     /// Does what it wishes and answers. The connection to it, if it is to have one.
-    pub fn serve(&self, pager: &Pager) -> Option<Socket> {
-        let (answer, socket) = match self.wish {
+    pub fn serve(&self, pager: &Pager) -> Option<Box<dyn Connection>> {
+        let (answer, connection) = match self.wish {
             Wish::Join { thread, descriptor } => {
                 match self.take_line(pager, thread, descriptor) {
-                    Ok(socket) => (0, Some(socket)),
+                    Ok(connection) => (0, Some(connection)),
                     // It is told, and tries another way.
                     Err(error) => (number_of(&error), None),
                 }
@@ -95,30 +94,29 @@ impl Candidate {
             }
         };
         self.line.answer(self.caller, answer);
-        socket
+        connection
     }
 
     /// Looks which process it is.
     fn find(&self, pager: &Pager) {
         for _ in 0..LOOKS_MAX {
-            let Some(mut state) = self.mm.lock_quiet(DOOR_PATIENCE) else { continue };
-            if state.ended || fork::find_process(pager, &self.mm, &mut state).is_some() {
+            if fork::find_process(pager, &self.mm).is_some() {
                 return;
             }
             // The ringing of the bell itself has yet to end.
-            drop(state);
             pager.host.sleep(LOOK_PAUSE);
         }
     }
 
-    fn take_line(&self, pager: &Pager, thread: u32, descriptor: u32) -> io::Result<Socket> {
+    fn take_line(
+        &self,
+        pager: &Pager,
+        thread: u32,
+        descriptor: u32,
+    ) -> io::Result<Box<dyn Connection>> {
         self.find(pager);
         let process = self.mm.process().ok_or(Errno::SRCH)?;
-        // It says what the descriptor is, and need not say the truth.
-        Socket::of(process.take_descriptor(thread, descriptor)?).map_err(|other| {
-            close_aside(other);
-            Errno::NOTSOCK.into()
-        })
+        process.take_connection(thread, descriptor)
     }
 }
 

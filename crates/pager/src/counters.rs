@@ -32,6 +32,8 @@ pub struct Counters {
     pub throttled_us: AtomicU64,
     /// The longest that the lock of an address space that has ended was held, in nanoseconds.
     pub longest_hold: AtomicU64,
+    /// The longest that a thread ran in a hold of such a lock, in nanoseconds.
+    pub longest_run: AtomicU64,
     /// How long agents have run whose address spaces have ended, in nanoseconds.
     pub agents_ns: AtomicU64,
     pub peak_resident: AtomicU64,

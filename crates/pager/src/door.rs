@@ -11,21 +11,18 @@ use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
-use crate::seam::{AddressSpace, Process, Wire};
+use crate::seam::{AddressSpace, Connection, Process};
 use crate::server::Pager;
 use crate::{lru_gen, stat};
 use ebb_agent::protocol::{
-    Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_STAT, Greeting, MAGIC, Shared,
+    Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_STAT, Greeting, MAGIC,
 };
 use ebb_core::resident::Space;
-use ebb_sys::descriptor::{close_aside, is_userfaultfd};
-use ebb_sys::rights;
-use ebb_sys::shared::SharedMap;
-use ebb_sys::socket::{Listener, Socket};
-use ebb_sys::uffd::{Mode, PlaceError, Uffd, feature};
+use ebb_sys::socket::Listener;
+use ebb_sys::uffd::{Mode, PlaceError, feature};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,33 +47,29 @@ const OUT_OF_DESCRIPTORS: &str = "no descriptor is left to take another process 
 
 /// Who has connected and is to greet.
 struct Caller {
-    socket: Socket,
+    connection: Box<dyn Connection>,
     since: Instant,
     /// The forked child that it is, if it was fetched and did not come by itself.
     child: Option<Arc<Mm>>,
 }
 
-/// The thread. Who has connected may take its time to greet (it may wait for memory itself): others
-/// do not wait for it.
+/// Who is at the door. Who has connected may take its time to greet (it may wait for memory itself): others do not wait
+/// for it.
+pub struct Door {
+    pager: Arc<Pager>,
+    silent: Vec<Caller>,
+}
+
+/// The thread.
 pub fn run(pager: &Arc<Pager>, listener: &Listener) {
-    let mut silent: Vec<Caller> = Vec::new();
+    let mut door = Door::new(pager);
     loop {
-        let readable = match wait(listener, pager, &silent) {
-            Ok(readable) => readable,
-            Err(_) => continue,
-        };
+        let Ok(readable) = door.wait(listener) else { continue };
         let (doors, callers) = readable.split_at(2);
-        for (index, _) in callers.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
-            let caller = silent.swap_remove(index);
-            match greet(pager, caller) {
-                Ok(silent_yet) => silent.extend(silent_yet),
-                Err(error) => pager.complain(&format!("an agent could not join: {error}")),
-            }
-        }
-        let since = pager.clock.now();
+        door.hear(callers);
         if doors[0] {
             match listener.accept() {
-                Ok(Some(socket)) => silent.push(Caller { socket, since, child: None }),
+                Ok(Some(socket)) => door.came(Box::new(socket)),
                 Ok(None) => {}
                 // Who connected would wait for ever.
                 Err(error) if is_out_of_descriptors(&error) => {
@@ -93,23 +86,66 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
             }
         }
         if doors[1] {
-            for candidate in pager.candidates.take() {
-                let Some(socket) = candidate.serve(pager) else { continue };
-                silent.push(Caller { socket, since, child: Some(candidate.mm) });
-            }
+            door.fetch();
         }
-        silent.retain(|caller| pager.clock.since(caller.since) < GREETING_PATIENCE);
+        door.forget();
     }
 }
 
-/// Waits until somebody connects, is to be fetched, or greets: two doors first, then each of `silent`.
-fn wait(listener: &Listener, pager: &Pager, silent: &[Caller]) -> std::io::Result<Vec<bool>> {
-    let mut waiting =
-        vec![PollFd::new(listener, PollFlags::IN), PollFd::new(&pager.candidates, PollFlags::IN)];
-    waiting.extend(silent.iter().map(|caller| PollFd::new(&caller.socket, PollFlags::IN)));
-    let limit = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
-    poll(&mut waiting, (!silent.is_empty()).then_some(&limit))?;
-    Ok(waiting.iter().map(|fd| !fd.revents().is_empty()).collect())
+impl Door {
+    /// Nobody is there.
+    pub fn new(pager: &Arc<Pager>) -> Self {
+        Self { pager: pager.clone(), silent: Vec::new() }
+    }
+
+    /// Waits until somebody connects, is to be fetched, or greets: two doors first, then each of those that are silent.
+    fn wait(&self, listener: &Listener) -> std::io::Result<Vec<bool>> {
+        let candidates = &self.pager.candidates;
+        let mut waiting =
+            vec![PollFd::new(listener, PollFlags::IN), PollFd::new(candidates, PollFlags::IN)];
+        let callers = self.connections().filter_map(Connection::descriptor);
+        waiting.extend(callers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let limit = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+        poll(&mut waiting, (!self.silent.is_empty()).then_some(&limit))?;
+        Ok(waiting.iter().map(|fd| !fd.revents().is_empty()).collect())
+    }
+
+    /// Those that have yet to greet.
+    pub fn connections(&self) -> impl Iterator<Item = &dyn Connection> {
+        self.silent.iter().map(|caller| &*caller.connection)
+    }
+
+    /// Hears those that have something to say, one of `readable` for each.
+    pub fn hear(&mut self, readable: &[bool]) {
+        for (index, _) in readable.iter().enumerate().rev().filter(|&(_, &ready)| ready) {
+            let caller = self.silent.swap_remove(index);
+            match greet(&self.pager, caller) {
+                Ok(silent_yet) => self.silent.extend(silent_yet),
+                Err(error) => self.pager.complain(&format!("an agent could not join: {error}")),
+            }
+        }
+    }
+
+    /// Somebody has connected.
+    pub fn came(&mut self, connection: Box<dyn Connection>) {
+        let since = self.pager.clock.now();
+        self.silent.push(Caller { connection, since, child: None });
+    }
+
+    /// Fetches those that ask for that.
+    pub fn fetch(&mut self) {
+        let since = self.pager.clock.now();
+        for candidate in self.pager.candidates.take() {
+            let Some(connection) = candidate.serve(&self.pager) else { continue };
+            self.silent.push(Caller { connection, since, child: Some(candidate.mm) });
+        }
+    }
+
+    /// Those that never greet are left.
+    pub fn forget(&mut self) {
+        let clock = &self.pager.clock;
+        self.silent.retain(|caller| clock.since(caller.since) < GREETING_PATIENCE);
+    }
 }
 
 fn is_out_of_descriptors(error: &std::io::Error) -> bool {
@@ -121,17 +157,15 @@ fn asks(kind: u32) -> bool {
     matches!(kind, GREET_STAT | GREET_LRU_GEN)
 }
 
-fn refuse(socket: &Socket) -> std::io::Result<()> {
-    socket.send_now(&Answer { magic: MAGIC, refused: 1 }.to_bytes(), &[]).map(drop)
+fn refuse(connection: &dyn Connection) -> std::io::Result<()> {
+    connection.say(&Answer { magic: MAGIC, refused: 1 }.to_bytes())
 }
 
 /// Hears a greeting and answers. The caller, if it said nothing: what it had sent was taken back.
 fn greet(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> {
     let mut bytes = [0; 4096];
-    let mut fds = Vec::new();
-    let got = caller.socket.receive_now(&mut bytes, &mut fds)?;
-    let uffd = only_userfaultfd(fds);
-    match got {
+    let mut uffd = None;
+    match caller.connection.hear(&mut bytes, &mut uffd)? {
         None => Ok(Some(caller)),
         // The process ended, or became another program, before it greeted.
         Some(0) => Ok(None),
@@ -139,20 +173,13 @@ fn greet(pager: &Arc<Pager>, caller: Caller) -> std::io::Result<Option<Caller>> 
     }
 }
 
-/// What a greeting may bring.
-fn only_userfaultfd(fds: Vec<OwnedFd>) -> Option<OwnedFd> {
-    let (mut uffds, others): (Vec<_>, Vec<_>) = fds.into_iter().partition(is_userfaultfd);
-    others.into_iter().for_each(close_aside);
-    uffds.pop()
-}
-
 fn heard(
     pager: &Arc<Pager>,
     caller: Caller,
     bytes: &[u8],
-    uffd: Option<OwnedFd>,
+    uffd: Option<Box<dyn AddressSpace>>,
 ) -> std::io::Result<()> {
-    let Caller { socket, child, .. } = caller;
+    let Caller { connection, child, .. } = caller;
     let (head, text) = bytes.split_at(bytes.len().min(size_of::<Greeting>()));
     let greeting = Greeting::from_bytes(head)
         .filter(|greeting| text.is_empty() || asks(greeting.kind))
@@ -163,17 +190,17 @@ fn heard(
         } else {
             stat::text(pager)
         };
-        return socket.send_now(answer.as_bytes(), &[]).map(drop);
+        return connection.say(answer.as_bytes());
     }
     if greeting.kind == GREET_LRU_GEN {
-        return lru_gen::asked(pager, &String::from_utf8_lossy(text), socket);
+        return lru_gen::asked(pager, &String::from_utf8_lossy(text), connection);
     }
     let joined = match (greeting.kind, child) {
-        (GREET_FORKED, Some(child)) => welcome(pager, &child, socket),
-        (GREET_FORKED, None) => greet_forked(pager, socket),
-        (_, None) => greet_new(pager, &greeting, socket, uffd),
+        (GREET_FORKED, Some(child)) => welcome(pager, &child, connection),
+        (GREET_FORKED, None) => greet_forked(pager, connection),
+        (_, None) => greet_new(pager, &greeting, connection, uffd),
         // Who was fetched is a process that is known already.
-        (_, Some(_)) => refuse(&socket),
+        (_, Some(_)) => refuse(&*connection),
     };
     if joined.is_ok() {
         pager.monitor.raise();
@@ -184,35 +211,31 @@ fn heard(
 fn greet_new(
     pager: &Arc<Pager>,
     greeting: &Greeting,
-    socket: Socket,
-    uffd: Option<OwnedFd>,
+    connection: Box<dyn Connection>,
+    uffd: Option<Box<dyn AddressSpace>>,
 ) -> std::io::Result<()> {
-    let Some(uffd) = uffd.map(Uffd::new) else {
-        refuse(&socket)?;
+    let Some(uffd) = uffd else {
+        refuse(&*connection)?;
         return Err(std::io::Error::other("it brought no userfaultfd"));
     };
-    // The handshake is made here and not in the program, whose rights may be less than Ebb's.
     let harvest = if pager.config.harvest { feature::WP_ASYNC } else { 0 };
-    let shaken = {
-        let _tracing = rights::tracing();
-        uffd.handshake(FEATURES | harvest)
-    };
-    if let Err(error) = shaken {
-        refuse(&socket)?;
+    if let Err(error) = uffd.handshake(FEATURES | harvest) {
+        refuse(&*connection)?;
         return Err(error);
     }
     if greeting.pool_len / 4096 <= BELLS as u64 {
-        refuse(&socket)?;
+        refuse(&*connection)?;
         return Err(std::io::Error::other("its pool is too small"));
     }
     if greeting.pool_len > pager.config.pool_bytes {
         // The books of its places would take what memory the pager can have.
-        refuse(&socket)?;
+        refuse(&*connection)?;
         return Err(std::io::Error::other("its pool is larger than it was told to make it"));
     }
     let pool = (greeting.pool_start, greeting.pool_len);
-    let mm = take_on(pager, Box::new(uffd), process(pager, socket.peer()?)?, pool)?;
-    open_line(pager, &mm, socket, None)
+    let process = process(pager, connection.peer()?)?;
+    let mm = take_on(pager, uffd, process, pool)?;
+    open_line(pager, &mm, connection, None)
 }
 
 /// Takes a new program on, whose pool is `(start, length)`.
@@ -229,6 +252,9 @@ pub fn take_on(
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()));
     // Who has connected need not be whose userfaultfd this is.
     if !is_process(pager, &mm, &*process) {
+        // What was put there to see that is nobody's any more.
+        let known = mm.known.load(Relaxed);
+        mm.gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
         return Err(std::io::Error::other("its userfaultfd is another process's"));
     }
     mm.set_process(process);
@@ -241,14 +267,10 @@ pub fn take_on(
 fn open_line(
     pager: &Pager,
     mm: &Arc<Mm>,
-    socket: Socket,
+    connection: Box<dyn Connection>,
     uffd: Option<BorrowedFd<'_>>,
 ) -> std::io::Result<()> {
-    // Made here, and not in the program, whose limit on the size of files would count.
-    let (shared, memory) = SharedMap::<Shared>::create("ebb-agent")?;
-    shared.magic.store(MAGIC, Relaxed);
-    let fds: Vec<_> = [memory.as_fd()].into_iter().chain(uffd).collect();
-    let line = Arc::new(Wire::new(socket, shared));
+    let line = connection.into_line()?;
     let link = Link::new(line.clone(), pager.clock.clone());
     link.pin(mm.inherited_pins.as_deref());
     if pager.managing.load(Relaxed) {
@@ -257,18 +279,18 @@ fn open_line(
     }
     // Before it knows: it may call at once, and who hears that must find the line.
     pager.attach(mm, link)?;
-    line.send(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &fds)
+    line.welcome(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), uffd)
 }
 
 /// A forked child that came by itself, where it could not be fetched (before Linux 6.9).
-fn greet_forked(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
-    let process = process(pager, socket.peer()?)?;
+fn greet_forked(pager: &Arc<Pager>, connection: Box<dyn Connection>) -> std::io::Result<()> {
+    let process = process(pager, connection.peer()?)?;
     let deadline = pager.clock.now() + FORK_PATIENCE;
     let mut strangers: Vec<Arc<Mm>> = Vec::new();
     let mm = loop {
         let candidate = next_candidate(pager, &strangers, deadline);
         let Some(candidate) = candidate else {
-            return refuse(&socket);
+            return refuse(&*connection);
         };
         if is_process(pager, &candidate, &*process) {
             break candidate;
@@ -276,16 +298,20 @@ fn greet_forked(pager: &Arc<Pager>, socket: Socket) -> std::io::Result<()> {
         strangers.push(candidate);
     };
     adopt(pager, &mm, process);
-    welcome(pager, &mm, socket)
+    welcome(pager, &mm, connection)
 }
 
 /// The child that greets is this one.
-fn welcome(pager: &Arc<Pager>, mm: &Arc<Mm>, socket: Socket) -> std::io::Result<()> {
+fn welcome(
+    pager: &Arc<Pager>,
+    mm: &Arc<Mm>,
+    connection: Box<dyn Connection>,
+) -> std::io::Result<()> {
     if mm.link.get().is_some() {
-        return refuse(&socket);
+        return refuse(&*connection);
     }
     no_longer_waits(pager, mm);
-    open_line(pager, mm, socket, mm.uffd.descriptor())
+    open_line(pager, mm, connection, mm.uffd.descriptor())
 }
 
 /// A forked child that has greeted is this process.
@@ -302,17 +328,18 @@ fn no_longer_waits(pager: &Pager, mm: &Arc<Mm>) {
 /// A forked child that has not greeted and is none of `strangers`, as soon as there is one. Whose
 /// child does not matter, and could not be compared across process namespaces.
 fn next_candidate(pager: &Pager, strangers: &[Arc<Mm>], deadline: Instant) -> Option<Arc<Mm>> {
-    let find = |forked: &Vec<Arc<Mm>>| {
-        let unknown = |mm: &Arc<Mm>| !strangers.iter().any(|stranger| Arc::ptr_eq(stranger, mm));
-        forked.iter().find(|mm| unknown(mm)).cloned()
-    };
-    let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
-    let patience = deadline.saturating_duration_since(pager.clock.now());
-    let (forked, _) = pager
-        .fork_seen
-        .wait_timeout_while(forked, patience, |forked| find(forked).is_none())
-        .unwrap_or_else(PoisonError::into_inner);
-    find(&forked)
+    let unknown = |mm: &&Arc<Mm>| !strangers.iter().any(|stranger| Arc::ptr_eq(stranger, mm));
+    loop {
+        let found = {
+            let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
+            forked.iter().find(unknown).cloned()
+        };
+        let patience = deadline.saturating_duration_since(pager.clock.now());
+        if found.is_some() || patience.is_zero() {
+            return found;
+        }
+        pager.host.wait(&pager.fork_seen, patience);
+    }
 }
 
 fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
@@ -322,7 +349,10 @@ fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
 /// Whether an address space is that of `process`.
 pub fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
     for _ in 0..LOOKS_MAX {
-        let Some(mut state) = mm.lock_quiet(DOOR_PATIENCE) else { continue };
+        let Some(mut state) = mm.lock_quiet(DOOR_PATIENCE) else {
+            pager.host.sleep(LOOK_PAUSE);
+            continue;
+        };
         if state.ended {
             return false;
         }

@@ -7,14 +7,15 @@
 
 use crate::children::{Candidate, Wish};
 use crate::counters;
+use crate::errand::Errand;
 use crate::following::Following;
 use crate::fork;
 use crate::guard;
-use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, UNREADABLE};
+use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, SERVED_PAGES, UNREADABLE};
 use crate::linger::Linger;
 use crate::link::{Ask, Link};
 use crate::look_around::{BESIDE_MAX, Beside};
-use crate::mm::{Mm, State};
+use crate::mm::{Held, Mm, State};
 use crate::pending::Pending;
 use crate::pressure::Stall;
 use crate::seam::Event;
@@ -61,6 +62,24 @@ pub struct Touch {
     pub window: Window,
     /// It was not served at once. Goes on to the load that the touch begins or joins.
     pub stall: Cell<Option<Stall>>,
+}
+
+impl Touch {
+    /// That of a message.
+    fn of(mm: &Arc<Mm>, event: Event, since: Instant) -> Self {
+        let Event::Fault { address, protected, thread, .. } = event else {
+            unreachable!("changes are followed first");
+        };
+        Self {
+            mm: mm.clone(),
+            address: address & !(PAGE_SIZE as u64 - 1),
+            protected,
+            thread,
+            since,
+            window: Window::NONE,
+            stall: Cell::default(),
+        }
+    }
 }
 
 /// What became of a touch.
@@ -221,14 +240,13 @@ impl Server {
     /// Reads and handles everything an address space has to say.
     fn drain(&mut self, mm: &Arc<Mm>) {
         loop {
-            let its = |(following, _): &(Following, Unheard)| Arc::ptr_eq(following.mm(), mm);
-            if self.pending.books().following.iter().any(its) {
+            if self.pending.books().is_followed(mm) {
                 return;
             }
             if self.pager.solo.is_on() {
                 mm.watch_batch(BATCH_WATCH);
             }
-            let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
+            let Some(state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
             if state.ended {
                 return;
             }
@@ -238,13 +256,12 @@ impl Server {
             let now = self.pager.clock.now();
             let count = events.len();
             put_changes_first(&mut events);
-            self.hear(mm, &mut state, events.drain(..), now, false);
+            self.hear_all(mm, state, &mut events, now, false);
             self.events = events;
             match read {
                 Ok(_) if count == 0 => return,
                 Ok(_) => {}
                 Err(error) => {
-                    drop(state);
                     if mm.is_alive() {
                         // Nobody would answer its touches any more.
                         self.pager.complain(&format!(
@@ -261,31 +278,72 @@ impl Server {
         }
     }
 
-    /// Follows what an address space says, up to what takes longer. `late`: it was read some time ago.
+    /// Follows what an address space says, changes first, up to what takes longer; what was said after that is put off
+    /// with it. `late`: it was read some time ago.
+    fn hear_all<'a>(
+        &mut self,
+        mm: &'a Arc<Mm>,
+        mut state: Held<'a>,
+        events: &mut Vec<Event>,
+        read: Instant,
+        mut late: bool,
+    ) {
+        events.reverse();
+        while !self.hear(mm, &mut state, events, read, late) {
+            // Who got a page in this hold runs on. The rest are touches: they are as good as any that had to wait.
+            drop(state);
+            late = true;
+            match mm.lock_quiet(BATCH_PATIENCE) {
+                Some(held) if held.ended => return events.clear(),
+                Some(held) => state = held,
+                None => {
+                    for event in events.drain(..).rev() {
+                        self.set_aside(Touch::of(mm, event, read));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The same for a slice of it; `events` are in reverse order. False if some are left.
     fn hear(
         &mut self,
         mm: &Arc<Mm>,
         state: &mut State,
-        mut events: impl Iterator<Item = Event>,
+        events: &mut Vec<Event>,
         read: Instant,
         late: bool,
-    ) {
-        while let Some(event) = events.next() {
+    ) -> bool {
+        let mut pages = 0;
+        while let Some(event) = events.pop() {
             let mut following = match Following::begin(&self.pager, mm, state, event) {
                 Ok(following) => following,
                 Err(event) => {
-                    self.handle(mm, state, event, read, late);
+                    pages += self.handle(mm, state, event, read, late);
+                    if pages >= SERVED_PAGES && !events.is_empty() {
+                        return false;
+                    }
                     continue;
                 }
             };
-            if !following.go_on(&self.pager, state) {
-                let unheard = Unheard { events: events.collect(), read };
-                self.pending.books().following.push_back((following, unheard));
-                self.hand_on();
-                return;
+            if following.has_errand() || !following.go_on(&self.pager, state) {
+                self.put_off(following, Unheard { events: events.drain(..).rev().collect(), read });
+                return true;
             }
             following.end(&self.pager, state);
         }
+        true
+    }
+
+    /// What takes longer is gone on with in another turn, or when its errand is done.
+    fn put_off(&self, following: Following, unheard: Unheard) {
+        if following.has_errand() {
+            self.pending.send(Errand::Follow(following, unheard));
+            return;
+        }
+        self.pending.books().following.push_back((following, unheard));
+        self.hand_on();
     }
 
     /// Follows a slice of what takes longer.
@@ -293,17 +351,26 @@ impl Server {
         let next = self.pending.books().following.pop_front();
         let Some((mut following, unheard)) = next else { return };
         let mm = following.mm().clone();
-        let mut state = mm.lock();
+        let mut state = mm.lock().timed();
         if !following.go_on(&self.pager, &mut state) {
             drop(state);
-            self.pending.books().following.push_back((following, unheard));
+            self.put_off(following, unheard);
             return;
         }
         following.end(&self.pager, &mut state);
-        self.hear(&mm, &mut state, unheard.events.into_iter(), unheard.read, true);
+        let Unheard { mut events, read } = unheard;
+        self.hear_all(&mm, state, &mut events, read, true);
     }
 
-    fn handle(&mut self, mm: &Arc<Mm>, state: &mut State, event: Event, now: Instant, late: bool) {
+    /// Follows a message that takes no time; for how many pages at most.
+    fn handle(
+        &mut self,
+        mm: &Arc<Mm>,
+        state: &mut State,
+        event: Event,
+        now: Instant,
+        late: bool,
+    ) -> u32 {
         match event {
             Event::Fault { address, write, protected, thread } => {
                 let address = address & !(PAGE_SIZE as u64 - 1);
@@ -323,20 +390,12 @@ impl Server {
                     }
                     _ => Window::NONE,
                 };
-                let touch = Touch {
-                    mm: mm.clone(),
-                    address,
-                    protected,
-                    thread,
-                    since: now,
-                    window,
-                    stall: Cell::default(),
-                };
+                let touch = Touch { window, ..Touch::of(mm, event, now) };
                 if let Some(until) = self.pause(mm, &touch) {
                     touch.stall.set(Some(self.pager.pressure.stall()));
                     self.pending.books().pausing.push((until, touch));
                     self.hand_on();
-                    return;
+                    return 1;
                 }
                 let answer = match late {
                     true => self.answer_late(mm, state, &touch),
@@ -345,11 +404,13 @@ impl Server {
                 if let Answer::Later = answer {
                     self.set_aside(touch);
                 }
+                1 + window.count
             }
-            Event::Remove { start, .. } => match state.pool.bell(start) {
-                Some(bell) => self.heard(mm, state, bell),
-                None => unreachable!("followed"),
-            },
+            Event::Remove { start, .. } => {
+                let bell = state.pool.bell(start).expect("all others are followed");
+                self.heard(mm, state, bell);
+                0
+            }
             Event::Fork(_) | Event::Unmap { .. } | Event::Remap { .. } => unreachable!("followed"),
         }
     }
@@ -359,8 +420,10 @@ impl Server {
     fn pause(&self, mm: &Mm, touch: &Touch) -> Option<Instant> {
         self.pager.config.memory_high_bytes?;
         let us = self.pager.resident().zone.penalty_us();
-        let exempt =
-            mm.is_infant() || mm.link.get().is_some_and(|link| link.thread() == touch.thread);
+        // Who was told to touch again has paused before, or would do nothing else.
+        let exempt = mm.is_infant()
+            || mm.has_recalled()
+            || mm.link.get().is_some_and(|link| link.thread() == touch.thread);
         if us == 0 || exempt {
             return None;
         }
@@ -422,10 +485,22 @@ impl Server {
 
     /// Answers a touch that was not answered when it was read.
     fn answer_late(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
-        if !touch.protected && !vacant::still(mm, Vpn::of_address(touch.address)) {
-            return self.not_placed(mm, state, touch, PlaceError::Exists);
+        let vpn = Vpn::of_address(touch.address);
+        let still = if touch.protected { Some(true) } else { vacant::still(mm, vpn) };
+        match (still, state.space.get(vpn)) {
+            (Some(false), _) => self.not_placed(mm, state, touch, PlaceError::Exists),
+            (None, Entry::None | Entry::Resident(_)) => self.recall(mm, state, touch),
+            _ => self.answer(mm, state, touch),
         }
-        self.answer(mm, state, touch)
+    }
+
+    /// Has a thread touch again that has waited, as soon as it would be answered: nobody can see what lies in the place of
+    /// its page by now (R3 in `vacant.rs`). Its next touch needs no room, since this one has found some.
+    fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
+        let Some(charge) = self.find_room(mm, touch) else { return Answer::Later };
+        self.give_back(charge);
+        mm.recalled();
+        self.not_placed(mm, state, touch, PlaceError::Exists)
     }
 
     /// Answers one touch (P3).
@@ -447,9 +522,17 @@ impl Server {
         }
     }
 
-    /// Takes a page of the budget. Those whose touch keeps others from giving pages back need none to
-    /// be left: a child that has yet to greet, and an agent at its work.
+    /// Takes a page of the budget.
     pub fn charge(&mut self, mm: &Mm, touch: &Touch) -> Option<Charge> {
+        if mm.returns() {
+            return Some(self.pager.resident().zone.charge(1));
+        }
+        self.find_room(mm, touch)
+    }
+
+    /// The same for a touch that nobody has found room for. Those whose touch keeps others from giving pages back
+    /// need none to be left: a child that has yet to greet, and an agent at its work.
+    fn find_room(&mut self, mm: &Mm, touch: &Touch) -> Option<Charge> {
         let (mut charge, low) = {
             let mut resident = self.pager.resident();
             let charge = if !self.is_barred() { resident.zone.try_charge(1, 0) } else { None };
@@ -627,7 +710,9 @@ impl Server {
         let from = state.pool.address(place);
         let page = std::array::from_mut(&mut *self.buffer);
         // A child that has not asked for an agent is not known yet.
-        fork::seek_process(&self.pager, mm, state);
+        if mm.process().is_none() && mm.is_sought() {
+            self.pending.send(Errand::Seek(mm.clone()));
+        }
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
             self.give_back(charge);
             if !mm.is_alive() {

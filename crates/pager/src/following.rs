@@ -61,6 +61,21 @@ impl Following {
         }
     }
 
+    /// Whether it needs something that takes long before it is gone on with (`errand.rs`).
+    pub fn has_errand(&self) -> bool {
+        match self {
+            Self::Fork(copying) => copying.has_errand(),
+            Self::Leave(_) => false,
+        }
+    }
+
+    /// Does that, with no lock held.
+    pub fn go_errand(&mut self, pager: &Pager) {
+        if let Self::Fork(copying) = self {
+            copying.go_errand(pager);
+        }
+    }
+
     /// Follows a slice of it. True if that was the last.
     pub fn go_on(&mut self, pager: &Pager, state: &mut State) -> bool {
         match self {

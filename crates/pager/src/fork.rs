@@ -1,16 +1,22 @@
 //! What a fork makes of an address space, and which process that then is.
 //!
-//! Called by a fault thread with the parent's (or the child's) state held, and nothing else.
+//! Called by a fault thread with the parent's (or the child's) state held, and nothing else; what takes long is an errand
+//! (`errand.rs`), with no lock held.
 //!
 //! * F1: which areas a process passes on is read where it is seen. One that nobody could tell has had an agent at no
 //!   time: no page of its own was ever moved out, and what it has in the store it inherited, of areas that were passed
 //!   on. Its child is given all of that. What the kernel wiped, or left out, counts as there and is not, and reads as
 //!   zeros when it is touched (`Server::stale`).
 //!
+//! * F2: between the fork and the look other threads of the process may unmap or move an area, and then it cannot be
+//!   asked about. The child has it still: what it may have changed itself it would wait for us to read of, and until then no
+//!   page can be put into it. Where the child cannot be told it is given all of such an area if it has that; where it is
+//!   changing already it is given all of it.
+//!
 //! A table is copied in slices, and nothing of the parent's changes until all of it is (P6, `following.rs`): no message
 //! is read, nothing is cooled, stored, placed or taken on, and the address space is not dropped. The child has what
-//! the parent had when it forked, whenever that is copied. What is cool of a child that will be hidden is stored, and
-//! what it shares is guarded, in slices, too.
+//! the parent had when it forked, whenever that is copied. What it shares is guarded in slices, too. Which areas it
+//! has is an errand, and so is storing what is cool of a child that will be hidden.
 
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
 use crate::mm::{Areas, Mm, State, Token};
@@ -21,7 +27,8 @@ use crate::{counters, guard};
 use crate::{following, hidden};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::resident::{Entry, Space};
-use ebb_core::types::{PAGE_SIZE, Vpn};
+use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
+use ebb_sys::proc::Passing;
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
@@ -33,7 +40,7 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
         return;
     }
     if let Some(pid) = pager.host.process_of(thread) {
-        prove(pager, mm, state, &[pid]);
+        prove(pager, mm, state, pid);
     }
 }
 
@@ -41,59 +48,85 @@ pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32
 /// forks of one process cannot be told apart otherwise, and to take one child for another would be to read the
 /// wrong memory. The page counts until its place is dropped; where there is none the place is free again.
 pub fn show_token(pager: &Pager, mm: &Mm, state: &mut State) -> Result<Token, PlaceError> {
-    let mut page = Box::new([0; PAGE_SIZE]);
-    page[..4].copy_from_slice(&mm.id.0.to_ne_bytes());
-    page[4..20].copy_from_slice(&pager.host.token().to_ne_bytes());
-    let place = state.pool.take_for_token().ok_or(PlaceError::NoMemory)?;
-    let address = state.pool.address(place);
-    let placed = mm.uffd.copy(address, &*page).map_err(|(_, error)| error);
-    if matches!(placed, Ok(()) | Err(PlaceError::Exists)) {
-        state.pool.retire(place);
-        mm.found(&mut pager.resident().zone, 1);
-    } else {
-        state.pool.give_back(place);
-    }
-    placed.map(|()| Token::new(address, page))
+    let (placed, pages) = put_token(pager, mm.id, &*mm.uffd, &mut state.pool);
+    mm.found(&mut pager.resident().zone, pages);
+    placed
 }
 
-/// Whether it is one of the processes `pids`: then it is known from now on. None if that cannot be found out
-/// now.
-fn prove(pager: &Pager, mm: &Mm, state: &mut State, pids: &[u32]) -> Option<bool> {
-    let token = match show_token(pager, mm, state) {
+/// The same for one that nobody serves yet; and how many pages it has more.
+fn put_token(
+    pager: &Pager,
+    id: MmId,
+    uffd: &dyn AddressSpace,
+    pool: &mut Pool,
+) -> (Result<Token, PlaceError>, u64) {
+    let mut page = Box::new([0; PAGE_SIZE]);
+    page[..4].copy_from_slice(&id.0.to_ne_bytes());
+    page[4..20].copy_from_slice(&pager.host.token().to_ne_bytes());
+    let Some(place) = pool.take_for_token() else { return (Err(PlaceError::NoMemory), 0) };
+    let address = pool.address(place);
+    let placed = uffd.copy(address, &*page).map_err(|(_, error)| error);
+    let there = matches!(placed, Ok(()) | Err(PlaceError::Exists));
+    if there {
+        pool.retire(place);
+    } else {
+        pool.give_back(place);
+    }
+    (placed.map(|()| Token::new(address, page)), u64::from(there))
+}
+
+/// Whether it is the process `pid`: then it is known from now on.
+fn prove(pager: &Pager, mm: &Mm, state: &mut State, pid: u32) {
+    if let Ok(token) = show_token(pager, mm, state)
+        && let Ok(process) = pager.host.open(pid)
+        && token.is_seen_by(&*process)
+    {
+        mm.set_process(process);
+    }
+}
+
+/// A token put into an address space that nobody holds.
+fn show_token_in(pager: &Pager, mm: &Mm) -> Result<Token, PlaceError> {
+    let mut state = mm.lock();
+    if state.ended { Err(PlaceError::Dead) } else { show_token(pager, mm, &mut state) }
+}
+
+/// The processes of the tree that are not known.
+fn unknown(pager: &Pager) -> Vec<u32> {
+    let known: Vec<u32> = pager.mms().iter().map(|mm| mm.pid()).collect();
+    let mut pids = pager.host.tree(pager);
+    pids.retain(|pid| !known.contains(pid));
+    pids
+}
+
+/// Which of the processes `pids` it is that has this token.
+fn who_sees(pager: &Pager, token: &Token, pids: &[u32]) -> Option<Box<dyn Process>> {
+    let mut processes = pids.iter().filter_map(|&pid| pager.host.open(pid).ok());
+    processes.find(|process| token.is_seen_by(&**process))
+}
+
+/// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
+/// now whether it is among them. No lock is held: there may be many.
+pub fn find_process(pager: &Pager, mm: &Mm) -> Option<bool> {
+    if mm.process().is_some() {
+        return Some(true);
+    }
+    let pids = unknown(pager);
+    let token = match show_token_in(pager, mm) {
         Ok(token) => token,
         Err(PlaceError::Dead) => return Some(false),
         // Something is there already, or the mapping is changing: another place, another time.
         Err(_) => return None,
     };
-    let mut processes = pids.iter().filter_map(|&pid| pager.host.open(pid).ok());
-    let found = processes.find(|process| token.is_seen_by(&**process));
+    let found = who_sees(pager, &token, &pids);
     Some(found.map(|process| mm.set_process(process)).is_some())
 }
 
-/// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
-/// now whether it is among them.
-pub fn find_process(pager: &Pager, mm: &Mm, state: &mut State) -> Option<bool> {
-    if mm.process().is_some() {
-        return Some(true);
-    }
-    let known: Vec<u32> = pager.mms().iter().map(|mm| mm.pid()).collect();
-    let mut pids = pager.host.tree(pager);
-    pids.retain(|pid| !known.contains(pid));
-    prove(pager, mm, state, &pids)
-}
-
-/// The same for one whose page is needed, when it is time to look again.
-pub fn seek_process(pager: &Pager, mm: &Mm, state: &mut State) {
-    if mm.process().is_none() && mm.is_sought() {
-        find_process(pager, mm, state);
-    }
-}
-
 /// The same for one that forks.
-fn find_parent(pager: &Pager, mm: &Mm, state: &mut State) {
+fn find_parent(pager: &Pager, mm: &Mm) {
     let mut unseen = 0;
     for _ in 0..FIND_TRIES {
-        match find_process(pager, mm, state) {
+        match find_process(pager, mm) {
             Some(true) => return,
             // It is in the tree, and may not be looked into; or its parent has just ended, and it was missed.
             Some(false) => unseen += 1,
@@ -122,15 +155,19 @@ pub struct Copying {
     cool: Vec<Vpn>,
     /// Pages copied that are in memory.
     held: u64,
+    /// Tokens that were put into its pool.
+    tokens: u64,
     guarded: bool,
     next: Next,
 }
 
 /// What is to be done next.
 enum Next {
+    /// The processes are looked at, which takes long.
+    Look,
     /// Its table is copied from here on.
     Copy(Vpn),
-    /// What is cool of it is stored.
+    /// What is cool of it is stored, which takes long.
     Store,
     /// What it shares is guarded from this address on, these pages excepted.
     Guard(u64, Vec<u64>),
@@ -147,27 +184,61 @@ impl Copying {
         uffd: Box<dyn AddressSpace>,
     ) -> Self {
         counters::count(&pager.counters.forks);
-        if parent.process().is_none() {
-            find_parent(pager, parent, state);
-        }
-        let withheld = not_inherited(pager, parent, state);
-        let mut areas = state.areas.clone();
-        withheld.iter().for_each(|(start, end)| areas.remove(start, end));
-        settle_inherited(&*uffd, &mut areas);
         following::still(parent, state, true);
         Self {
             parent: parent.clone(),
             uffd,
             space: Space::new(pager.new_mm_id()),
-            areas,
+            areas: state.areas.clone(),
             pool: state.pool.inherited(),
-            withheld,
-            hidden: hidden::is_hidden(pager, parent),
+            withheld: Areas::default(),
+            hidden: false,
             cool: Vec::new(),
             held: 0,
+            tokens: 0,
             guarded: false,
-            next: Next::Copy(Vpn(0)),
+            next: Next::Look,
         }
+    }
+
+    /// Whether what is next takes long.
+    pub fn has_errand(&self) -> bool {
+        matches!(self.next, Next::Look | Next::Store)
+    }
+
+    /// Does that, with no lock held.
+    pub fn go_errand(&mut self, pager: &Pager) {
+        self.next = match std::mem::replace(&mut self.next, Next::End) {
+            Next::Look => {
+                self.look(pager);
+                Next::Copy(Vpn(0))
+            }
+            Next::Store => {
+                while !self.cool.is_empty() {
+                    self.store(pager);
+                }
+                self.begin_guard(pager)
+            }
+            other => other,
+        };
+    }
+
+    /// What the child inherits, and whether it can be looked into.
+    fn look(&mut self, pager: &Pager) {
+        if self.parent.process().is_none() {
+            find_parent(pager, &self.parent);
+        }
+        if let Some(passing) = passing(pager, &self.parent) {
+            self.withhold(&passing.withheld);
+            self.ask_child(pager, passing.registered);
+        }
+        self.withheld.iter().for_each(|(start, end)| self.areas.remove(start, end));
+        let absent = settle_inherited(&*self.uffd, &mut self.areas);
+        // It has not changed anything yet: what is not there never was.
+        if !absent.is_empty() && self.put_token(pager).is_some() {
+            self.withhold(&absent);
+        }
+        self.hidden = hidden::is_hidden(pager, &self.parent);
     }
 
     /// Does a slice of it. True if that was the last.
@@ -178,17 +249,60 @@ impl Copying {
                 None if self.cool.is_empty() => self.begin_guard(pager),
                 None => Next::Store,
             },
-            Next::Store => {
-                self.store(pager);
-                if self.cool.is_empty() { self.begin_guard(pager) } else { Next::Store }
-            }
             Next::Guard(at, pins) => match self.guard(at, &pins) {
                 Some(next) => Next::Guard(next, pins),
                 None => Next::End,
             },
+            errand @ (Next::Look | Next::Store) => errand,
             Next::End => Next::End,
         };
         matches!(self.next, Next::End)
+    }
+
+    /// Nothing of these ranges reaches the child.
+    fn withhold(&mut self, ranges: &[(u64, u64)]) {
+        for &(start, end) in ranges {
+            self.withheld.remove(start, end);
+            self.withheld.add(start, end);
+        }
+    }
+
+    /// The parent runs since its message was read, and other threads of it ran before: what it has let go of since the
+    /// fork it cannot be asked about any more (F2). `registered`: what it still has.
+    fn ask_child(&mut self, pager: &Pager, registered: Vec<(u64, u64)>) {
+        let mut gone = self.areas.clone();
+        registered.into_iter().for_each(|(start, end)| gone.remove(start, end));
+        if gone.is_empty() {
+            return;
+        }
+        let Some(passing) = self.passing_of_child(pager) else { return };
+        let mut passed = Areas::default();
+        passing.registered.into_iter().for_each(|(start, end)| passed.add(start, end));
+        passing.withheld.into_iter().for_each(|(start, end)| passed.remove(start, end));
+        let lost: Vec<(u64, u64)> =
+            gone.iter().flat_map(|(start, end)| passed.missing(start, end)).collect();
+        self.withhold(&lost);
+    }
+
+    /// What the child would pass on, which is what it got. None if that cannot be found out.
+    fn passing_of_child(&mut self, pager: &Pager) -> Option<Passing> {
+        for _ in 0..FIND_TRIES {
+            let process =
+                self.put_token(pager).and_then(|token| who_sees(pager, &token, &unknown(pager)));
+            if let Some(passing) = process.and_then(|process| process.passing().ok()) {
+                // Whatever it may have changed meanwhile it would still wait for us to read of.
+                return self.put_token(pager).map(|_| passing);
+            }
+            pager.host.sleep(FIND_PAUSE);
+        }
+        None
+    }
+
+    /// A token in the child's pool, unless its mapping is changing.
+    fn put_token(&mut self, pager: &Pager) -> Option<Token> {
+        let (token, pages) = put_token(pager, self.space.mm(), &*self.uffd, &mut self.pool);
+        self.tokens += pages;
+        token.ok()
     }
 
     /// Copies a slice of the table. Where the next begins.
@@ -257,7 +371,8 @@ impl Copying {
         let child = Arc::new(child);
         child.learnt(resident);
         // All of it is the parent's too, until counted.
-        child.discount.store(resident, Relaxed);
+        child.discount.store(resident - self.tokens, Relaxed);
+        pager.resident().zone.found(self.tokens);
         child.guarded.store(self.guarded, Relaxed);
         // Both may be copied from now on: what was guarded before is, what has come since is not.
         parent.guarded.store(false, Relaxed);
@@ -270,7 +385,7 @@ impl Copying {
         // After that: the monitor marks who is alone, and looks again (`count_sharing`).
         parent.related.store(true, SeqCst);
         pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
-        pager.fork_seen.notify_all();
+        pager.fork_seen.raise();
         pager.monitor.raise();
     }
 
@@ -281,19 +396,12 @@ impl Copying {
     }
 }
 
-/// The ranges of which nothing reaches a child; the program may have asked for that at any time. None of a process
-/// that nobody could tell (F1).
-fn not_inherited(pager: &Pager, parent: &Mm, state: &mut State) -> Areas {
-    let mut withheld = Areas::default();
-    let Some(process) = parent.process() else { return withheld };
-    let sees = |error| successor(pager, parent, state).ok_or(error)?.areas_not_inherited();
-    match process.areas_not_inherited().or_else(sees) {
-        Ok(ranges) => {
-            for (start, end) in ranges {
-                withheld.remove(start, end);
-                withheld.add(start, end);
-            }
-        }
+/// What a process that forks passes on; the program may have asked for that at any time. None of a process that nobody could
+/// tell (F1).
+fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
+    let sees = |error| successor(pager, parent).ok_or(error)?.passing();
+    match parent.process()?.passing().or_else(sees) {
+        Ok(passing) => Some(passing),
         // Pages of it may be in the store that the child must not see.
         Err(error) => {
             if parent.is_alive() {
@@ -303,32 +411,34 @@ fn not_inherited(pager: &Pager, parent: &Mm, state: &mut State) -> Areas {
                 ));
                 pager.kill_tree();
             }
+            None
         }
     }
-    withheld
 }
 
 /// Another process with the same memory (a clone with `CLONE_VM` and no `CLONE_THREAD`): that which was known may
 /// have ended.
-fn successor(pager: &Pager, mm: &Mm, state: &mut State) -> Option<Box<dyn Process>> {
-    let token = show_token(pager, mm, state).ok()?;
-    let mut processes =
-        pager.host.tree(pager).into_iter().filter_map(|pid| pager.host.open(pid).ok());
-    processes.find(|process| token.is_seen_by(&**process))
+fn successor(pager: &Pager, mm: &Mm) -> Option<Box<dyn Process>> {
+    let token = show_token_in(pager, mm).ok()?;
+    who_sees(pager, &token, &pager.host.tree(pager))
 }
 
 /// An area may have come under management after the fork copied it and before its message was read:
 /// the child's is then registered nowhere, and a page moved out of it would read as zeros. Each is
 /// registered here, which changes nothing where it is already.
 ///
-/// One that cannot be is not there. The child, which runs since the message was read, may have moved it, and says so in a
-/// message of its own, by which its pages move, too: they stay known until then. Or it never was: its pages were
-/// found in the parent after the fork. What is known of them does no harm: such a page is in no pool and in no
-/// store, and if something else lies there one day, it reads as zeros where it is not there (`Server::stale`).
-fn settle_inherited(uffd: &dyn AddressSpace, areas: &mut Areas) {
-    let refused: Vec<(u64, u64)> = areas
-        .iter()
-        .filter(|&(start, end)| uffd.register(start, end - start, Mode::Managed).is_err())
-        .collect();
-    refused.into_iter().for_each(|(start, end)| areas.remove(start, end));
+/// One that cannot be is not there: those are returned. The child, which runs since the message was read, may have moved
+/// it, and says so in a message of its own, by which its pages move, too: if it is changing they stay known until then.
+/// Or it never was: it was not passed on, or its pages were found in the parent after the fork.
+fn settle_inherited(uffd: &dyn AddressSpace, areas: &mut Areas) -> Vec<(u64, u64)> {
+    let mut absent = Vec::new();
+    for (start, end) in areas.clone().iter() {
+        let Err(error) = uffd.register(start, end - start, Mode::Managed) else { continue };
+        areas.remove(start, end);
+        // The kernel's word for a range in which there is nothing.
+        if error.kind() == std::io::ErrorKind::InvalidInput {
+            absent.push((start, end));
+        }
+    }
+    absent
 }

@@ -12,7 +12,8 @@
 //! * G3: the guard is about memory only: a page that escapes it (registered later, a change in
 //!   flight) is copied unseen and found by the next measurement.
 
-use crate::mm::{Areas, Mm, State};
+use crate::limits::SLICE_PAGES;
+use crate::mm::{Mm, State};
 use crate::seam::AddressSpace;
 use crate::server::Pager;
 use ebb_core::resident::Entry;
@@ -33,13 +34,7 @@ pub fn is_needed(pager: &Pager, copies: u64) -> bool {
         && pager.resident().zone.free() < copies
 }
 
-/// Guards the pages of `areas`, `pins` (in order) excepted. False if the address space is changing:
-/// to be tried again.
-pub fn raise(uffd: &dyn AddressSpace, areas: &Areas, pins: &[u64]) -> bool {
-    areas.iter().all(|(start, end)| raise_range(uffd, start, end, pins))
-}
-
-/// The same for one range.
+/// Guards the pages of a range, `pins` (in order) excepted. False if the address space is changing: to be tried again.
 pub fn raise_range(uffd: &dyn AddressSpace, start: u64, end: u64, pins: &[u64]) -> bool {
     let page = PAGE_SIZE as u64;
     let protect = |from: u64, to: u64| {
@@ -60,17 +55,20 @@ pub fn raise_range(uffd: &dyn AddressSpace, start: u64, end: u64, pins: &[u64]) 
 /// Guards a process that shares pages with relatives. For the monitor.
 pub fn raise_all(mm: &Mm) {
     let Some(link) = mm.link.get() else { return };
-    let areas = mm.lock().areas.clone();
     let Some(pins) = link.pins() else { return };
-    if !raise(&*mm.uffd, &areas, &pins) {
+    let areas = mm.lock().areas.clone();
+    let all = areas.iter().all(|(start, end)| {
+        slices(mm, start, end).all(|(from, to)| raise_range(&*mm.uffd, from, to, &pins))
+    });
+    if !all {
         return;
     }
     mm.guarded.store(true, Relaxed);
     // Pinned in between.
     let Some(now) = link.pins() else {
-        for (start, end) in areas.iter() {
+        for (from, to) in areas.iter().flat_map(|(start, end)| slices(mm, start, end)) {
             // What is gone is not guarded either.
-            let _ = mm.uffd.unprotect(start, end - start);
+            let _ = mm.uffd.unprotect(from, to - from);
         }
         return;
     };
@@ -78,6 +76,18 @@ pub fn raise_all(mm: &Mm) {
         // It may be gone again.
         let _ = mm.uffd.unprotect(vpn * PAGE_SIZE as u64, PAGE_SIZE as u64);
     }
+}
+
+/// A range in stretches with a slice of what is known there. The calls for them are made with no lock held, but the kernel has
+/// whoever maps memory wait for each, and whoever touches it behind those.
+fn slices(mm: &Mm, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+    let mut at = start;
+    std::iter::from_fn(move || {
+        let from = (at < end).then_some(at)?;
+        let next = mm.lock().space.visit(Vpn::of_address(from), SLICE_PAGES, |_, _| {});
+        at = next.map_or(end, |next| next.address().min(end));
+        Some((from, at))
+    })
 }
 
 /// How many pages from a guarded one on are the process's own: the guard is lifted from them. None:

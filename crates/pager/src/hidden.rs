@@ -8,8 +8,8 @@
 //!   Into its places they could not be put: it runs, and may be changing them.
 //! * H2: a page that cannot be stored stays cool; whoever touches it is told after a while that it is lost.
 //!
-//! Called by a fault thread with the parent's state held, while its fork is followed, for a batch at a time. Writes to
-//! a file tier are waited for.
+//! An errand (`errand.rs`), a batch at a time, while the parent stands still and nobody holds its lock. Writes to a file
+//! tier are waited for.
 
 use crate::mm::Mm;
 use crate::pool::Pool;

@@ -7,6 +7,7 @@
 //!   writes.
 //! * *monitor* (`monitor`): measures, brings new areas under management, notices ends.
 //! * *door* (`door`): greets agents.
+//! * *errands* (`errand`): looks at processes for the fault threads, where that takes long.
 //!
 //! Lock order: `Mm::state` before `Pager::resident`; never two of either; no lock is held while
 //! waiting for an agent, a device or another thread. `Mm::state` is held across userfaultfd calls on
@@ -29,6 +30,7 @@ mod children;
 mod config;
 mod counters;
 mod door;
+mod errand;
 mod faults;
 mod following;
 mod fork;

@@ -67,6 +67,12 @@ impl Link {
         Self { line, clock }
     }
 
+    /// Whose line it is, simulated.
+    #[cfg(test)]
+    pub fn number(&self) -> Option<usize> {
+        format!("{:?}", self.line).strip_prefix("line ")?.parse().ok()
+    }
+
     fn shared(&self) -> &Shared {
         self.line.shared()
     }

@@ -317,8 +317,9 @@ impl Server {
         // Whoever waits is woken below, or begins anew.
         load.stalls.clear();
         let wanted = self.end_load(&mut state, &load) || is_broken(Rule::P3);
+        let taken = vacant::still(&mm, Vpn::of_address(load.touch.address)) == Some(false);
         // P6: who waits for it touches again, and is heard when the fork has been followed.
-        if !wanted || state.copying || !vacant::still(&mm, Vpn::of_address(load.touch.address)) {
+        if !wanted || state.copying || taken {
             touch_again(&mut state, &load.touch);
             self.give_back(load.charge);
             return;

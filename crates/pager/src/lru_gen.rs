@@ -6,9 +6,9 @@
 //! A request is text: nothing, `full`, `enabled`, `enabled VALUE`, or commands that begin with `+` or `-`.
 //! An answer that begins with [`REFUSED`] says why not.
 
+use crate::seam::Connection;
 use crate::server::Pager;
 use ebb_core::observe::lru_gen::Enabled;
-use ebb_sys::socket::Socket;
 use std::sync::{Mutex, PoisonError};
 
 /// Begins an answer that is an error.
@@ -18,21 +18,21 @@ pub const DONE: &str = "\n";
 
 /// Commands for kswapd, each with the line its answer goes to.
 #[derive(Debug, Default)]
-pub struct Requests(Mutex<Vec<(String, Socket)>>);
+pub struct Requests(Mutex<Vec<(String, Box<dyn Connection>)>>);
 
 impl Requests {
     /// Takes them all.
-    pub fn take(&self) -> Vec<(String, Socket)> {
+    pub fn take(&self) -> Vec<(String, Box<dyn Connection>)> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn add(&self, commands: String, line: Socket) {
+    fn add(&self, commands: String, line: Box<dyn Connection>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((commands, line));
     }
 }
 
 /// Answers a request, or passes it on.
-pub fn asked(pager: &Pager, request: &str, line: Socket) -> std::io::Result<()> {
+pub fn asked(pager: &Pager, request: &str, line: Box<dyn Connection>) -> std::io::Result<()> {
     let answer = match request.split_once(' ').unwrap_or((request, "")) {
         ("", "") => pager.resident().lru_gen(false),
         ("full", "") => pager.resident().lru_gen(true),
@@ -53,5 +53,5 @@ pub fn asked(pager: &Pager, request: &str, line: Socket) -> std::io::Result<()> 
         }
     };
     // Who takes no answer gets none.
-    line.send_now(answer.as_bytes(), &[]).map(drop)
+    line.say(answer.as_bytes())
 }

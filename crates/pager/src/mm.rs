@@ -1,6 +1,7 @@
 //! One address space under management: its userfaultfd, its page table, its agent.
 
 use crate::broken::{Rule, is_broken};
+use crate::limits::HOLDS_TIMED;
 use crate::link::Link;
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
@@ -9,6 +10,7 @@ use crate::spin;
 use ebb_core::folio::VPN_END;
 use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
+use ebb_sys::percpu::thread_time_ns;
 use ebb_sys::uffd::Mode;
 use smallvec::SmallVec;
 use std::io;
@@ -50,6 +52,7 @@ pub struct Mm {
     /// What `State::busy` says of a batch, for who looks without the lock.
     batch: AtomicBool,
     longest_hold: AtomicU64,
+    longest_run: AtomicU64,
     /// Absent for children of forks that never greet (nothing of theirs can be moved out).
     pub link: OnceLock<Link>,
     /// Lines to the agents of the ancestors through which a child calls that has none of its own yet: the
@@ -82,6 +85,8 @@ pub struct Mm {
     silent: AtomicU64,
     /// Pages given beyond the budget.
     fed: AtomicU32,
+    /// Threads that were told to touch again, and have a page each.
+    recalled: AtomicU32,
     /// Pause its threads owe for pages taken above `--memory-high`, in microseconds.
     pub owed_us: AtomicU64,
     /// How long its agent has run, when last looked at, in nanoseconds.
@@ -109,6 +114,8 @@ pub struct State {
     pub pool: Pool,
     /// Who waits for these pages is woken when the lock is let go of.
     wakes: Wakes,
+    /// How often it was held.
+    holds: u32,
 }
 
 /// Stretches of pages: first address, bytes.
@@ -119,7 +126,16 @@ impl State {
     #[must_use]
     pub fn new(mut space: Space, areas: Areas, pool: Pool, window: u32) -> Self {
         space.set_window(window);
-        Self { busy: false, copying: false, ended: false, space, areas, pool, wakes: Wakes::new() }
+        Self {
+            busy: false,
+            copying: false,
+            ended: false,
+            space,
+            areas,
+            pool,
+            wakes: Wakes::new(),
+            holds: 0,
+        }
     }
 
     /// Pages are in place, or are to be touched again: wakes who waits for them, and not before the lock is
@@ -154,6 +170,7 @@ impl Mm {
             quiet: Condvar::new(),
             batch: AtomicBool::new(false),
             longest_hold: AtomicU64::new(0),
+            longest_run: AtomicU64::new(0),
             link: OnceLock::new(),
             inherited: Vec::new(),
             inherited_pins: Some(Vec::new()),
@@ -169,6 +186,7 @@ impl Mm {
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
             fed: AtomicU32::new(0),
+            recalled: AtomicU32::new(0),
             owed_us: AtomicU64::new(0),
             agent_ns: AtomicU64::new(0),
             agent_off: AtomicU32::new(NOWHERE),
@@ -281,6 +299,23 @@ impl Mm {
         self.is_infant() && self.fed.fetch_add(1, Ordering::Relaxed) < INFANT_PAGES
     }
 
+    /// A thread for whose page there was room is told to touch again.
+    pub fn recalled(&self) {
+        self.recalled.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether there are such threads.
+    pub fn has_recalled(&self) -> bool {
+        self.recalled.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether a touch is that of such a thread, as far as can be said: there are as many. Under the lock.
+    pub fn returns(&self) -> bool {
+        let recalled = self.recalled.load(Ordering::Relaxed);
+        self.recalled.store(recalled.saturating_sub(1), Ordering::Relaxed);
+        recalled > 0
+    }
+
     /// So many pages that it shared with relatives are its own now, or theirs alone. More than it was
     /// last counted to share: the next count is near.
     pub fn shares_less(&self, pages: u64) {
@@ -337,6 +372,11 @@ impl Mm {
     /// The longest that this lock was held so far.
     pub fn longest_hold_ns(&self) -> u64 {
         self.longest_hold.load(Ordering::Relaxed)
+    }
+
+    /// The longest that a thread ran while it held this lock, as far as that was timed.
+    pub fn longest_run_ns(&self) -> u64 {
+        self.longest_run.load(Ordering::Relaxed)
     }
 
     /// The state while it does not stand still (P6); None if that does not end within `patience`.
@@ -397,12 +437,23 @@ pub struct Held<'a> {
     state: Option<MutexGuard<'a, State>>,
     mm: &'a Mm,
     since: Instant,
+    /// What the thread had run by then, if that is timed.
+    ran: Option<u64>,
 }
 
 impl<'a> Held<'a> {
-    fn new(state: MutexGuard<'a, State>, mm: &'a Mm) -> Self {
+    fn new(mut state: MutexGuard<'a, State>, mm: &'a Mm) -> Self {
         debug_assert!(state.wakes.is_empty(), "W1");
-        Self { state: Some(state), mm, since: mm.clock.now() }
+        state.holds = state.holds.wrapping_add(1);
+        let ran = state.holds.is_multiple_of(HOLDS_TIMED).then(thread_time_ns);
+        Self { state: Some(state), mm, since: mm.clock.now(), ran }
+    }
+
+    /// The same, for a slice of something: what the thread runs in it is timed.
+    #[must_use]
+    pub fn timed(mut self) -> Self {
+        self.ran = self.ran.or_else(|| Some(thread_time_ns()));
+        self
     }
 }
 
@@ -425,6 +476,10 @@ impl Drop for Held<'_> {
         let wakes = self.state.take().map(|mut state| std::mem::take(&mut state.wakes));
         let held = self.mm.clock.since(self.since).as_nanos() as u64;
         self.mm.longest_hold.fetch_max(held, Ordering::Relaxed);
+        if let Some(before) = self.ran {
+            let ran = thread_time_ns() - before;
+            self.mm.longest_run.fetch_max(ran, Ordering::Relaxed);
+        }
         for (start, len) in wakes.into_iter().flatten().skip(usize::from(is_broken(Rule::W1))) {
             // An address space that has ended has nobody waiting.
             let _ = self.mm.uffd.wake(start, len);
@@ -447,6 +502,9 @@ impl Token {
 
     /// Whether `process` has it.
     pub fn is_seen_by(&self, process: &dyn Process) -> bool {
+        if is_broken(Rule::D1) {
+            return true;
+        }
         let mut seen = [[0; PAGE_SIZE]];
         matches!(process.read_pages(&[self.address], &mut seen), Ok(1)) && seen[0] == *self.page
     }
@@ -523,6 +581,19 @@ impl Areas {
         missing
     }
 
+    /// The first address of `[start, end)` that is not registered.
+    #[must_use]
+    pub fn next_missing(&self, start: u64, end: u64) -> Option<u64> {
+        let mut at = start;
+        // Neighbours are one range.
+        while at < end
+            && let Some(stop) = self.end_of(at)
+        {
+            at = stop;
+        }
+        (at < end).then_some(at)
+    }
+
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -547,6 +618,10 @@ mod tests {
         assert_eq!(areas.missing(0, 50), [(0, 10), (20, 30), (40, 50)]);
         assert_eq!(areas.missing(12, 18), []);
         assert_eq!(areas.missing(15, 35), [(20, 30)]);
+        assert_eq!(
+            [(0, 5), (10, 40), (12, 20), (30, 50)].map(|(from, to)| areas.next_missing(from, to)),
+            [Some(0), Some(20), None, Some(40)]
+        );
         areas.add(20, 30);
         assert_eq!(areas.iter().collect::<Vec<_>>(), [(10, 40)]);
         areas.remove(15, 25);

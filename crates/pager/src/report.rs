@@ -1,6 +1,7 @@
 //! The end-of-run report.
 
 use crate::config::ReportFormat;
+use crate::mm::Mm;
 use crate::server::Pager;
 use crate::{thrashing, unmanaged};
 use ebb_core::resident::lost_pages;
@@ -8,6 +9,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -71,6 +73,7 @@ struct Report {
     pressure: Pressure,
     /// How long faults may have had to wait for the lock of their address space, at most (`limits`).
     longest_hold_us: u64,
+    longest_hold_cpu_us: u64,
     /// Faults of Ebb's own books: pages promised to nobody; and pages that left when none were held, as they do
     /// where a measurement has seen them leave first.
     promises_lost: u64,
@@ -216,7 +219,8 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
             p50_ns: waits.quantile_ns(500),
             p99_ns: waits.quantile_ns(990),
         },
-        longest_hold_us: longest_hold_us(pager),
+        longest_hold_us: longest_us(pager, Mm::longest_hold_ns, &counters.longest_hold),
+        longest_hold_cpu_us: longest_us(pager, Mm::longest_run_ns, &counters.longest_run),
         cpu: Cpu::of(pager),
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
         promises_lost: lost_pages(),
@@ -226,9 +230,10 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
     }
 }
 
-fn longest_hold_us(pager: &Pager) -> u64 {
-    let there = pager.mms().iter().map(|mm| mm.longest_hold_ns()).max().unwrap_or(0);
-    there.max(pager.counters.longest_hold.load(Relaxed)) / 1000
+/// The longest of all address spaces: those there are, and those that have ended.
+fn longest_us(pager: &Pager, of: impl Fn(&Mm) -> u64, ended: &AtomicU64) -> u64 {
+    let there = pager.mms().iter().map(|mm| of(mm)).max().unwrap_or(0);
+    there.max(ended.load(Relaxed)) / 1000
 }
 
 /// Writes the report where the run wants it.

@@ -15,7 +15,7 @@ use crate::signal::Signal;
 use crate::solo::{CPUS_MAX, Solo};
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
-use crate::{door, faults, monitor, reclaim, report, spin};
+use crate::{door, errand, faults, monitor, reclaim, report, spin};
 use ebb_core::engine::{Engine, Evidence};
 use ebb_core::folio::MM_END;
 use ebb_core::reclaim::{Asked, Desk};
@@ -33,7 +33,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// The exit status of a run that Ebb did not let go on.
@@ -135,7 +135,7 @@ pub struct Pager {
     next_mm: AtomicU32,
     /// Children of forks that have not greeted yet.
     pub forked: Mutex<Vec<Arc<Mm>>>,
-    pub fork_seen: Condvar,
+    pub fork_seen: Signal,
     /// Those that ask for an agent.
     pub candidates: Candidates,
     pub epoll: OwnedFd,
@@ -198,7 +198,7 @@ impl Pager {
             mms: RwLock::default(),
             next_mm: AtomicU32::new(MM_FIRST),
             forked: Mutex::default(),
-            fork_seen: Condvar::new(),
+            fork_seen: Signal::default(),
             candidates: Candidates::new()?,
             epoll,
             epoll_beside,
@@ -349,7 +349,7 @@ impl Pager {
         }
         // A slice at a time: whoever waits for a page of another waits for the same books.
         loop {
-            let mut state = mm.lock();
+            let mut state = mm.lock().timed();
             let Some((start, end)) = state.space.front(SLICE_PAGES) else { break };
             self.resident().forget_range(&mut state.space, start, end, &mut dropped);
         }
@@ -357,6 +357,7 @@ impl Pager {
         let known = mm.known.load(Relaxed);
         mm.gone(&mut self.resident().zone, known.max(0).unsigned_abs());
         self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
+        self.counters.longest_run.fetch_max(mm.longest_run_ns(), Relaxed);
         counters::add(&self.counters.agents_ns, mm.agent_ns.load(Relaxed));
         self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
         if mm.related.load(Relaxed) {
@@ -379,8 +380,10 @@ impl Pager {
         for &slot in &dropped.slots {
             self.store.remove(slot);
         }
-        let mut resident = self.resident();
-        dropped.slots.iter().for_each(|&slot| resident.slots.recycle(slot));
+        for slice in dropped.slots.chunks(SLICE_PAGES as usize) {
+            let mut resident = self.resident();
+            slice.iter().for_each(|&slot| resident.slots.recycle(slot));
+        }
     }
 
     /// Tells the user something, on standard error. Nobody reading it is no reason to stop.
@@ -540,6 +543,8 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
         let (shared, pending) = (pager.clone(), pending.clone());
         run("faults", Box::new(move || faults::run_beside(&shared, &pending, place)))?;
     }
+    let (shared, its) = (pager.clone(), pending.clone());
+    run("errands", Box::new(move || errand::run(&shared, &its)))?;
     let shared = pager.clone();
     run("faults", Box::new(move || faults::run(&shared, &pending)))?;
     let shared = pager.clone();

@@ -7,8 +7,14 @@
 //! * R1: before anything is put where nobody has asked for it (readahead, look-around), and
 //! * R2: before a touch is answered that was not answered as soon as it was read. Who touches a guard gets
 //!   a signal from the kernel and never comes here; but the guard may have been put there since.
+//! * R3: where the page map cannot be read (a child that nobody has told yet, or can) nothing is put ahead. A touch of what
+//!   was never touched, if it has waited, is not answered: its thread is woken and touches again (`Server::recall`), and meets
+//!   the guard, or is answered as soon as that is read. A touch of a page that is cool or stored is answered: no guard is put
+//!   over those without our being told.
 //!
-//! Where the page map cannot be read nothing is put ahead, and a touch is answered: its thread waits.
+//! What is left is the time between a thread's touching and the answer to it, where that comes as soon as the touch is read.
+//! Nobody can look and place at once: UFFDIO_COPY replaces a guard, and of the calls that leave one there the first
+//! (UFFDIO_ZEROPAGE) places no page of the program's own, and the other (UFFDIO_MOVE) only the process itself can make.
 
 use crate::mm::Mm;
 use ebb_core::types::Vpn;
@@ -30,9 +36,9 @@ pub fn run(mm: &Mm, first: Vpn, most: usize) -> usize {
     vacant.into_iter().take_while(|&vacant| vacant).count()
 }
 
-/// Whether there is still nothing in the place of a page that a thread has waited for (R2).
-pub fn still(mm: &Mm, page: Vpn) -> bool {
-    look(mm, page, 1).is_none_or(|vacant| vacant[0])
+/// Whether there is still nothing in the place of a page that a thread has waited for (R2); None if that cannot be seen.
+pub fn still(mm: &Mm, page: Vpn) -> Option<bool> {
+    look(mm, page, 1).map(|vacant| vacant[0])
 }
 
 fn look(mm: &Mm, first: Vpn, count: usize) -> Option<Vec<bool>> {

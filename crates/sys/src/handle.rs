@@ -11,7 +11,7 @@
 
 use crate::memory::Memory;
 use crate::pagemap::Pagemap;
-use crate::proc::{self, Area, Statm};
+use crate::proc::{self, Area, Passing, Statm};
 use crate::process::Pidfd;
 use rustix::fs::{Mode, OFlags, openat};
 use std::fs::File;
@@ -111,9 +111,9 @@ impl Handle {
         Ok(proc::parse_areas(&self.text(&Self::name_of(thread, "maps"))?))
     }
 
-    /// The ranges that a forked child sees empty or not at all.
-    pub fn areas_not_inherited(&self, thread: Option<u32>) -> io::Result<Vec<(u64, u64)>> {
-        Ok(proc::parse_not_inherited(&self.text(&Self::name_of(thread, "smaps"))?))
+    /// What it passes on when it forks.
+    pub fn passing(&self, thread: Option<u32>) -> io::Result<Passing> {
+        Ok(proc::parse_passing(&self.text(&Self::name_of(thread, "smaps"))?))
     }
 
     /// Pages of anonymous memory, each counted by its share among those who map it.

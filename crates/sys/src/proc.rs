@@ -58,20 +58,34 @@ fn parse_area(line: &str) -> Option<Area> {
     })
 }
 
-/// The ranges that a forked child sees empty (`MADV_WIPEONFORK`) or not at all (`MADV_DONTFORK`).
-pub fn areas_not_inherited(pid: u32) -> io::Result<Vec<(u64, u64)>> {
+/// What a process passes on when it forks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Passing {
+    /// Ranges that a child sees empty (`MADV_WIPEONFORK`) or not at all (`MADV_DONTFORK`).
+    pub withheld: Vec<(u64, u64)>,
+    /// Ranges that are registered with a userfaultfd for pages that are missing.
+    pub registered: Vec<(u64, u64)>,
+}
+
+/// What process `pid` passes on. Walks the page tables.
+pub fn passing(pid: u32) -> io::Result<Passing> {
     let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
-    Ok(parse_not_inherited(&String::from_utf8_lossy(&text)))
+    Ok(parse_passing(&String::from_utf8_lossy(&text)))
 }
 
 /// The same of a /proc/PID/smaps.
-pub(crate) fn parse_not_inherited(text: &str) -> Vec<(u64, u64)> {
-    let mut found = Vec::new();
+pub(crate) fn parse_passing(text: &str) -> Passing {
+    let mut found = Passing::default();
     let mut current = (0, 0);
     for line in text.lines() {
         if let Some(flags) = line.strip_prefix("VmFlags:") {
-            if flags.split_ascii_whitespace().any(|flag| flag == "wf" || flag == "dc") {
-                found.push(current);
+            let has =
+                |wanted: &[&str]| flags.split_ascii_whitespace().any(|flag| wanted.contains(&flag));
+            if has(&["wf", "dc"]) {
+                found.withheld.push(current);
+            }
+            if has(&["um"]) {
+                found.registered.push(current);
             }
         } else if let Some(area) = parse_area(line) {
             current = (area.start, area.end);
@@ -247,6 +261,16 @@ mod tests {
         assert!(!parse_area("7f00-7f10 rw-s 00000000 00:00 0 ").unwrap().is_pageable());
         assert!(parse_area("7f00-7f10 r--p 00000000 00:00 0 ").unwrap().is_pageable());
         assert_eq!(parse_area("garbage"), None);
+    }
+
+    #[test]
+    fn what_is_passed_on_is_read_from_the_flags_of_each_area() {
+        let text = "1000-2000 rw-p 00000000 00:00 0 \nRss:    4 kB\nVmFlags: rd wr mr mw me ac wf um uw\n\
+                    2000-3000 rw-p 00000000 00:00 0 \nVmFlags: rd wr dc\n\
+                    3000-4000 rw-p 00000000 00:00 0 \nVmFlags: rd wr um\n";
+        let withheld = vec![(0x1000, 0x2000), (0x2000, 0x3000)];
+        let registered = vec![(0x1000, 0x2000), (0x3000, 0x4000)];
+        assert_eq!(parse_passing(text), Passing { withheld, registered });
     }
 
     #[test]

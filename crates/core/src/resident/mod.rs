@@ -319,11 +319,14 @@ impl Resident {
         self.frames.put(pfn, Place::Cool, Place::Barren);
     }
 
-    /// The store may take what it did not take: all barren frames are cool as any, the oldest first.
-    pub fn retry_barren(&mut self) {
-        while let Some(pfn) = self.frames.last(Place::Barren) {
+    /// The store may take what it did not take: up to `max` barren frames are cool as any, the oldest first. Whether
+    /// some are left.
+    pub fn retry_barren(&mut self, max: u64) -> bool {
+        for _ in 0..max {
+            let Some(pfn) = self.frames.last(Place::Barren) else { return false };
             self.frames.put(pfn, Place::Barren, Place::Cool);
         }
+        true
     }
 
     /// A cool page was touched and is visible again. Returns its place in the pool.

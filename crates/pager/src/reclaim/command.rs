@@ -27,7 +27,7 @@ impl Reclaim {
                 Err(error) => format!("{REFUSED}{}", explain(&text, error, last)),
             };
             // Who asked may have left.
-            let _ = line.send_now(answer.as_bytes(), &[]);
+            let _ = line.say(answer.as_bytes());
         }
     }
 

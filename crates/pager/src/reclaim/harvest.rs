@@ -55,7 +55,8 @@ impl Reclaim {
             let mut at = start;
             while at < end {
                 let stop = end.min(at + SLICE_BYTES);
-                let Some(mut state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
+                let Some(state) = mm.lock_quiet(BATCH_PATIENCE) else { return };
+                let mut state = state.timed();
                 if state.ended || !self.harvest_step(mm, &mut state, process, at, stop) {
                     return;
                 }

@@ -9,6 +9,7 @@ mod evict;
 mod harvest;
 mod oom;
 
+use crate::limits::SLICE_PAGES;
 use crate::link::Outcome;
 use crate::mm::Mm;
 use crate::server::Pager;
@@ -245,7 +246,7 @@ impl Reclaim {
         self.unpark();
         if self.pager.clock.since(self.retried) > UNPARK {
             self.retried = self.pager.clock.now();
-            self.pager.resident().retry_barren();
+            while self.pager.resident().retry_barren(SLICE_PAGES) {}
         }
         // What nobody told of may be found.
         self.harvest_now();
@@ -316,9 +317,12 @@ impl Reclaim {
     fn unpark(&mut self) {
         self.unparked = self.pager.clock.now();
         (self.fixed, self.busy) = (0, 0);
-        let mut resident = self.pager.resident();
-        let parked = resident.count(Place::Parked) as usize;
-        resident.unpark(parked);
+        let mut left = self.pager.resident().count(Place::Parked);
+        while left > 0 {
+            let slice = left.min(SLICE_PAGES);
+            self.pager.resident().unpark(slice as usize);
+            left -= slice;
+        }
     }
 
     /// Whether every batch that was posted is over.

@@ -6,14 +6,17 @@ use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::Socket;
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// The line. The protocol spoken over it is [`crate::link`]'s.
 pub trait Line: Debug + Send + Sync {
     /// The memory in common.
     fn shared(&self) -> &Shared;
+    /// Sends the first message, with the memory in common and what else the agent needs.
+    fn welcome(&self, answer: &[u8], uffd: Option<BorrowedFd<'_>>) -> io::Result<()>;
     /// Sends a message if there is room for it; None if earlier ones still wait.
     fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>>;
     /// Waits until somebody wakes `word`, while it is `seen`, for `limit` at most.
@@ -29,24 +32,28 @@ pub trait Line: Debug + Send + Sync {
 pub struct Wire {
     socket: Socket,
     shared: SharedMap<Shared>,
+    /// The same, until it was sent.
+    memory: Mutex<Option<OwnedFd>>,
 }
 
 impl Wire {
     /// Over a connection and the memory that is sent over it.
     #[must_use]
-    pub fn new(socket: Socket, shared: SharedMap<Shared>) -> Self {
-        Self { socket, shared }
-    }
-
-    /// Sends a message with descriptors. There is room for the first, or somebody else sends there.
-    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        self.socket.send_now(bytes, fds)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+    pub fn new(socket: Socket, shared: SharedMap<Shared>, memory: OwnedFd) -> Self {
+        Self { socket, shared, memory: Mutex::new(Some(memory)) }
     }
 }
 
 impl Line for Wire {
     fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    fn welcome(&self, answer: &[u8], uffd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fds: Vec<_> = memory.iter().map(AsFd::as_fd).chain(uffd).collect();
+        // There is room for the first, or somebody else sends there.
+        self.socket.send_now(answer, &fds)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
     fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>> {

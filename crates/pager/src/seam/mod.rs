@@ -2,6 +2,7 @@
 //! simulation can stand in for all of it (`sim`). The code on this side of the seams is the same in both.
 //!
 //! * [`space`]: an address space as its userfaultfd shows it: messages, pages put in place.
+//! * [`connection`]: a connection over which an agent greets, and before that nobody knows who.
 //! * [`line`]: the line to an agent: memory in common, a byte to wake it, a word to wait on.
 //! * [`process`]: a process as it is seen from outside: its pages, its areas, its threads.
 //! * [`storage`]: the store.
@@ -9,6 +10,7 @@
 //! * [`host`]: what concerns no single process: waiting, telling the user, ending the run.
 
 pub mod clock;
+pub mod connection;
 pub mod host;
 pub mod line;
 pub mod process;
@@ -16,6 +18,7 @@ pub mod space;
 pub mod storage;
 
 pub use clock::Clock;
+pub use connection::Connection;
 pub use host::{Host, Machine};
 pub use line::{Line, Wire};
 pub use process::{Known, Process, own_pages};

@@ -10,15 +10,18 @@
 //!   those. A process in another user namespace has capabilities there that its user lacks here: it is looked into
 //!   without the right, by what the kernel lets that user do, who may look into the namespaces that are theirs.
 
+use crate::seam::Connection;
+use ebb_sys::descriptor::close_aside;
 use ebb_sys::handle::Handle;
 use ebb_sys::memory::Memory;
 use ebb_sys::pagemap::Pagemap;
-use ebb_sys::proc::{Area, Statm};
+use ebb_sys::proc::{Area, Passing, Statm};
 use ebb_sys::process::Pidfd;
+use ebb_sys::socket::Socket;
 use ebb_sys::{rights, trace};
+use rustix::io::Errno;
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -32,8 +35,8 @@ pub trait Process: Debug + Send + Sync {
     fn has_thread(&self, thread: u32);
     /// That thread, as numbered here.
     fn agent(&self) -> Option<u32>;
-    /// A copy of the descriptor `fd` of its thread `thread` (as it sees itself), by that thread's own table.
-    fn take_descriptor(&self, thread: u32, fd: u32) -> io::Result<OwnedFd>;
+    /// The connection that its thread `thread` (as it sees itself) has as descriptor `fd` of its own table.
+    fn take_connection(&self, thread: u32, fd: u32) -> io::Result<Box<dyn Connection>>;
     /// Reads pages that are there, and waits for none: how many, from the front.
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize>;
     /// Whether a page (by number) is in memory and mapped.
@@ -64,8 +67,8 @@ pub trait Process: Debug + Send + Sync {
     fn proportional_anonymous_pages(&self) -> io::Result<u64>;
     /// Its areas.
     fn areas(&self) -> io::Result<Vec<Area>>;
-    /// The ranges that a forked child sees empty or not at all.
-    fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>>;
+    /// What it passes on when it forks. Takes long.
+    fn passing(&self) -> io::Result<Passing>;
     /// Whether it was stopped by a signal or a debugger.
     fn is_stopped(&self) -> bool;
     /// Kills it.
@@ -178,7 +181,7 @@ impl Process for Known {
         self.thread()
     }
 
-    fn take_descriptor(&self, thread: u32, fd: u32) -> io::Result<OwnedFd> {
+    fn take_connection(&self, thread: u32, fd: u32) -> io::Result<Box<dyn Connection>> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let thread = self.handle.thread_called(thread).ok_or_else(gone)?;
         let pidfd = Pidfd::open_thread(thread)?;
@@ -186,7 +189,13 @@ impl Process for Known {
             // Its number may have been another's by then.
             return Err(gone());
         }
-        look(&self.handle, |_| pidfd.descriptor(fd))
+        let taken = look(&self.handle, |_| pidfd.descriptor(fd))?;
+        // It says what the descriptor is, and need not say the truth.
+        let socket = Socket::of(taken).map_err(|other| {
+            close_aside(other);
+            io::Error::from(Errno::NOTSOCK)
+        })?;
+        Ok(Box::new(socket))
     }
 
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
@@ -247,8 +256,8 @@ impl Process for Known {
         look(&self.handle, |handle| handle.areas(self.thread()))
     }
 
-    fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>> {
-        look(&self.handle, |handle| handle.areas_not_inherited(self.thread()))
+    fn passing(&self) -> io::Result<Passing> {
+        look(&self.handle, |handle| handle.passing(self.thread()))
     }
 
     fn is_stopped(&self) -> bool {

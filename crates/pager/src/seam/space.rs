@@ -3,6 +3,7 @@
 //! The trait is the kernel's interface, call by call, with the kernel's errors: whoever stands in for it must
 //! answer as it does.
 
+use ebb_sys::rights;
 use ebb_sys::uffd::{self, Mode, PlaceError, Uffd};
 use std::fmt::Debug;
 use std::io;
@@ -36,6 +37,8 @@ pub enum Event {
 pub trait AddressSpace: Debug + Send + Sync {
     /// Reads what is there without waiting; how many messages.
     fn read(&self, events: &mut Vec<Event>) -> io::Result<usize>;
+    /// Agrees on features, before anything else.
+    fn handshake(&self, features: u64) -> io::Result<()>;
     /// Registers a range.
     fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()>;
     /// Puts a copy of whole pages in place, and wakes nobody.
@@ -57,6 +60,12 @@ pub trait AddressSpace: Debug + Send + Sync {
 impl AddressSpace for Uffd {
     fn read(&self, events: &mut Vec<Event>) -> io::Result<usize> {
         Self::read(self, |message| events.push(message.into()))
+    }
+
+    fn handshake(&self, features: u64) -> io::Result<()> {
+        // Made here and not in the program, whose rights may be less than Ebb's.
+        let _tracing = rights::tracing();
+        Self::handshake(self, features).map(drop)
     }
 
     fn register(&self, start: u64, len: u64, mode: Mode) -> io::Result<()> {

@@ -12,9 +12,11 @@
 //! * C8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
 //!   the monitor, which measures, and takes on what nobody knew.
 //! * C9: no page is off the lists but while kswapd has it moved.
+//! * C10: the process that an address space is taken for, and the agent it is given, are its own.
 
-use super::driver::Driver;
+use super::driver::{Driver, number_in};
 use super::world::{Doing, Space, World};
+use crate::following::Following;
 use crate::mm::{Mm, State};
 use ebb_core::resident::{Entry, Place, Resident};
 use ebb_core::types::{MmId, SlotId, Vpn};
@@ -38,7 +40,7 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let books = driver.pending.books();
     let loads: Vec<SlotId> = books.loads.values().map(|load| load.slot).collect();
     let mut spaces: Vec<_> = states.iter().map(|state| &state.space).collect();
-    spaces.extend(books.following.iter().filter_map(|(following, _)| following.child()));
+    spaces.extend(books.followed().filter_map(Following::child));
     resident.check_invariants(&spaces, &loads);
     let promised: u64 = books.loads.values().map(|load| load.charge.pages()).sum();
     if resident.zone.promised() != promised {
@@ -53,6 +55,7 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     let mut world = driver.world.lock();
     let deep = world.rng.once_in(64);
     for (mm, state) in mms.iter().zip(&states) {
+        own(mm)?;
         // A batch is under way, or was left in the middle: pages are on their way.
         if state.busy || state.ended {
             continue;
@@ -88,6 +91,17 @@ fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), 
     let same = (before.looks, &before.mms, before.unheld) == (now.looks, &now.mms, now.unheld);
     if same && before.beyond != now.beyond {
         return Err(format!("the budget held {before:?}, and holds {now:?}"));
+    }
+    Ok(())
+}
+
+/// C10.
+fn own(mm: &Mm) -> Result<(), String> {
+    let id = number_in(&format!("{:?}", mm.uffd));
+    let process = mm.process().map(|process| number_in(&format!("{process:?}")));
+    let agent = mm.link.get().and_then(|link| link.number());
+    if process.is_some_and(|process| process != id) || agent.is_some_and(|agent| agent != id) {
+        return Err(format!("{id} counts as process {process:?}, with the agent of {agent:?}"));
     }
     Ok(())
 }
@@ -182,7 +196,9 @@ impl Of<'_> {
                 Err(format!("{:x} is known to be there and is not; it held {due}", vpn.0))
             }
             Entry::Resident(_) => Ok(()),
-            Entry::Cool(_) | Entry::Stored { .. } if !is_told(space, vpn) => {
+            Entry::Cool(_) | Entry::Stored { .. }
+                if !is_told(space, vpn) && !space.is_spared(vpn.0) =>
+            {
                 Err(format!("{:x} is {entry:?}, and nobody would hear of a touch", vpn.0))
             }
             Entry::Cool(_) | Entry::Stored { .. } if there.is_some() => {

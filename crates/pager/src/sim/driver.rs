@@ -4,15 +4,14 @@
 //! only while no lock of the pager is held, and only by those that are not in the middle of something.
 //! D2: who waits has others run until the clock, which goes on with each of their steps, says that it is over.
 
-use super::fakes::{FakeHost, FakeLine, FakeSpace, FakeStorage, SharedMemory, Shelf};
+use super::fakes::{FakeConnection, FakeHost, FakeStorage, Shelf};
 use super::program::Mix;
-use super::world::{Agent, Id, POOL, World};
+use super::world::{Id, World};
 use crate::broken::Rule;
 use crate::config::{Config, ReportFormat};
-use crate::door;
+use crate::door::Door;
+use crate::errand;
 use crate::faults::Server;
-use crate::link::Link;
-use crate::mm::Mm;
 use crate::monitor::Monitor;
 use crate::pending::Pending;
 use crate::reclaim::Reclaim;
@@ -42,15 +41,18 @@ pub struct Driver {
     pub storage: Arc<FakeStorage>,
     pub pending: Arc<Pending>,
     /// The fault threads.
-    servers: [RefCell<Server>; 2],
+    pub servers: [RefCell<Server>; 2],
     reclaim: RefCell<Reclaim>,
     monitor: RefCell<Monitor>,
+    door: RefCell<Door>,
+    /// Somebody is on an errand.
+    on_errand: Cell<bool>,
     depth: Cell<u32>,
     /// Programs begin new operations.
     active: Cell<bool>,
-    mix: Mix,
-    /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, and time passes.
-    weights: [u64; 7],
+    pub mix: Mix,
+    /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, time passes, and errands are gone.
+    weights: [u64; 8],
     pub steps: Cell<u64>,
     /// How often the monitor has looked.
     pub looks: Cell<u64>,
@@ -144,6 +146,7 @@ impl Driver {
             1 + rng.below(6),
             1 + rng.below(6),
             1 + rng.below(4),
+            1 + rng.below(20),
         ];
         let (slow, keeps, fails) = (rng.below(100), rng.once_in(2), rare(rng, 60));
         let trouble = rare(rng, 20);
@@ -168,9 +171,11 @@ impl Driver {
             pending,
             reclaim: RefCell::new(Reclaim::new(&pager)),
             monitor: RefCell::new(Monitor::new(&pager)),
+            door: RefCell::new(Door::new(&pager)),
             pager,
             world,
             storage,
+            on_errand: Cell::new(false),
             depth: Cell::new(0),
             active: Cell::new(true),
             mix,
@@ -209,7 +214,7 @@ impl Driver {
             Rule::P3 => self.storage.slow > 60 && self.mix.discard > 200,
             Rule::P4 => self.mix.replace + self.mix.unmap > 100 && self.mix.map > 50,
             Rule::P1 | Rule::P2 | Rule::P5 | Rule::W1 => true,
-            Rule::P6 => self.mix.fork > 6,
+            Rule::D1 | Rule::P6 => self.mix.fork > 6,
         }
     }
 
@@ -240,11 +245,13 @@ impl Driver {
     }
 
     fn is_at_rest(&self) -> bool {
-        use super::world::Doing;
+        use super::world::{Doing, Joining};
         let rest = |doing: &Doing| *doing == Doing::Nothing;
         let world = self.world.lock();
         world.spaces.iter().filter(|space| space.alive).all(|space| {
-            space.threads.iter().all(|thread| rest(&thread.doing)) && rest(&space.agent_doing)
+            space.threads.iter().all(|thread| rest(&thread.doing))
+                && rest(&space.agent_doing)
+                && matches!(space.joining, Joining::Never | Joining::Done)
         })
     }
 
@@ -254,7 +261,8 @@ impl Driver {
         for (id, space) in world.spaces.iter().enumerate().filter(|(_, space)| space.alive) {
             let doing: Vec<_> = space.threads.iter().map(|thread| thread.doing).collect();
             text += &format!(
-                "{id}: {doing:?}, agent {:?} {:?}, {} touches, {:?} unread; ",
+                "{id}: {doing:?}, {:?}, agent {:?} {:?}, {} touches, {:?} unread; ",
+                space.joining,
                 space.agent,
                 space.agent_doing,
                 space.touches.len(),
@@ -332,6 +340,10 @@ impl Driver {
                 let us = self.world.lock().rng.below(3000);
                 self.pager.clock.advance(Duration::from_micros(us));
             }
+            7 if free && !self.on_errand.replace(true) => {
+                errand::go(&self.pager, &self.pending);
+                self.on_errand.set(false);
+            }
             _ => {}
         }
     }
@@ -347,6 +359,12 @@ impl Driver {
 
     fn step_agent(&self) {
         let mut world = self.world.lock();
+        let joiners = world.joiners();
+        if world.rng.once_in(2)
+            && let Some(joiner) = world.rng.pick(&joiners)
+        {
+            return world.step_joining(joiner);
+        }
         let agents = world.agents();
         if let Some(agent) = world.rng.pick(&agents) {
             for _ in 0..=world.rng.below(8) {
@@ -387,57 +405,58 @@ impl Driver {
     }
 
     /// Which address space of the pager is which of the world.
-    fn learn_numbers(&self) {
+    pub fn learn_numbers(&self) {
         let mut world = self.world.lock();
         for mm in self.pager.mms() {
-            let name = format!("{:?}", mm.uffd);
-            let id: Id = name.trim_start_matches("space ").parse().expect("a fake space");
+            let id: Id = number_in(&format!("{:?}", mm.uffd));
             world.spaces[id].mm = Some(mm.id.0);
         }
     }
 
-    /// Takes on who has come to greet.
-    fn step_door(&self) {
-        let next = {
-            let mut world = self.world.lock();
-            let waiting = |id: &Id| {
-                let space = &world.spaces[*id];
-                space.to_greet && space.born && space.alive && !space.stopped
-            };
-            let waiting: Vec<Id> = (0..world.spaces.len()).filter(waiting).collect();
-            world.rng.pick(&waiting)
-        };
-        let Some(id) = next else { return };
-        let pid = {
-            let space = &mut self.world.lock().spaces[id];
-            space.to_greet = false;
-            space.pid
-        };
-        let shared = Arc::new(SharedMemory::new());
-        let line = FakeLine { world: self.world.clone(), id, shared: shared.clone() };
-        let link = Link::new(Arc::new(line), self.pager.clock.clone());
-        let Ok(process) = self.pager.host.open(pid) else { return };
-        let own = if id == 0 {
-            let uffd = Box::new(FakeSpace { world: self.world.clone(), id });
-            let pool = (POOL << 12, self.pager.config.pool_bytes);
-            door::take_on(&self.pager, uffd, process, pool).ok()
-        } else {
-            let candidates = self.pager.forked.lock().expect("free").clone();
-            let is_it = |mm: &Arc<Mm>| door::is_process(&self.pager, mm, &*process);
-            let own = candidates.into_iter().find(is_it);
-            own.inspect(|mm| door::adopt(&self.pager, mm, process))
-        };
-        // It could not be read just now: it comes again.
-        let Some(mm) = own else {
-            self.world.lock().spaces[id].to_greet = true;
-            return;
-        };
-        self.pager.attach(&mm, link).expect("a fake line");
-        let mut world = self.world.lock();
-        let space = &mut world.spaces[id];
-        (space.shared, space.agent) = (Some(shared), Agent::Starting);
-        space.mm = Some(mm.id.0);
+    /// The door: somebody is let in, or fetched, or heard.
+    pub fn step_door(&self) {
+        let Ok(mut door) = self.door.try_borrow_mut() else { return };
+        let what = self.world.lock().rng.below(3);
+        match what {
+            0 => {
+                let index = self.world.lock().knocking.pop();
+                if let Some(index) = index {
+                    self.world.lock().connections[index].held = true;
+                    door.came(Box::new(FakeConnection { world: self.world.clone(), index }));
+                }
+            }
+            1 => door.fetch(),
+            _ => {
+                let names = door.connections().map(|one| format!("{one:?}"));
+                let indices = names.map(|name| number_in(&name)).collect::<Vec<_>>();
+                let mut world = self.world.lock();
+                // One may have been taken back since it was seen.
+                let heard = |&index: &usize| {
+                    FakeConnection::is_readable(&world, index) || world.rng.once_in(20)
+                };
+                let readable: Vec<bool> = indices.iter().map(heard).collect();
+                drop(world);
+                door.hear(&readable);
+            }
+        }
+        door.forget();
+        drop(door);
+        self.learn_numbers();
     }
+
+    /// The first process joins.
+    pub fn begin(&self) {
+        while self.world.lock().spaces[0].shared.is_none() {
+            self.world.lock().step_joining(0);
+            self.step_door();
+        }
+    }
+}
+
+/// The number in the name of something that is simulated.
+pub fn number_in(name: &str) -> usize {
+    let digits = |c: char| !c.is_ascii_digit();
+    name.trim_start_matches(digits).trim_end_matches(digits).parse().expect("a number")
 }
 
 /// What a run that has failed unwinds with.

@@ -5,19 +5,19 @@
 
 use super::driver::point;
 use super::world::{Change, Doing, Id, POOL, Told, World};
-use crate::seam::{AddressSpace, Event, Host, Line, Process, Storage};
+use crate::seam::{AddressSpace, Connection, Event, Host, Line, Process, Storage};
 use crate::server::Pager;
 use crate::signal::Signal;
-use ebb_agent::protocol::{Shared, TELL_BATCH};
+use ebb_agent::protocol::{GREET_START, Greeting, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_core::types::SlotId;
 use ebb_store::{Page, Store, StoreError, StoreReads, StoreStats};
-use ebb_sys::proc::Area;
+use ebb_sys::proc::{Area, Passing};
 use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -108,6 +108,10 @@ impl AddressSpace for FakeSpace {
             world.note(|| format!("read {}: {:?}", self.id, &events[before..]));
         }
         Ok(read)
+    }
+
+    fn handshake(&self, _: u64) -> io::Result<()> {
+        Ok(())
     }
 
     fn register(&self, start: u64, len: u64, _: Mode) -> io::Result<()> {
@@ -232,8 +236,20 @@ impl Process for FakeProcess {
         None
     }
 
-    fn take_descriptor(&self, _: u32, _: u32) -> io::Result<OwnedFd> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn take_connection(&self, thread: u32, fd: u32) -> io::Result<Box<dyn Connection>> {
+        point();
+        let mut world = self.world.lock();
+        if !world.spaces[self.id].alive || thread as usize != self.id {
+            return Err(Self::gone());
+        }
+        let (index, id) = (fd as usize, self.id);
+        match world.connections.get_mut(index).filter(|one| one.id == id && !one.held) {
+            Some(connection) => {
+                connection.held = true;
+                Ok(Box::new(FakeConnection { world: self.world.clone(), index }))
+            }
+            None => Err(io::Error::from_raw_os_error(88)),
+        }
     }
 
     fn read_pages(&self, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::Result<usize> {
@@ -336,15 +352,19 @@ impl Process for FakeProcess {
         Ok(space.areas.iter().map(area).collect())
     }
 
-    fn areas_not_inherited(&self) -> io::Result<Vec<(u64, u64)>> {
+    fn passing(&self) -> io::Result<Passing> {
+        point();
         let world = self.world.lock();
         let space = &world.spaces[self.id];
         if !space.alive {
             return Err(Self::gone());
         }
-        let left =
-            space.areas.iter().filter(|(_, area)| area.on_fork != super::world::OnFork::Copy);
-        Ok(left.map(|(&start, area)| (start << 12, area.end << 12)).collect())
+        let those = |wanted: &dyn Fn(&super::world::Area) -> bool| {
+            let areas = space.areas.iter().filter(|(_, area)| wanted(area));
+            areas.map(|(&start, area)| (start << 12, area.end << 12)).collect()
+        };
+        let withheld = those(&|area| area.on_fork != super::world::OnFork::Copy);
+        Ok(Passing { withheld, registered: those(&|area| area.registered) })
     }
 
     fn is_stopped(&self) -> bool {
@@ -386,11 +406,97 @@ impl SharedMemory {
     }
 }
 
+/// The pager's end of a connection.
+pub struct FakeConnection {
+    pub world: Shelf,
+    pub index: usize,
+}
+
+impl fmt::Debug for FakeConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {}", self.index)
+    }
+}
+
+impl FakeConnection {
+    fn id(&self) -> Id {
+        self.world.lock().connections[self.index].id
+    }
+
+    /// Whether there is something to hear.
+    pub fn is_readable(world: &World, index: usize) -> bool {
+        let connection = &world.connections[index];
+        connection.said.is_some() || connection.hung_up || !world.spaces[connection.id].alive
+    }
+}
+
+impl Connection for FakeConnection {
+    fn hear(
+        &self,
+        bytes: &mut [u8],
+        brought: &mut Option<Box<dyn AddressSpace>>,
+    ) -> io::Result<Option<usize>> {
+        point();
+        let id = self.id();
+        let mut world = self.world.lock();
+        let pages = world.spaces[id].pool_pages;
+        let alive = world.spaces[id].alive;
+        let connection = &mut world.connections[self.index];
+        if connection.hung_up || !alive {
+            return Ok(Some(0));
+        }
+        let Some(kind) = connection.said.take() else { return Ok(None) };
+        connection.heard = true;
+        if kind == GREET_START {
+            *brought = Some(Box::new(FakeSpace { world: self.world.clone(), id }));
+        }
+        let greeting = Greeting {
+            magic: MAGIC,
+            version: VERSION,
+            kind,
+            reserved: 0,
+            pool_start: POOL << 12,
+            pool_len: pages << 12,
+        };
+        let said = greeting.to_bytes();
+        bytes[..said.len()].copy_from_slice(&said);
+        Ok(Some(said.len()))
+    }
+
+    fn peer(&self) -> io::Result<u32> {
+        let id = self.id();
+        Ok(self.world.lock().spaces[id].pid)
+    }
+
+    fn say(&self, _: &[u8]) -> io::Result<()> {
+        self.world.lock().connections[self.index].answer.get_or_insert(false);
+        Ok(())
+    }
+
+    fn into_line(self: Box<Self>) -> io::Result<Arc<dyn Line>> {
+        point();
+        let (world, id, shared) = (self.world.clone(), self.id(), Arc::new(SharedMemory::new()));
+        Ok(Arc::new(FakeLine { world, id, shared, connection: self }))
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Closed: whoever waits for an answer sees that.
+impl Drop for FakeConnection {
+    fn drop(&mut self) {
+        self.world.lock().connections[self.index].answer.get_or_insert(false);
+    }
+}
+
 /// The line to the agent of an address space.
 pub struct FakeLine {
     pub world: Shelf,
     pub id: Id,
     pub shared: Arc<SharedMemory>,
+    pub connection: Box<FakeConnection>,
 }
 
 impl fmt::Debug for FakeLine {
@@ -402,6 +508,20 @@ impl fmt::Debug for FakeLine {
 impl Line for FakeLine {
     fn shared(&self) -> &Shared {
         self.shared.get()
+    }
+
+    fn welcome(&self, _: &[u8], _: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        point();
+        let mut world = self.world.lock();
+        let world = &mut *world;
+        let (space, connection) =
+            (&mut world.spaces[self.id], &mut world.connections[self.connection.index]);
+        if !space.alive || connection.hung_up {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        connection.answer = Some(true);
+        (space.shared, space.agent) = (Some(self.shared.clone()), super::world::Agent::Starting);
+        Ok(())
     }
 
     fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>> {

@@ -3,12 +3,14 @@
 //! A thread touches, maps, unmaps, moves, discards and forks at random and checks every page that it reads.
 //! An agent carries out its batch, operation by operation.
 
+use super::fakes::SharedMemory;
 use super::world::{
-    Agent, Area, Change, Doing, Id, OnFork, POOL, Page, Space, Thread, Told, Touch, World,
+    Agent, Area, Change, Connection, Doing, Id, Joining, OnFork, POOL, Page, Space, Thread, Told,
+    Touch, World,
 };
 use ebb_agent::protocol::{
-    ASK_MANAGE, BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, OP_DROP, OP_MOVE, OP_UNSHARE,
-    POSTED, RUNNING, State,
+    ASK_JOIN, ASK_MANAGE, BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, GREET_FORKED,
+    GREET_START, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, State,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -74,7 +76,11 @@ impl World {
             told: false,
             shared: None,
             pool_pages,
-            to_greet: true,
+            parent: None,
+            early: false,
+            spared: Default::default(),
+            joining: Joining::Begins,
+            table: None,
             born: true,
             mm: None,
         };
@@ -234,6 +240,7 @@ impl World {
             self.fail(format!("wrong bytes: page {page:x} of {id} holds {found}, not {due}"));
         } else if let Some(stamp) = stamp {
             space.truth.insert(page, stamp);
+            space.spared.remove(&page);
             if space.is_late(page) {
                 space.late.insert(page);
             }
@@ -334,6 +341,7 @@ impl World {
     fn tell(&mut self, id: Id, at: Option<usize>, change: Change) {
         self.note(|| format!("tell {id}: {change:?}"));
         let space = &mut self.spaces[id];
+        space.early |= space.mm.is_none();
         space.changing += 1;
         space.changes.push_back(change);
         let doing = Doing::Call { change, told: Told::No };
@@ -417,6 +425,7 @@ impl World {
         }
         let registered = space.area_of(start).is_some_and(|(_, area)| area.registered);
         self.note(|| format!("unmap {id}: {start:x}..{end:x}"));
+        self.spare(id, start, end);
         let space = &mut self.spaces[id];
         space.unmap(start, end);
         if replace {
@@ -426,6 +435,19 @@ impl World {
         if registered {
             self.tell(id, Some(at), Change::Unmap { start, end });
         }
+    }
+
+    /// A range is changed whose process may have forked and not been asked yet what it passed on.
+    fn spare(&mut self, id: Id, start: u64, end: u64) {
+        if self.spaces[id].area_of(start).is_none_or(|(_, area)| area.on_fork == OnFork::Copy) {
+            return;
+        }
+        let held: Vec<(u64, u64)> =
+            self.spaces[id].truth.range(start..end).map(|(&page, &stamp)| (page, stamp)).collect();
+        let infants = self.spaces.iter_mut().filter(|space| space.parent == Some(id));
+        infants
+            .filter(|child| child.mm.is_none())
+            .for_each(|child| child.spared.extend(held.iter().copied()));
     }
 
     fn begin_remap(&mut self, id: Id, at: usize) {
@@ -441,6 +463,8 @@ impl World {
         if busy || !space.areas_in(to, to + pages).is_empty() {
             return;
         }
+        self.spare(id, from, end);
+        let space = &mut self.spaces[id];
         space.split(from);
         space.split(end);
         let area = space.areas.remove(&from).expect("split there");
@@ -472,7 +496,7 @@ impl World {
         }
     }
 
-    fn begin_fork(&mut self, id: Id, at: usize, mix: &Mix) {
+    pub fn begin_fork(&mut self, id: Id, at: usize, mix: &Mix) {
         if self.spaces.iter().filter(|space| space.alive).count() >= PROCESSES_MAX {
             return;
         }
@@ -506,7 +530,11 @@ impl World {
             hidden: space.hidden,
             hung_up: false,
             pool_pages: space.pool_pages,
-            to_greet: !raw,
+            parent: Some(id),
+            early: false,
+            spared: space.spared.clone(),
+            joining: if raw { Joining::Never } else { Joining::Begins },
+            table: space.shared.clone().or_else(|| space.table.clone()),
             born: false,
             mm: None,
         };
@@ -599,6 +627,103 @@ impl World {
             space.guards.extend(start..end);
             self.note(|| format!("guard {id}: {start:x}..{end:x}"));
         }
+    }
+
+    /// The agents to be that can go on.
+    pub fn joiners(&self) -> Vec<Id> {
+        let goes_on = |space: &Space| {
+            let stands = matches!(
+                space.agent_doing,
+                Doing::Wait { .. } | Doing::Call { told: Told::No, .. }
+            );
+            let done = matches!(space.joining, Joining::Never | Joining::Done);
+            space.alive && space.born && !space.stopped && !stands && !done
+        };
+        (0..self.spaces.len()).filter(|&id| goes_on(&self.spaces[id])).collect()
+    }
+
+    /// An agent to be goes on, as `greet` does in the agent: it may take its time, take back what it said, or end.
+    pub fn step_joining(&mut self, id: Id) {
+        match self.spaces[id].agent_doing {
+            Doing::Call { change, told: Told::Read } => {
+                self.spaces[id].agent_doing = self.go_on(id, change);
+                return;
+            }
+            Doing::Zap { start, end } => {
+                self.spaces[id].drop_pages(start, end);
+                self.spaces[id].agent_doing = Doing::Nothing;
+                return;
+            }
+            _ => {}
+        }
+        self.spaces[id].joining = match self.spaces[id].joining {
+            Joining::Begins => match self.spaces[id].table.clone() {
+                Some(table) if !self.rng.once_in(4) => self.call(id, &table),
+                _ => Joining::Connects,
+            },
+            Joining::Called { bell, connection } => {
+                let table = self.spaces[id].table.clone().expect("it has called through it");
+                let word = &table.get().calls[bell].state;
+                let state = State(word.load(Relaxed));
+                if state.stage() != CALL_ANSWERED {
+                    return;
+                }
+                word.store(CALL_FREE, Relaxed);
+                if state.answer() == 0 { Joining::Has(connection) } else { Joining::Connects }
+            }
+            Joining::Connects => {
+                let connection = self.connect(id);
+                self.knocking.push(connection);
+                Joining::Has(connection)
+            }
+            Joining::Has(connection) => self.greet(id, connection),
+            other => other,
+        };
+    }
+
+    fn connect(&mut self, id: Id) -> usize {
+        let (said, answer) = (None, None);
+        let new = Connection { id, held: false, said, heard: false, hung_up: false, answer };
+        self.connections.push(new);
+        self.connections.len() - 1
+    }
+
+    /// Calls through the table of an ancestor.
+    fn call(&mut self, id: Id, table: &SharedMemory) -> Joining {
+        let calls = &table.get().calls;
+        let Some(bell) = calls.iter().position(|call| call.state.load(Relaxed) == CALL_FREE) else {
+            return Joining::Begins;
+        };
+        let connection = self.connect(id);
+        calls[bell].what.store(ASK_JOIN, Relaxed);
+        calls[bell].a.store(id as u64, Relaxed);
+        calls[bell].b.store(connection as u64, Relaxed);
+        calls[bell].state.store(CALL_MADE, Relaxed);
+        let page = POOL + self.spaces[id].pool_pages - (BELLS - bell) as u64;
+        self.tell(id, None, Change::Remove { start: page, end: page + 1 });
+        Joining::Called { bell, connection }
+    }
+
+    /// What it does with its connection.
+    fn greet(&mut self, id: Id, at: usize) -> Joining {
+        let kind = if id == 0 { GREET_START } else { GREET_FORKED };
+        let ends = id > 0 && self.rng.once_in(60);
+        let (late, takes_back) = (self.rng.once_in(2), self.rng.once_in(20));
+        let connection = &mut self.connections[at];
+        match connection.answer {
+            Some(true) => return Joining::Done,
+            // The first program would not have begun.
+            Some(false) => return if id == 0 { Joining::Begins } else { Joining::Never },
+            None if ends => {
+                connection.hung_up = true;
+                return Joining::Never;
+            }
+            None if connection.heard => {}
+            None if connection.said.is_none() && !late => connection.said = Some(kind),
+            None if takes_back => connection.said = None,
+            None => {}
+        }
+        Joining::Has(at)
     }
 
     /// The agents that can go on.

@@ -1,10 +1,15 @@
 //! The runs.
 
 use super::driver::{Driver, Over};
+use super::fakes::{FakeProcess, FakeSpace};
+use super::program::Mix;
+use super::world::{Area, Change, Doing, OnFork, POOL};
 use crate::broken::{Rule, set_broken};
 use crate::counters::Counters;
 use crate::reclaim::Reclaim;
-use ebb_core::resident::{Arrival, Place, Space};
+use crate::server::token_uffd;
+use crate::{door, errand};
+use ebb_core::resident::{Arrival, Entry, Place, Space};
 use ebb_core::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
@@ -12,7 +17,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 static QUIET: std::sync::Once = std::sync::Once::new();
 
-const RULES: [Rule; 7] = [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5, Rule::P6, Rule::W1];
+const RULES: [Rule; 8] =
+    [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5, Rule::P6, Rule::W1, Rule::D1];
 
 /// A run from a seed.
 struct Run {
@@ -37,6 +43,7 @@ struct Seen {
     clean: u64,
     unmovable: u64,
     forks: u64,
+    joined: u64,
 }
 
 impl Seen {
@@ -79,6 +86,9 @@ fn run(seed: u64, steps: u64, log: bool, seen: &mut Seen) -> Run {
     });
     let log = driver.world.lock().log.take().unwrap_or_default();
     seen.add(&driver.pager.counters);
+    let world = driver.world.lock();
+    seen.joined += world.connections.iter().filter(|one| one.answer == Some(true)).count() as u64;
+    drop(world);
     Run { failure, steps: driver.steps.get(), log }
 }
 
@@ -171,6 +181,11 @@ fn a_thread_whose_page_was_placed_and_that_is_not_woken_is_noticed() {
     expect_noticed(Rule::W1);
 }
 
+#[test]
+fn children_that_are_taken_for_one_another_are_noticed() {
+    expect_noticed(Rule::D1);
+}
+
 /// kswapd took the pages of such a child off the lists, found nobody to move them, and they never left again.
 #[test]
 fn pages_of_a_child_that_is_still_being_copied_stay_on_the_lists() {
@@ -183,6 +198,104 @@ fn pages_of_a_child_that_is_still_being_copied_stay_on_the_lists() {
     let resident = driver.pager.resident();
     assert_eq!(resident.count(Place::Isolated), 0);
     assert!(resident.count(Place::Parked) > 0);
+}
+
+/// A touch that had waited was answered without a look where the page map could not be read: one thread of a child that had
+/// not been told yet waited for a page, since the mapping was changing, and another one put a guard there.
+#[test]
+fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
+    const PAGE: u64 = 0x9003;
+    let driver = Driver::new(1, false);
+    let world = || driver.world.lock();
+    driver.begin();
+    let all_raw = Mix { raw: 100, ..driver.mix.clone() };
+    world().begin_fork(0, 0, &all_raw);
+    let serve = |id: usize| {
+        let mm = world().spaces[id].mm.expect("it is served");
+        driver.servers[0].borrow_mut().turn(&[token_uffd(MmId(mm))]);
+        driver.learn_numbers();
+    };
+    while world().spaces[1].mm.is_none() {
+        serve(0);
+        errand::go(&driver.pager, &driver.pending);
+    }
+    let step = |id: usize| world().step_thread((id, 0), &driver.mix, false);
+    step(0);
+    let child =
+        driver.pager.mm(MmId(world().spaces[1].mm.expect("it is served"))).expect("it is there");
+    child.lock().areas.add(PAGE << 12, (PAGE + 1) << 12);
+    {
+        let space = &mut world().spaces[1];
+        let area = Area { end: PAGE + 1, registered: true, on_fork: OnFork::Copy };
+        space.areas.insert(PAGE, area);
+        space.threads[0].doing = Doing::Touch { page: PAGE, write: true };
+        // Another thread changes another part.
+        space.changing = 1;
+    }
+    step(1);
+    serve(1);
+    assert!(child.process().is_none());
+    world().spaces[1].guards.insert(PAGE);
+    world().spaces[1].changing = 0;
+    serve(1);
+    assert_eq!(world().failure, None);
+    assert!(matches!(world().spaces[1].threads[0].doing, Doing::Touch { page: PAGE, .. }));
+    step(1);
+    assert_eq!(world().spaces[1].threads[0].doing, Doing::Nothing, "it has met the guard");
+}
+
+/// Another thread of the parent unmapped such an area before the fork was read: what of it was in the store was the
+/// child's, where zeros were due.
+#[test]
+fn what_a_fork_wipes_is_not_inherited_though_the_parent_has_unmapped_it_since() {
+    for on_fork in [OnFork::Copy, OnFork::Wipe, OnFork::Leave] {
+        const PAGE: u64 = 0x9003;
+        let driver = Driver::new(1, false);
+        let world = || driver.world.lock();
+        driver.begin();
+        let parent = driver.pager.mms().remove(0);
+        {
+            let mut state = parent.lock();
+            state.areas.add(PAGE << 12, (PAGE + 1) << 12);
+            let map = |space: &mut Space| {
+                driver.pager.resident().map(space, Vpn(PAGE), Arrival::Adopted, None)
+            };
+            map(&mut state.space);
+            parent.learnt(1);
+        }
+        let area = Area { end: PAGE + 1, registered: true, on_fork };
+        world().spaces[0].areas.insert(PAGE, area);
+        world().begin_fork(0, 0, &driver.mix);
+        {
+            let space = &mut world().spaces[0];
+            space.unmap(PAGE, PAGE + 1);
+            space.changes.push_back(Change::Unmap { start: PAGE, end: PAGE + 1 });
+            space.changing += 1;
+        }
+        let child = loop {
+            driver.servers[0].borrow_mut().turn(&[token_uffd(parent.id)]);
+            errand::go(&driver.pager, &driver.pending);
+            if let Some(child) = driver.pager.mms().into_iter().find(|mm| mm.id != parent.id) {
+                break child;
+            }
+        };
+        let inherited = child.lock().space.get(Vpn(PAGE)) != Entry::None;
+        assert_eq!(inherited, on_fork == OnFork::Copy, "{on_fork:?}");
+    }
+}
+
+/// The page by which it was to be told stayed in the budget until the next measurement.
+#[test]
+fn who_is_not_taken_on_leaves_nothing_in_the_budget() {
+    let driver = Driver::new(1, false);
+    let mix = driver.mix.clone();
+    driver.world.lock().begin_fork(0, 0, &mix);
+    let held = driver.pager.resident().zone.held();
+    let uffd = Box::new(FakeSpace { world: driver.world.clone(), id: 0 });
+    let other = Box::new(FakeProcess { world: driver.world.clone(), id: 1, pid: 0 });
+    let pool = (POOL << 12, driver.pager.config.pool_bytes);
+    assert!(door::take_on(&driver.pager, uffd, other, pool).is_err());
+    assert_eq!(driver.pager.resident().zone.held(), held);
 }
 
 /// One seed, told step by step.

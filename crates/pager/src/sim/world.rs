@@ -120,6 +120,40 @@ pub enum Agent {
     At(usize),
 }
 
+/// How far an agent has come to join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Joining {
+    /// It never will.
+    Never,
+    /// It is to begin.
+    Begins,
+    /// It has called through its ancestor's table, for one end of this connection to be fetched.
+    Called {
+        bell: usize,
+        connection: usize,
+    },
+    /// It is to connect.
+    Connects,
+    /// It has a connection.
+    Has(usize),
+    Done,
+}
+
+/// A connection that is to become a line.
+#[derive(Debug)]
+pub struct Connection {
+    /// Whose.
+    pub id: Id,
+    /// The pager has an end.
+    pub held: bool,
+    /// The greeting that waits to be heard, and whether one was.
+    pub said: Option<u32>,
+    pub heard: bool,
+    pub hung_up: bool,
+    /// Whether it was taken on.
+    pub answer: Option<bool>,
+}
+
 #[derive(Debug)]
 pub struct Space {
     pub pid: u32,
@@ -156,8 +190,17 @@ pub struct Space {
     pub told: bool,
     pub shared: Option<Arc<super::fakes::SharedMemory>>,
     pub pool_pages: u64,
-    /// It has yet to greet.
-    pub to_greet: bool,
+    /// Who has forked it.
+    pub parent: Option<Id>,
+    /// It told of a change before anybody served it.
+    pub early: bool,
+    /// What lay in areas that were not passed on, and that the parent has changed before the pager could ask it. Where
+    /// the child cannot be asked either it may have that (HAZARDS.md).
+    pub spared: BTreeMap<u64, u64>,
+    /// How far its agent has come to join.
+    pub joining: Joining,
+    /// The memory that its nearest ancestor with an agent shared with the pager.
+    pub table: Option<Arc<super::fakes::SharedMemory>>,
     /// Runs: the parent's fork has been read.
     pub born: bool,
     /// Number of the address space in the pager, once it has one.
@@ -169,6 +212,9 @@ pub struct Space {
 pub struct World {
     pub rng: Rng,
     pub spaces: Vec<Space>,
+    pub connections: Vec<Connection>,
+    /// Connections that nobody has accepted yet.
+    pub knocking: Vec<usize>,
     pub stamps: u64,
     pub threads: u32,
     /// Pages of other content, by their stamps.
@@ -192,6 +238,8 @@ impl World {
         Self {
             rng: Rng::new(seed),
             spaces: Vec::new(),
+            connections: Vec::new(),
+            knocking: Vec::new(),
             stamps: 0,
             threads: 100,
             tokens: BTreeMap::new(),
@@ -442,6 +490,7 @@ impl Space {
     /// The program has zeros in `[start, end)` from now on.
     pub fn clear(&mut self, start: u64, end: u64) {
         self.truth.retain(|page, _| !(start..end).contains(page));
+        self.spared.retain(|page, _| !(start..end).contains(page));
         self.loose.retain(|page| !(start..end).contains(page));
         self.late.retain(|page| !(start..end).contains(page));
     }
@@ -472,7 +521,14 @@ impl Space {
     /// What the program may read in a page.
     pub fn allows(&self, page: u64, stamp: u64) -> bool {
         let due = self.truth.get(&page).copied().unwrap_or(0);
-        stamp == due || stamp == 0 && self.loose.contains(&page)
+        stamp == due
+            || stamp == 0 && self.loose.contains(&page)
+            || self.is_spared(page) && self.spared[&page] == stamp
+    }
+
+    /// Whether the page may be there though it was not passed on.
+    pub fn is_spared(&self, page: u64) -> bool {
+        (self.hidden || self.early) && self.spared.contains_key(&page)
     }
 
     /// Unmaps `[start, end)`.
