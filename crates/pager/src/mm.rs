@@ -30,6 +30,13 @@ const INFANT_PAGES: u32 = 64;
 /// Where addresses end that a frame can say.
 const ADDRESS_END: u64 = VPN_END * PAGE_SIZE as u64;
 
+/// For how long a process counts as short of memory to which some was refused: touches that wait are looked at every
+/// millisecond, by a thread that may have to wait for a CPU.
+const HUNGER_MS: u64 = 100;
+
+/// How long it takes, at most, until a child's agent runs where there is a CPU for it.
+const LATE_MS: u64 = 1000;
+
 /// How long an agent that did not answer is left alone.
 const SILENCE_MS: u64 = 200;
 
@@ -81,6 +88,8 @@ pub struct Mm {
     pub closing: AtomicBool,
     /// Its agent did not answer, in milliseconds since `born`; 0: it did.
     silent: AtomicU64,
+    /// When memory was last refused to it, in milliseconds since `born`; 0: never.
+    refused: AtomicU64,
     /// Pages given beyond the budget.
     fed: AtomicU32,
     /// Pause its threads owe for pages taken above `--memory-high`, in microseconds.
@@ -178,6 +187,7 @@ impl Mm {
             guarded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             fed: AtomicU32::new(0),
             owed_us: AtomicU64::new(0),
             agent_ns: AtomicU64::new(0),
@@ -239,6 +249,23 @@ impl Mm {
             None => self.clock.since(self.born) < INFANCY,
             Some(link) => !link.is_ready() && grows_up(),
         }
+    }
+
+    /// A forked child that has asked for an agent, and has long waited for it to run.
+    pub fn is_late(&self) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        asked > 0 && self.age_ms().saturating_sub(asked) > LATE_MS && self.is_infant()
+    }
+
+    /// A touch of it found no memory.
+    pub fn was_refused(&self) {
+        self.refused.store(self.age_ms(), Ordering::Relaxed);
+    }
+
+    /// Whether touches of it wait for memory.
+    pub fn is_hungry(&self) -> bool {
+        let refused = self.refused.load(Ordering::Relaxed);
+        refused > 0 && self.age_ms() <= refused + HUNGER_MS
     }
 
     /// Its agent did not answer a batch.

@@ -52,7 +52,7 @@ impl Reclaim {
             mm.link.get().is_some()
                 && !mm.closing.load(Relaxed)
                 && !self.is_stalled(id)
-                && !mm.is_silent()
+                && !self.is_deaf(mm)
         });
         let Some(mm) = mm else {
             park_unknown(&mut self.pager.resident(), id, &frames);
@@ -234,6 +234,7 @@ impl Reclaim {
             Outcome::Done => {
                 // At worst every one of them is a new page now; counted anew before long.
                 let copied = if copies { operations.len() as u64 } else { 0 };
+                self.copies += copied;
                 let mut resident = self.pager.resident();
                 let charge = resident.zone.charge(copied);
                 mm.copied(&mut resident.zone, charge);
