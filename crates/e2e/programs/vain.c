@@ -95,6 +95,22 @@ static int case_turnover(int argc, char **argv) {
     take(1);
 }
 
+/* Processes that each make the next and end: who looks for them finds the one before. */
+static int case_relay(int argc, char **argv) {
+    for (long i = number(argc, argv, 0, 16); i > 0; i--) {
+        pid_t child = fork();
+        MUST(child >= 0);
+        if (child > 0) continue;
+        for (;;) {
+            child = fork();
+            if (child > 0) _exit(0);
+            if (child < 0) usleep(1000);
+        }
+    }
+    say("begun\n");
+    take(1);
+}
+
 /* Starts a child that has `mib` of its own and is stopped, or traced. */
 static void stopped(size_t mib, bool traced) {
     pid_t child = fork();
@@ -132,7 +148,7 @@ static int case_traced(int argc, char **argv) {
 static const struct test_case cases[] = {
     {"alone", case_alone}, {"threads", case_threads}, {"heap", case_heap},
     {"locked", case_locked}, {"children", case_children}, {"births", case_births},
-    {"turnover", case_turnover}, {"stopped-relative", case_stopped_relative},
+    {"turnover", case_turnover}, {"relay", case_relay}, {"stopped-relative", case_stopped_relative},
     {"stopped-others", case_stopped_others}, {"traced", case_traced}, {NULL, NULL},
 };
 

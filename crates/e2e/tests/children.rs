@@ -13,7 +13,7 @@ fn run(name: &str, limit: u64) -> Outcome {
 fn paged(name: &str) {
     let outcome = run(name, SMALL);
     outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
-    assert_eq!(outcome.stderr, "");
+    outcome.expect_silence();
 }
 
 /// It waited for ever in `mmap`, for an answer to a call that it had made as its parent.
@@ -35,6 +35,18 @@ fn a_child_of_a_clone3_instruction_maps_memory() {
 #[test]
 fn a_grandchild_joins_after_its_parents_have_ended() {
     paged("raw-chain");
+}
+
+/// A process goes on with the memory of one that has ended, and whose agent has ended with it; it is looked for as it forks.
+/// Pages were read ahead for it, none of which can leave any more, and the run ended as out of memory.
+#[test]
+fn who_goes_on_with_the_memory_of_a_process_that_has_ended_forks() {
+    for how in ["0", "1"] {
+        let launch = Launch::program("children", "successor 48").arg(how).limit(64 * MIB);
+        let outcome = launch.options("--report json").at_most(60).run();
+        outcome.expect_line("successor: ok");
+        assert!(outcome.figure("pages_evicted") > 2000, "{}", outcome.stderr);
+    }
 }
 
 #[test]

@@ -320,7 +320,7 @@ impl Server {
                     Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
                         // What will have no agent gives nothing back, and gets what it asks for.
                         if self.pager.config.readahead_pages > 0
-                            && (mm.link.get().is_some() || mm.is_infant()) =>
+                            && (mm.has_agent() || mm.is_infant()) =>
                     {
                         state.streams.miss(vpn)
                     }

@@ -26,6 +26,11 @@ use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 
+/// How often a process that has forked and ended is looked at until its memory is gone, and how long it is waited in
+/// between.
+const END_TRIES: u32 = 50;
+const END_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// A forked child that has not greeted may be known by a thread of its own. That of a debugger
 /// that looks at its memory is not: it must prove to be the same address space.
 pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32) {
@@ -286,8 +291,17 @@ impl Copying {
 fn not_inherited(pager: &Pager, parent: &Mm, state: &mut State) -> Areas {
     let mut withheld = Areas::default();
     let Some(process) = parent.process() else { return withheld };
-    let sees = |error| successor(pager, parent, state).ok_or(error)?.areas_not_inherited();
-    match process.areas_not_inherited().or_else(sees) {
+    let mut sees = |error| successor(pager, parent, state).ok_or(error)?.areas_not_inherited();
+    let mut seen = process.areas_not_inherited().or_else(&mut sees);
+    // It forked and ended: its number is gone before its memory is.
+    for _ in 0..END_TRIES {
+        if seen.is_ok() || !parent.is_alive() {
+            break;
+        }
+        pager.host.sleep(END_PAUSE);
+        seen = process.areas_not_inherited().or_else(&mut sees);
+    }
+    match seen {
         Ok(ranges) => {
             for (start, end) in ranges {
                 withheld.remove(start, end);

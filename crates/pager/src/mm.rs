@@ -251,6 +251,12 @@ impl Mm {
         }
     }
 
+    /// Whether there is an agent by whom pages can leave. It may have ended before the address space does, which another
+    /// process goes on using.
+    pub fn has_agent(&self) -> bool {
+        self.link.get().is_some() && !self.closing.load(Ordering::Relaxed)
+    }
+
     /// A forked child that has asked for an agent, and has long waited for it to run.
     pub fn is_late(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
@@ -574,7 +580,63 @@ impl Areas {
 
 #[cfg(test)]
 mod tests {
-    use super::Areas;
+    use super::{Areas, Mm, State};
+    use crate::fork::show_token;
+    use crate::pool::Pool;
+    use crate::quiet::{Quiet, pager};
+    use crate::seam::Clock;
+    use ebb_core::resident::Space;
+    use ebb_core::types::MmId;
+    use ebb_sys::uffd::PlaceError;
+    use std::sync::atomic::Ordering;
+
+    /// An address space with a pool of 64 places.
+    fn with_pool(uffd: Quiet) -> Mm {
+        let pool = Pool::new(1 << 30, 64 * 4096, 0);
+        let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
+        Mm::new(Box::new(uffd), state, Clock::real())
+    }
+
+    /// It is a page more until then, and one place of its pool less.
+    #[test]
+    fn a_token_counts_until_its_place_is_dropped() {
+        let (pager, mm) = (pager(), with_pool(Quiet::default()));
+        let mut state = mm.lock();
+        for turn in 1..=3 {
+            let token = show_token(&pager, &mm, &mut state);
+            assert!(token.is_ok(), "turn {turn}");
+            assert_eq!((state.pool.used(), state.pool.retired()), (0, 1), "to be dropped");
+            assert_eq!(mm.known.load(Ordering::Relaxed), 1);
+            assert_eq!(pager.resident().zone.held(), 1);
+            // As `commit_drop` does.
+            let runs = state.pool.retired_runs(64);
+            assert_eq!(runs.len(), 1);
+            runs.into_iter().for_each(|run| state.pool.dropped(run));
+            mm.dropped(&mut pager.resident().zone, 1, 0);
+            assert_eq!((state.pool.retired(), state.pool.undropped()), (0, 0), "free again");
+            assert_eq!((mm.known.load(Ordering::Relaxed), pager.resident().zone.held()), (0, 0));
+        }
+    }
+
+    /// A child was told apart by nothing once all of its places had been used up so.
+    #[test]
+    fn a_token_that_cannot_be_put_there_gives_its_place_back() {
+        let pager = pager();
+        for error in [PlaceError::Changing, PlaceError::Gone, PlaceError::NoMemory] {
+            let mm = with_pool(Quiet { fails: Some(error), ..Quiet::default() });
+            let mut state = mm.lock();
+            for _ in 0..200 {
+                assert_eq!(show_token(&pager, &mm, &mut state).err(), Some(error));
+            }
+            assert_eq!((state.pool.used(), state.pool.retired()), (0, 0), "{error:?}");
+            assert_eq!((mm.known.load(Ordering::Relaxed), pager.resident().zone.held()), (0, 0));
+        }
+        // Where something is already, nobody knows what: it is dropped before the place is used.
+        let mm = with_pool(Quiet { fails: Some(PlaceError::Exists), ..Quiet::default() });
+        let mut state = mm.lock();
+        assert!(show_token(&pager, &mm, &mut state).is_err());
+        assert_eq!((state.pool.used(), state.pool.retired()), (0, 1));
+    }
 
     #[test]
     fn neighbours_join_and_holes_are_found() {
