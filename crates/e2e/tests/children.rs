@@ -129,3 +129,30 @@ fn a_fork_that_cannot_join_runs_on_and_is_named() {
         .contains("(children: Operation not permitted (os error 1)) can have no agent");
     assert!(said && outcome.stderr.contains("\"cannot_join\""), "{}", outcome.stderr);
 }
+
+/// What stands before a program on a command line: another process namespace, another network, session, root or class. The
+/// program is paged behind each.
+#[test]
+fn a_program_behind_another_that_starts_it_is_paged() {
+    let verify = build::program("verify").display().to_string();
+    let right = Launch::program("verify", "48 1").run().text();
+    for before in [
+        "unshare --pid --fork",
+        "unshare --pid --fork --mount-proc",
+        "unshare -n -u -i",
+        "setsid -w",
+        "chroot /",
+        "nice -n 19",
+        "stdbuf -o0",
+        "timeout 100",
+        "setpriv --no-new-privs",
+        "prlimit --nofile=8",
+    ] {
+        let mut words = before.split(' ');
+        let launch = Launch::new(words.next().expect("a command")).args(words).arg(&verify);
+        let launch = launch.args(["48", "1"]).limit(SMALL).options("--report json");
+        let outcome = launch.run();
+        assert_eq!(outcome.expect_code(0).expect_within_limit().text(), right, "{before}");
+        assert!(outcome.figure("pages_evicted") > 8000, "{before}: {}", outcome.stderr);
+    }
+}
