@@ -12,6 +12,7 @@
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <spawn.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -96,6 +97,73 @@ static int case_raw_clone3(int argc, char **argv) {
         _exit(0);
     }
     return parent_of(child, &b, "raw-clone3");
+}
+
+/* What a child sees of memory of which a sixteenth is looked at: all of it would not fit where nothing leaves. */
+static void look(const struct ballast *b, const char *what) {
+    for (size_t page = 0; page < b->bytes / PAGE; page += 16) {
+        uint64_t key = page_key(b->seed, page, b->version);
+        for (size_t w = 0; w < WORDS; w++)
+            if (((uint64_t *)b->start)[page * WORDS + w] != word_at(key, w)) die("wrong word: %s", what);
+    }
+}
+
+static struct ballast inherited;
+static void *wiped, *withheld;
+static bool by_library;
+
+/* Has the memory of a process that has ended, and its agent with it; forks then. */
+static int go_on(void *line) {
+    const int *ends = line;
+    char word;
+    MUST(close(ends[1]) == 0 && read(ends[0], &word, 1) == 0);
+    /* Until the pager has seen that, too. */
+    usleep(300 * 1000);
+    look(&inherited, "memory of a process that has ended");
+    pid_t child = by_library ? fork() : raw(SYS_clone, SIGCHLD, 0);
+    MUST(child >= 0);
+    if (child == 0) {
+        look(&inherited, "child of who has a dead process's memory");
+        check_zero(wiped, 64 * PAGE, "wiped on fork");
+        /* An agent may have come to lie there by then. */
+        MUST(by_library || (msync(withheld, 64 * PAGE, MS_ASYNC) != 0 && errno == ENOMEM));
+        struct ballast own = ballast_new(1, 9);
+        ballast_check(&own, "its own");
+        _exit(0);
+    }
+    wait_ok(child, "child of a successor");
+    look(&inherited, "after its child");
+    MUST(((uint64_t *)wiped)[0] == 7 && ((uint64_t *)withheld)[0] == 7);
+    _exit(0);
+}
+
+static int case_successor(int argc, char **argv) {
+    by_library = number(argc, argv, 1, 0);
+    MUST(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+    int ends[2];
+    MUST(pipe(ends) == 0);
+    pid_t middle = fork();
+    MUST(middle >= 0);
+    if (middle == 0) {
+        wiped = map(64 * PAGE), withheld = map(64 * PAGE);
+        for (size_t page = 0; page < 64; page++)
+            ((uint64_t *)wiped)[page * WORDS] = ((uint64_t *)withheld)[page * WORDS] = 7;
+        MUST(madvise(wiped, 64 * PAGE, MADV_WIPEONFORK) == 0);
+        MUST(madvise(withheld, 64 * PAGE, MADV_DONTFORK) == 0);
+        inherited = load(argc, argv);
+        /* Some of it is out, and there is room for what comes back. */
+        struct ballast more = ballast_new(40, 29);
+        MUST(munmap(more.start, more.bytes) == 0);
+        void *stack = map(MIB);
+        MUST(clone(go_on, (char *)stack + MIB, CLONE_VM | SIGCHLD, ends) > 0);
+        raw(SYS_exit_group, 0, 0);
+    }
+    MUST(close(ends[1]) == 0);
+    wait_ok(middle, "whose agent ends with it");
+    int status;
+    MUST(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    puts("successor: ok");
+    return 0;
 }
 
 /* Parent, child and grandchild, none of which passes a hook before the next is made; the parents end. */
@@ -317,7 +385,8 @@ static int case_strict_filter(int argc, char **argv) {
 
 static const struct test_case cases[] = {
     {"_Fork", case_underscore_fork}, {"raw-clone", case_raw_clone},
-    {"raw-clone3", case_raw_clone3}, {"raw-chain", case_raw_chain}, {"silent", case_silent}, {"vfork", case_vfork},
+    {"raw-clone3", case_raw_clone3}, {"raw-chain", case_raw_chain},
+    {"successor", case_successor}, {"silent", case_silent}, {"vfork", case_vfork},
     {"handlers", case_handlers}, {"handler-threads", case_handler_threads}, {"setuid", case_setuid}, {"chroot", case_chroot},
     {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
     {"descriptors", case_descriptors}, {"filter", case_filter},

@@ -391,6 +391,22 @@ impl Outcome {
         self
     }
 
+    /// What Ebb said, in lines. That a run thrashes is said of each in which little else than waiting was done for ten
+    /// seconds, as on a machine that has other things to do; `thrashing.rs` has who says so and who does not.
+    pub fn said(&self) -> Vec<&str> {
+        self.stderr
+            .lines()
+            .filter(|line| !line.starts_with("ebb: thrashing: in the last"))
+            .collect()
+    }
+
+    /// Fails if Ebb said anything.
+    #[track_caller]
+    pub fn expect_silence(&self) -> &Self {
+        assert!(self.said().is_empty(), "{}", self.state());
+        self
+    }
+
     /// A figure of its report in JSON.
     #[track_caller]
     pub fn figure(&self, name: &str) -> u64 {

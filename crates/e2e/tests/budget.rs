@@ -18,6 +18,13 @@ fn four_threads_take_memory_as_fast_as_they_can() {
     outcome.expect_line("hog: ok").expect_within_limit();
 }
 
+/// Where 3 % of the limit are more than 8 MiB.
+#[test]
+fn a_large_limit_is_kept_to_three_percent() {
+    let outcome = Launch::program("hog", "640 4").limit(384 * MIB).run();
+    outcome.expect_line("hog: ok").expect_within_limit();
+}
+
 /// Above `--memory-high` whoever takes pages pauses, and reclaim brings the tree back: the limit is far.
 #[test]
 fn taking_memory_above_high_is_slowed_down() {
@@ -147,7 +154,7 @@ fn a_full_tier_kills_the_program_and_says_so() {
     for options in ["--swap ram:8M".to_owned(), format!("--swap file:{}:8M", path.display())] {
         let outcome = verify(16 * MIB, &options);
         outcome.expect_code(128 + 9).expect_within_limit();
-        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+        assert_eq!(outcome.said().len(), 1, "{}", outcome.stderr);
         // What does not compress is not stored in memory: that tier never fills with it.
         let full = outcome.stderr.contains("full") || outcome.stderr.contains("do not compress");
         let says = full && outcome.stderr.contains("--swap");

@@ -13,7 +13,7 @@ fn run(name: &str, limit: u64) -> Outcome {
 fn paged(name: &str) {
     let outcome = run(name, SMALL);
     outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
-    assert_eq!(outcome.stderr, "");
+    outcome.expect_silence();
 }
 
 /// It waited for ever in `mmap`, for an answer to a call that it had made as its parent.
@@ -35,6 +35,18 @@ fn a_child_of_a_clone3_instruction_maps_memory() {
 #[test]
 fn a_grandchild_joins_after_its_parents_have_ended() {
     paged("raw-chain");
+}
+
+/// A process goes on with the memory of one that has ended, and whose agent has ended with it; it is looked for as it forks.
+/// Pages were read ahead for it, none of which can leave any more, and the run ended as out of memory.
+#[test]
+fn who_goes_on_with_the_memory_of_a_process_that_has_ended_forks() {
+    for how in ["0", "1"] {
+        let launch = Launch::program("children", "successor 48").arg(how).limit(64 * MIB);
+        let outcome = launch.options("--report json").at_most(60).run();
+        outcome.expect_line("successor: ok");
+        assert!(outcome.figure("pages_evicted") > 2000, "{}", outcome.stderr);
+    }
 }
 
 #[test]
@@ -116,4 +128,31 @@ fn a_fork_that_cannot_join_runs_on_and_is_named() {
         .stderr
         .contains("(children: Operation not permitted (os error 1)) can have no agent");
     assert!(said && outcome.stderr.contains("\"cannot_join\""), "{}", outcome.stderr);
+}
+
+/// What stands before a program on a command line: another process namespace, another network, session, root or class. The
+/// program is paged behind each.
+#[test]
+fn a_program_behind_another_that_starts_it_is_paged() {
+    let verify = build::program("verify").display().to_string();
+    let right = Launch::program("verify", "48 1").run().text();
+    for before in [
+        "unshare --pid --fork",
+        "unshare --pid --fork --mount-proc",
+        "unshare -n -u -i",
+        "setsid -w",
+        "chroot /",
+        "nice -n 19",
+        "stdbuf -o0",
+        "timeout 100",
+        "setpriv --no-new-privs",
+        "prlimit --nofile=8",
+    ] {
+        let mut words = before.split(' ');
+        let launch = Launch::new(words.next().expect("a command")).args(words).arg(&verify);
+        let launch = launch.args(["48", "1"]).limit(SMALL).options("--report json");
+        let outcome = launch.run();
+        assert_eq!(outcome.expect_code(0).expect_within_limit().text(), right, "{before}");
+        assert!(outcome.figure("pages_evicted") > 8000, "{before}: {}", outcome.stderr);
+    }
 }

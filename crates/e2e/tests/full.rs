@@ -3,8 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::launch::{Launch, Outcome, send};
 use ebb_e2e::{MIB, build};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 /// Pages in one area of its own, each of random bytes said `same` times over: 1 does not compress, 4 compresses
@@ -64,6 +65,98 @@ fn who_waits_in_vain_waits_for_three_seconds_at_most() {
         let vain = time_in_vain(&launch.limit(30 * MIB).options(&options).at_most(60));
         println!("{swap}: {vain:?} in vain");
         assert!(vain < Duration::from_secs(3), "{swap}: {vain:?}");
+    }
+}
+
+/// More than can be had, in `vain.c`'s ways: it ends with the message, which says for how long somebody has waited.
+/// A machine that has other things to do adds to that only while agents that have not answered get no CPU.
+#[track_caller]
+fn ends_in_time(case: &str, swap: &str) -> Outcome {
+    let launch = Launch::program("vain", case).limit(16 * MIB).at_most(60);
+    let outcome = launch.options(&format!("--report json --swap {swap}")).run();
+    expect_out_of_memory(&outcome, "the limit is 16.0 MiB");
+    let (_, told) = outcome.stderr.split_once("which has waited ").expect("for how long");
+    let told: f64 = told.split(' ').next().and_then(|text| text.parse().ok()).expect("seconds");
+    println!("{case} ({swap}): {told} s in vain of {:?}", outcome.wall);
+    assert!(told <= 3.0, "{case} ({swap}): {told} s\n{}", outcome.stderr);
+    outcome
+}
+
+/// It ends within three seconds of the first wait, and a second for what it does before: nobody in it ever gets a page
+/// again once the first waits.
+#[track_caller]
+fn ends_at_once(case: &str, swap: &str) {
+    let outcome = ends_in_time(case, swap);
+    outcome.expect_within_limit();
+    let at_most = Duration::from_secs(4) * busy();
+    assert!(outcome.wall < at_most, "{case} ({swap}): {:?} in all", outcome.wall);
+}
+
+/// How many threads want each CPU.
+fn busy() -> u32 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let wanting = text.split(' ').nth(3).and_then(|field| field.split('/').next()?.parse().ok());
+    let cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    wanting.unwrap_or(1u32).div_ceil(cpus).max(1)
+}
+
+/// Tiers with room for 1024 pages, or for less.
+const TINY: [&str; 3] = ["ram:4M", "ram:1M", "file:/dev/shm:4M"];
+
+#[test]
+fn one_process_or_many_that_wait_in_vain_end_in_time() {
+    for swap in TINY {
+        for case in ["alone", "threads 8", "heap", "children 12"] {
+            ends_at_once(case, swap);
+        }
+    }
+}
+
+/// What is locked cannot be stored, and its areas are filled by the kernel, which waits for each page.
+#[test]
+fn who_locks_more_than_there_may_be_ends_in_time() {
+    ends_at_once("locked", "ram,file");
+}
+
+/// Children that had yet to join were waited for, and others were born meanwhile; and of what all of them shared each let
+/// go, which counted as progress.
+#[test]
+fn births_all_the_time_do_not_put_off_the_end() {
+    for case in ["births 64", "turnover 4"] {
+        ends_in_time(case, "file:/dev/shm:4M");
+    }
+}
+
+/// Agents of stopped processes were waited for ten seconds, and each of them a tenth of a second before that. What they
+/// hold is lent to the others, who wait for the store and not for them.
+#[test]
+fn beside_stopped_processes_the_end_comes_in_time() {
+    for swap in ["ram:4M", "file:/dev/shm:4M"] {
+        for case in ["stopped-relative 12", "stopped-others 1", "stopped-others 20", "traced"] {
+            ends_in_time(case, swap);
+        }
+    }
+}
+
+/// Nobody is killed for being stopped, however long: what it waited for when that came is no wait any more.
+#[test]
+fn a_hungry_program_that_is_stopped_is_not_killed_for_it() {
+    for swap in ["file", "ram,file"] {
+        let mut run = Launch::program("touch", "48 9").limit(16 * MIB);
+        run = run.options(&format!("--report json --swap {swap}"));
+        let run = run.start();
+        std::thread::sleep(Duration::from_millis(700));
+        for _ in 0..2 {
+            let program = run.root().find().program;
+            assert!(!program.is_empty(), "{swap}: {}", run.stderr());
+            program.iter().for_each(|&pid| send(pid, Signal::STOP));
+            std::thread::sleep(Duration::from_millis(3500));
+            program.iter().for_each(|&pid| send(pid, Signal::CONT));
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let outcome = run.finish();
+        outcome.expect_line("touch: ok").expect_within_limit();
+        assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
     }
 }
 

@@ -32,7 +32,7 @@ fn right_or_dead(plan: &str, code: i32, causes: &[&str]) {
             continue;
         }
         outcome.expect_code(code);
-        assert_eq!(outcome.stderr.lines().count(), 1, "{plan} {swap}: {}", outcome.stderr);
+        assert_eq!(outcome.said().len(), 1, "{plan} {swap}: {}", outcome.stderr);
         let named = causes.iter().any(|cause| outcome.stderr.contains(cause));
         assert!(named, "{plan} {swap}: {}", outcome.stderr);
     }
@@ -70,7 +70,7 @@ fn a_page_lost_while_mappings_change() {
             continue;
         }
         outcome.expect_code(SIGBUS_CODE);
-        assert_eq!(outcome.stderr.lines().count(), 1, "{swap}: {}", outcome.stderr);
+        assert_eq!(outcome.said().len(), 1, "{swap}: {}", outcome.stderr);
     }
 }
 

@@ -96,3 +96,19 @@ fn a_fault_thread_that_ends_late() {
     }
     result.unwrap();
 }
+
+/// Processes each of which makes the next and ends: whoever looks for them finds the one before. The pager kills again and
+/// again until nobody is left.
+#[test]
+fn a_tree_that_forks_faster_than_it_is_killed_ends() {
+    for chains in [4, 24] {
+        let launch = Launch::program("vain", &format!("relay {chains}")).limit(16 * MIB);
+        let run = launch.options("--swap ram:1M").at_most(60).start();
+        let root = run.root().clone();
+        let outcome = run.finish();
+        outcome.expect_code(128 + 9);
+        assert!(outcome.stderr.contains("out of memory"), "{}", outcome.stderr);
+        let left: Vec<i32> = root.find().all().filter(|pid| is_alive(*pid)).collect();
+        assert!(left.is_empty(), "{left:?} are left");
+    }
+}

@@ -12,7 +12,7 @@ fn case(arguments: &str) {
     let launch = Launch::program("memory", arguments).limit(SMALL);
     let outcome = launch.run();
     outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
-    assert_eq!(outcome.stderr, "");
+    outcome.expect_silence();
 }
 
 /// Reads a little more than fits, in order, again and again, and checks every page.

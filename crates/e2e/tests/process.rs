@@ -22,7 +22,7 @@ fn case_of(program: &str, arguments: &str) {
     let outcome = Launch::program(program, arguments).limit(SMALL).run();
     let line = name.strip_suffix("-from-thread").unwrap_or(name);
     outcome.expect_line(&format!("{line}: ok")).expect_within_limit();
-    assert_eq!(outcome.stderr, "");
+    outcome.expect_silence();
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn fork_gives_the_child_a_snapshot() {
 #[test]
 fn an_area_that_came_under_management_between_a_fork_and_its_message() {
     let outcome = Launch::program("process", "fork-new-areas 256").limit(SMALL).run();
-    assert_eq!(outcome.expect_code(0).stderr, "");
+    outcome.expect_code(0).expect_silence();
 }
 
 #[test]

@@ -301,7 +301,7 @@ fn the_files_of_another_users_run_cannot_be_meddled_with() {
     assert_eq!(meddler.finish().text(), "done\n");
     let outcome = victim.finish();
     assert_eq!(outcome.expect_code(0).text(), format!("begun\n{}", right_answer()));
-    assert_eq!(outcome.stderr, "");
+    outcome.expect_silence();
 }
 
 /// Some programs start with rights of their own, and take no agent; others only cannot be read.

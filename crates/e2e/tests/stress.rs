@@ -1,7 +1,7 @@
 //! stress-ng with verification, at half of the memory that each stressor takes.
 
-use ebb_e2e::MIB;
 use ebb_e2e::launch::Launch;
+use ebb_e2e::{MIB, build};
 
 /// What takes much, beside stressors that take little: their memory is pushed out, too.
 const PRESSING: &str = "--vm 1 --vm-bytes 48M --vm-method incdec --vm-ops 8";
@@ -55,9 +55,25 @@ fn small_mappings_of_every_kind() {
     stress(32 * MIB, "--mmap 1 --mmap-bytes 32M --mmap-ops 2");
 }
 
-/// Half of the machine's free memory, which it takes as shared memory: that counts, cannot be stored, and is named.
+/// It takes half of the machine's free memory, and can be told nothing else: here it is told of a machine that has little.
+/// What it shares counts and cannot be stored; what presses beside it leaves.
 #[test]
 fn mappings_of_forks() {
+    let words = format!("--mmapfork 1 --mmapfork-ops 4 {PRESSING} --verify");
+    let launch = Launch::new("stress-ng").args(words.split_whitespace()).limit(48 * MIB);
+    let launch = launch.env("LD_PRELOAD", build::library("little")).at_most(120);
+    let launch = launch.env("LITTLE_BYTES", (64 * MIB).to_string()).options("--report json");
+    let outcome = launch.run();
+    outcome.expect_code(0).expect_within_limit();
+    let failed = outcome.text().contains("fail:") || outcome.stderr.contains("fail:");
+    assert!(!failed, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("mmapfork"), "{}", outcome.stderr);
+    assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.report);
+}
+
+/// The same on the machine as it is: shared memory beyond the limit ends the run and is named.
+#[test]
+fn mappings_of_forks_of_half_of_the_machine() {
     let words = ["--mmapfork", "1", "--mmapfork-ops", "1", "--verify"];
     let outcome = Launch::new("stress-ng").args(words).limit(128 * MIB).at_most(60).run();
     outcome.expect_code(137);

@@ -40,6 +40,7 @@ const RETRY: Duration = Duration::from_millis(1);
 /// Pauses are not worth the while below, and cruel above.
 const PAUSE_MIN_US: u64 = 10_000;
 const PAUSE_MAX_US: u64 = 2_000_000;
+
 /// Pages beyond the budget that all infants together may have.
 const FED_MAX: u32 = 512;
 
@@ -62,6 +63,8 @@ pub struct Touch {
     pub window: Window,
     /// It was not served at once. Goes on to the load that the touch begins or joins.
     pub stall: Cell<Option<Stall>>,
+    /// There was no memory for it when it was last looked at.
+    pub refused: Cell<bool>,
 }
 
 impl Touch {
@@ -78,6 +81,7 @@ impl Touch {
             since,
             window: Window::NONE,
             stall: Cell::default(),
+            refused: Cell::default(),
         }
     }
 }
@@ -384,7 +388,7 @@ impl Server {
                     Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
                         // What will have no agent gives nothing back, and gets what it asks for.
                         if self.pager.config.readahead_pages > 0
-                            && (mm.link.get().is_some() || mm.is_infant()) =>
+                            && (mm.has_agent() || mm.is_infant()) =>
                     {
                         state.space.miss(vpn)
                     }
@@ -450,10 +454,28 @@ impl Server {
         touch.stall.set(Some(self.stall(&touch)));
         {
             let mut books = self.pending.books();
+            if touch.refused.get() {
+                self.pager.starving.fetch_add(1, Relaxed);
+            }
             books.waiting.push_back(touch);
-            self.pager.starving.store(books.waiting.len() as u32, Relaxed);
         }
         self.hand_on();
+    }
+
+    /// Who waits for memory, and since when; others wait for something else (`reclaim/oom.rs`).
+    fn note_starving(&self) {
+        let books = self.pending.books();
+        let (mut count, mut oldest) = (0, None);
+        for touch in books.waiting.iter().filter(|touch| touch.refused.get()) {
+            count += 1;
+            oldest = oldest.into_iter().chain([touch.since]).min();
+            touch.mm.was_refused();
+        }
+        let ms = |since: Instant| since.saturating_duration_since(self.pager.started).as_millis();
+        self.pager
+            .starved_since_ms
+            .store(oldest.map_or(0, |since| ms(since).max(1) as u64), Relaxed);
+        self.pager.starving.store(count, Relaxed);
     }
 
     /// The stall that the touch has begun, or a new one: a thread stalls once.
@@ -480,11 +502,12 @@ impl Server {
             }
         }
         self.pending.bar(self.retrying.take() == Some(true));
-        self.pager.starving.store(self.pending.books().waiting.len() as u32, Relaxed);
+        self.note_starving();
     }
 
     /// Answers a touch that was not answered when it was read.
     fn answer_late(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
+        touch.refused.set(false);
         let vpn = Vpn::of_address(touch.address);
         let still = if touch.protected { Some(true) } else { vacant::still(mm, vpn) };
         match (still, state.space.get(vpn)) {
@@ -548,6 +571,7 @@ impl Server {
             self.pager.wake_kswapd();
         }
         if charge.is_none() {
+            touch.refused.set(true);
             match &mut self.retrying {
                 Some(failed) => *failed = true,
                 None => self.pending.bar(true),

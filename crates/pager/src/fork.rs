@@ -33,6 +33,11 @@ use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 
+/// How often a process that has forked and ended is looked at until its memory is gone, and how long it is waited in
+/// between.
+const END_TRIES: u32 = 50;
+const END_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// A forked child that has not greeted may be known by a thread of its own. That of a debugger
 /// that looks at its memory is not: it must prove to be the same address space.
 pub fn learn_process(pager: &Pager, mm: &Arc<Mm>, state: &mut State, thread: u32) {
@@ -399,8 +404,18 @@ impl Copying {
 /// What a process that forks passes on; the program may have asked for that at any time. None of a process that nobody could
 /// tell (F1).
 fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
+    let process = parent.process()?;
     let sees = |error| successor(pager, parent).ok_or(error)?.passing();
-    match parent.process()?.passing().or_else(sees) {
+    let mut seen = process.passing().or_else(sees);
+    // It forked and ended: its number is gone before its memory is.
+    for _ in 0..END_TRIES {
+        if seen.is_ok() || !parent.is_alive() {
+            break;
+        }
+        pager.host.sleep(END_PAUSE);
+        seen = process.passing().or_else(sees);
+    }
+    match seen {
         Ok(passing) => Some(passing),
         // Pages of it may be in the store that the child must not see.
         Err(error) => {

@@ -47,6 +47,8 @@ mod monitor;
 mod pending;
 mod pool;
 mod pressure;
+#[cfg(test)]
+mod quiet;
 mod reclaim;
 mod record;
 mod report;

@@ -215,7 +215,8 @@ impl Server {
             self.pager.resident().begin_load(&mut state.space, vpn, slot);
             let (mm, address) = (mm.clone(), vpn.address());
             let stalls = if ahead { Vec::new() } else { vec![self.stall(touch)] };
-            let touch = Touch { mm, address, stall: Cell::default(), ..*touch };
+            let (stall, refused) = (Cell::default(), Cell::default());
+            let touch = Touch { mm, address, stall, refused, ..*touch };
             let charge = charge.split(1);
             let load = Load { touch, slot, ahead, stalls, charge };
             self.pending.books().loads.insert(token, load);

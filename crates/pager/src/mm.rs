@@ -31,6 +31,13 @@ const INFANT_PAGES: u32 = 64;
 /// Where addresses end that a frame can say.
 const ADDRESS_END: u64 = VPN_END * PAGE_SIZE as u64;
 
+/// For how long a process counts as short of memory to which some was refused: touches that wait are looked at every
+/// millisecond, by a thread that may have to wait for a CPU.
+const HUNGER_MS: u64 = 100;
+
+/// How long it takes, at most, until a child's agent runs where there is a CPU for it.
+const LATE_MS: u64 = 1000;
+
 /// How long an agent that did not answer is left alone.
 const SILENCE_MS: u64 = 200;
 
@@ -83,6 +90,8 @@ pub struct Mm {
     pub closing: AtomicBool,
     /// Its agent did not answer, in milliseconds since `born`; 0: it did.
     silent: AtomicU64,
+    /// When memory was last refused to it, in milliseconds since `born`; 0: never.
+    refused: AtomicU64,
     /// Pages given beyond the budget.
     fed: AtomicU32,
     /// Threads that were told to touch again, and have a page each.
@@ -185,6 +194,7 @@ impl Mm {
             guarded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             silent: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             fed: AtomicU32::new(0),
             recalled: AtomicU32::new(0),
             owed_us: AtomicU64::new(0),
@@ -247,6 +257,29 @@ impl Mm {
             None => self.clock.since(self.born) < INFANCY,
             Some(link) => !link.is_ready() && grows_up(),
         }
+    }
+
+    /// Whether there is an agent by whom pages can leave. It may have ended before the address space does, which another
+    /// process goes on using.
+    pub fn has_agent(&self) -> bool {
+        self.link.get().is_some() && !self.closing.load(Ordering::Relaxed)
+    }
+
+    /// A forked child that has asked for an agent, and has long waited for it to run.
+    pub fn is_late(&self) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        asked > 0 && self.age_ms().saturating_sub(asked) > LATE_MS && self.is_infant()
+    }
+
+    /// A touch of it found no memory.
+    pub fn was_refused(&self) {
+        self.refused.store(self.age_ms(), Ordering::Relaxed);
+    }
+
+    /// Whether touches of it wait for memory.
+    pub fn is_hungry(&self) -> bool {
+        let refused = self.refused.load(Ordering::Relaxed);
+        refused > 0 && self.age_ms() <= refused + HUNGER_MS
     }
 
     /// Its agent did not answer a batch.
@@ -608,7 +641,63 @@ impl Areas {
 
 #[cfg(test)]
 mod tests {
-    use super::Areas;
+    use super::{Areas, Mm, State};
+    use crate::fork::show_token;
+    use crate::pool::Pool;
+    use crate::quiet::{Quiet, pager};
+    use crate::seam::Clock;
+    use ebb_core::resident::Space;
+    use ebb_core::types::MmId;
+    use ebb_sys::uffd::PlaceError;
+    use std::sync::atomic::Ordering;
+
+    /// An address space with a pool of 64 places.
+    fn with_pool(uffd: Quiet) -> Mm {
+        let pool = Pool::new(1 << 30, 64 * 4096, 0);
+        let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
+        Mm::new(Box::new(uffd), state, Clock::real())
+    }
+
+    /// It is a page more until then, and one place of its pool less.
+    #[test]
+    fn a_token_counts_until_its_place_is_dropped() {
+        let (pager, mm) = (pager(), with_pool(Quiet::default()));
+        let mut state = mm.lock();
+        for turn in 1..=3 {
+            let token = show_token(&pager, &mm, &mut state);
+            assert!(token.is_ok(), "turn {turn}");
+            assert_eq!((state.pool.used(), state.pool.retired()), (0, 1), "to be dropped");
+            assert_eq!(mm.known.load(Ordering::Relaxed), 1);
+            assert_eq!(pager.resident().zone.held(), 1);
+            // As `commit_drop` does.
+            let runs = state.pool.retired_runs(64);
+            assert_eq!(runs.len(), 1);
+            runs.into_iter().for_each(|run| state.pool.dropped(run));
+            mm.dropped(&mut pager.resident().zone, 1, 0);
+            assert_eq!((state.pool.retired(), state.pool.undropped()), (0, 0), "free again");
+            assert_eq!((mm.known.load(Ordering::Relaxed), pager.resident().zone.held()), (0, 0));
+        }
+    }
+
+    /// A child was told apart by nothing once all of its places had been used up so.
+    #[test]
+    fn a_token_that_cannot_be_put_there_gives_its_place_back() {
+        let pager = pager();
+        for error in [PlaceError::Changing, PlaceError::Gone, PlaceError::NoMemory] {
+            let mm = with_pool(Quiet { fails: Some(error), ..Quiet::default() });
+            let mut state = mm.lock();
+            for _ in 0..200 {
+                assert_eq!(show_token(&pager, &mm, &mut state).err(), Some(error));
+            }
+            assert_eq!((state.pool.used(), state.pool.retired()), (0, 0), "{error:?}");
+            assert_eq!((mm.known.load(Ordering::Relaxed), pager.resident().zone.held()), (0, 0));
+        }
+        // Where something is already, nobody knows what: it is dropped before the place is used.
+        let mm = with_pool(Quiet { fails: Some(PlaceError::Exists), ..Quiet::default() });
+        let mut state = mm.lock();
+        assert!(show_token(&pager, &mm, &mut state).is_err());
+        assert_eq!((state.pool.used(), state.pool.retired()), (0, 1));
+    }
 
     #[test]
     fn neighbours_join_and_holes_are_found() {

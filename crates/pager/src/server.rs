@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -150,6 +150,8 @@ pub struct Pager {
     pub managing: AtomicBool,
     /// Faults that wait for memory.
     pub starving: AtomicU32,
+    /// When the one that has waited longest began to, in milliseconds since `started`; 0: none does.
+    pub starved_since_ms: AtomicU64,
     /// Threads held by the brake.
     pub held: AtomicU32,
     pub program: AtomicU32,
@@ -208,6 +210,7 @@ impl Pager {
             monitor: Signal::default(),
             managing: AtomicBool::new(config.eager),
             starving: AtomicU32::new(0),
+            starved_since_ms: AtomicU64::new(0),
             held: AtomicU32::new(0),
             program: AtomicU32::new(0),
             front,

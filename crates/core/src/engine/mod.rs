@@ -85,7 +85,7 @@
 //!             Do::Despair | Do::Thrashing => panic!("nothing can leave"),
 //!         }
 //!         let pages = pages.len() as u64;
-//!         self.engine.did(Did { pages, scanned: pages });
+//!         self.engine.did(Did { pages, scanned: pages, progress: pages });
 //!         true
 //!     }
 //! }
@@ -180,6 +180,8 @@ pub struct Did {
     pub pages: u64,
     /// Looked at for it.
     pub scanned: u64,
+    /// Of those stored, the ones that free memory now or soon: all, as a rule, and not one of many copies.
+    pub progress: u64,
 }
 
 /// The engine of one budget.
@@ -294,7 +296,7 @@ impl Engine {
             }
             let barren = self.fruitless > self.set.evictable() + self.set.count(Place::Parked);
             match pass.end_round() {
-                Found::Stored => self.empty = 0,
+                Found::Progress => self.empty = 0,
                 Found::Pages => pass.in_vain = barren,
                 Found::Nothing => {
                     self.empty += u32::from(pass.last);
@@ -307,8 +309,8 @@ impl Engine {
     /// What came of the last order.
     pub fn did(&mut self, did: Did) {
         let Some(pass) = &mut self.pass else { return };
-        let stored = pass.did(did);
-        self.fruitless = if stored > 0 { 0 } else { self.fruitless + did.scanned };
+        let progress = pass.did(did);
+        self.fruitless = if progress > 0 { 0 } else { self.fruitless + did.scanned };
     }
 
     /// Ends the pass under way, if there is one (E2).

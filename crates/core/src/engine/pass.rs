@@ -22,8 +22,8 @@ pub(super) enum Stage {
 /// What a round found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// Pages that were stored.
-    Stored,
+    /// Pages that were stored, and free memory.
+    Progress,
     /// Pages to look at, or room.
     Pages,
     Nothing,
@@ -119,22 +119,24 @@ impl Pass {
         order
     }
 
-    /// What came of an order. Returns how many pages were stored.
+    /// What came of an order. Returns how many pages were stored that count as progress.
     pub fn did(&mut self, did: Did) -> u64 {
-        let stored = if let Some(Do::Store(_)) = self.asked.take() { did.pages } else { 0 };
-        self.stored += stored;
+        let stores = matches!(self.asked.take(), Some(Do::Store(_)));
+        let progress = if stores { did.progress } else { 0 };
+        self.stored += if stores { did.pages } else { 0 };
+        self.round.progress += progress;
         self.round.pages += did.pages;
         self.round.scanned += did.scanned;
         self.scanned += did.scanned;
         self.reclaimed += did.pages;
-        stored
+        progress
     }
 
     /// The round is over. What it found.
     pub fn end_round(&mut self) -> Found {
         self.stage = Stage::Begin;
-        if self.stored > 0 {
-            return Found::Stored;
+        if self.round.progress > 0 {
+            return Found::Progress;
         }
         if self.round.pages > 0 || self.round.scanned > 0 {
             return Found::Pages;

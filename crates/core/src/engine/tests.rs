@@ -40,7 +40,7 @@ fn a_pass_looks_at_its_share_and_no_more() {
         }
         let pages = pages.len() as u64;
         scanned[pass - 1] += pages;
-        engine.did(Did { pages, scanned: pages });
+        engine.did(Did { pages, scanned: pages, progress: pages });
         order = engine.next(&desk, Seen::default());
     }
     // The first two only age. From there on each looks at twice as much as the one before, up to the target.
@@ -68,7 +68,7 @@ fn what_cannot_leave_is_despaired_of() {
                 _ => {}
             }
             pages.iter().for_each(|&pfn| engine.set.park(pfn));
-            engine.did(Did { pages: 0, scanned: pages.len() as u64 });
+            engine.did(Did { pages: 0, scanned: pages.len() as u64, progress: 0 });
             looked += 1;
             assert!(looked < 1_000, "{evidence:?} goes on for ever");
             order = engine.next(&desk, Seen::default());
@@ -109,7 +109,7 @@ fn a_page_in_use_stays_by_either_evidence() {
                 _ => {}
             }
             let pages = pages.len() as u64;
-            engine.did(Did { pages, scanned: pages });
+            engine.did(Did { pages, scanned: pages, progress: pages });
         }
         let (mut stored, mut lost) = (0, 0);
         space.for_each(|vpn, entry| {

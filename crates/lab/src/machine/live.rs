@@ -528,7 +528,7 @@ impl Live {
             Do::Sleep => return Ok(Next::Sleep),
         };
         self.despairs = if done > 0 { 0 } else { self.despairs };
-        self.engine.did(Did { pages: done, scanned: pages.len() as u64 });
+        self.engine.did(Did { pages: done, scanned: pages.len() as u64, progress: done });
         Ok(Next::Work(cost.max(1_000)))
     }
 

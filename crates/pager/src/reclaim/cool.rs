@@ -52,7 +52,7 @@ impl Reclaim {
             mm.link.get().is_some()
                 && !mm.closing.load(Relaxed)
                 && !self.is_stalled(id)
-                && !mm.is_silent()
+                && !self.is_deaf(mm)
         });
         let Some(mm) = mm else {
             park_unknown(&mut self.pager.resident(), id, &frames);
@@ -234,6 +234,7 @@ impl Reclaim {
             Outcome::Done => {
                 // At worst every one of them is a new page now; counted anew before long.
                 let copied = if copies { operations.len() as u64 } else { 0 };
+                self.copies += copied;
                 let mut resident = self.pager.resident();
                 let charge = resident.zone.charge(copied);
                 mm.copied(&mut resident.zone, charge);
@@ -316,4 +317,43 @@ fn still_isolated(resident: &Resident, state: &State, pfn: Pfn) -> Option<Vpn> {
     let frame = resident.frame(pfn);
     let mine = frame.place == Place::Isolated && frame.mm == state.space.mm();
     (mine && state.space.get(frame.vpn) == Entry::Resident(pfn)).then_some(frame.vpn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mm::Areas;
+    use crate::pool::Pool;
+    use crate::quiet::Quiet;
+    use crate::seam::Clock;
+    use ebb_core::resident::Space;
+
+    fn mm(uffd: &Quiet, areas: Areas) -> Mm {
+        let pool = Pool::new(1 << 30, 64 * 4096, 0);
+        let state = State::new(Space::new(MmId(2)), areas, pool, 8);
+        Mm::new(Box::new(uffd.clone()), state, Clock::real())
+    }
+
+    /// An entry was left behind by an area that a forked child was not given, and a page of something else that lies there
+    /// now was moved out: nobody was asked for it when it was touched again.
+    #[test]
+    fn a_page_is_moved_out_only_of_what_is_registered() {
+        let page = PAGE_SIZE as u64;
+        let mut areas = Areas::default();
+        areas.add(8 * page, 10 * page);
+        let uffd = Quiet::default();
+        let quick = mm(&uffd, areas.clone());
+        let mut state = quick.lock();
+        assert!(is_told(&quick, &mut state, Vpn(8)) && is_told(&quick, &mut state, Vpn(9)));
+        assert_eq!(uffd.registered.lock().unwrap().len(), 0, "nothing is asked of the kernel");
+        assert!(is_told(&quick, &mut state, Vpn(10)), "now it is");
+        assert_eq!(*uffd.registered.lock().unwrap(), [(10 * page, 11 * page)]);
+        assert_eq!(state.areas.iter().collect::<Vec<_>>(), [(8 * page, 11 * page)]);
+        assert!(is_told(&quick, &mut state, Vpn(10)));
+        assert_eq!(uffd.registered.lock().unwrap().len(), 1, "known from then on");
+        let refused = mm(&Quiet { refuses: true, ..Quiet::default() }, areas);
+        let mut state = refused.lock();
+        assert!(is_told(&refused, &mut state, Vpn(9)) && !is_told(&refused, &mut state, Vpn(10)));
+        assert_eq!(state.areas.iter().collect::<Vec<_>>(), [(8 * page, 10 * page)]);
+    }
 }

@@ -93,7 +93,7 @@ impl Reclaim {
             }
             return 0;
         };
-        if mm.link.get().is_none() || mm.closing.load(Relaxed) || mm.is_silent() {
+        if mm.link.get().is_none() || mm.closing.load(Relaxed) || self.is_deaf(&mm) {
             // Without an agent the page could not be dropped: others first.
             self.pass_over(&mm, frames);
             return 0;
@@ -265,6 +265,11 @@ impl Reclaim {
                 let place = resident.evict(&mut state.space, victim.pfn, slot);
                 state.pool.retire(place);
                 evicted += 1;
+                if victim.written || !self.refused || !shared && self.copies == 0 {
+                    self.progress += 1;
+                } else if !shared {
+                    self.copies -= 1;
+                }
                 if shared {
                     resident.slots.share(slot);
                     offers.push((victim.vpn, slot));
@@ -308,7 +313,7 @@ impl Reclaim {
         let mut total = 0;
         for mm in self.pager.mms() {
             let Some(link) = mm.link.get() else { continue };
-            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) || mm.is_silent() {
+            if self.is_stalled(mm.id) || mm.closing.load(Relaxed) || self.is_deaf(&mm) {
                 continue;
             }
             let (runs, operations) = {

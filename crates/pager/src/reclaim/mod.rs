@@ -20,19 +20,12 @@ use ebb_core::reclaim::NAP_MS;
 use ebb_core::resident::{Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn};
 use ebb_store::{Page, StoreError};
+use oom::Vain;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How long nothing may be reclaimed, with threads waiting for memory, before the run is given up.
-const HOPELESS: Duration = Duration::from_secs(2);
-/// How often it must be seen that there is nothing, in that time: a thread that is not run sees nothing.
-const DESPAIR_MIN: u32 = 16;
-/// The same while an agent does not answer: the machine may be busy, or the process stopped.
-const SILENCE: Duration = Duration::from_secs(10);
-/// How long children that have yet to join are waited for beyond [`HOPELESS`]: others may be born all the time.
-const GROWING_UP: Duration = Duration::from_secs(3);
 /// Pages lent, on top of what is beyond the limit already (`lend`), while a process that does not answer
 /// holds all the others, and how long nothing may be reclaimed before that: enough for the others to go on
 /// with, far less than is allowed.
@@ -41,6 +34,8 @@ const LEND_AFTER: Duration = Duration::from_millis(400);
 /// Or how often, while now and then a page could: with so little room the others only get in each other's
 /// way.
 const LEND_AFTER_TIMES: u32 = 64;
+/// After so long in vain processes that are stopped are not given batches to see whether they answer (O6).
+const LOOK_AFTER: Duration = Duration::from_millis(100);
 /// How often is looked at where pages come from.
 const WEIGH: Duration = Duration::from_millis(100);
 /// How often pages that could not leave memory are tried again.
@@ -71,7 +66,7 @@ pub struct Reclaim {
     unparked: Instant,
     /// When barren pages were last given another chance.
     retried: Instant,
-    hopeless_since: Option<Instant>,
+    vain: Vain,
     store_error: Option<StoreError>,
     /// The store took none of the pages it was last given.
     refused: bool,
@@ -81,12 +76,16 @@ pub struct Reclaim {
     lending: bool,
     /// How often nothing could be had for those who wait, since all agents answered.
     despaired: u32,
-    /// The same, since something was last stored.
-    despaired_for: u32,
     /// When it was last looked at where pages come from.
     weighed: Instant,
     /// Pages looked at.
     scanned: u64,
+    /// Pages stored that count as progress (`oom.rs`, O1), in all and in the round under way.
+    progress: u64,
+    round_progress: u64,
+    /// Copies of shared pages made since memory was last in balance, as many as have not left again: their leaving frees
+    /// what was taken for them.
+    copies: u64,
     /// How many there were at the last harvest.
     harvested_at: u64,
     /// Pages that could not be moved since something last could: locked or not writable, and busy.
@@ -114,15 +113,17 @@ impl Reclaim {
             offered: HashSet::new(),
             unparked: pager.clock.now(),
             retried: pager.clock.now(),
-            hopeless_since: None,
+            vain: Vain::default(),
             store_error: None,
             refused: false,
             crowded: false,
             lending: false,
             despaired: 0,
-            despaired_for: 0,
             weighed: pager.clock.now(),
             scanned: 0,
+            progress: 0,
+            round_progress: 0,
+            copies: 0,
             harvested_at: 0,
             fixed: 0,
             busy: 0,
@@ -141,7 +142,7 @@ impl Reclaim {
         let starving = self.pager.starving.load(Relaxed) > 0;
         let seen = Seen { starving, crowded: std::mem::take(&mut self.crowded) };
         let order = self.pager.engine().next(&self.pager.desk, seen);
-        let before = self.scanned;
+        let (before, progress) = (self.scanned, self.progress);
         let pages = match order {
             Do::Cool(max) => self.cool(max),
             Do::Store(max) => self.evict(max),
@@ -154,9 +155,10 @@ impl Reclaim {
                 return self.tidy();
             }
         };
-        let did = Did { pages: pages as u64, scanned: self.scanned - before };
+        let progress = self.progress - progress;
+        let did = Did { pages: pages as u64, scanned: self.scanned - before, progress };
         self.pager.engine().did(did);
-        self.tell(order, pages);
+        self.tell(order, did);
     }
 
     /// What is looked after now and then.
@@ -174,24 +176,29 @@ impl Reclaim {
     }
 
     /// Pages were cooled, stored or dropped: tells those who wait, and sees whether they wait in vain.
-    fn tell(&mut self, order: Do, pages: usize) {
-        if pages > 0 && !matches!(order, Do::Cool(_)) {
+    fn tell(&mut self, order: Do, did: Did) {
+        if did.pages > 0 && !matches!(order, Do::Cool(_)) {
             self.pager.wake_if_starving();
         }
-        match order {
-            Do::Store(_) if pages > 0 => (self.hopeless_since, self.despaired_for) = (None, 0),
-            Do::Drop(_) if self.is_in_vain() => {
-                self.pager.engine().end_pass(&self.pager.desk);
-                self.despair();
-            }
-            _ => {}
+        self.round_progress += did.progress;
+        if !matches!(order, Do::Drop(_)) {
+            return;
+        }
+        // The end of a round.
+        let progress = std::mem::take(&mut self.round_progress);
+        if progress > 0 {
+            self.vain.progress(self.pager.clock.now(), progress);
+        } else if self.is_in_vain() {
+            self.pager.engine().end_pass(&self.pager.desk);
+            self.despair();
         }
     }
 
     /// A pass is over, and nothing is to be done at once.
     fn rest(&mut self) {
         if self.pager.resident().zone.is_balanced() {
-            (self.hopeless_since, self.despaired_for) = (None, 0);
+            self.vain.end();
+            self.copies = 0;
             self.pager.wake_if_starving();
         }
         self.tidy();
@@ -206,14 +213,17 @@ impl Reclaim {
         self.drop_retired(1);
     }
 
-    /// Whether threads have waited for some time, and nothing was stored since. What is cooled is no memory yet, and
-    /// what is dropped may be what threads have taken back, again and again.
+    /// A round has stored nothing. Whether that is so for long, while threads wait (O1).
     fn is_in_vain(&mut self) -> bool {
-        if self.pager.starving.load(Relaxed) == 0 {
-            return false;
+        self.does_anybody_wait() && {
+            self.vain.round(self.pager.clock.now());
+            self.vain.is_long(&self.pager)
         }
-        let since = *self.hopeless_since.get_or_insert_with(|| self.pager.clock.now());
-        self.pager.clock.since(since) > HOPELESS
+    }
+
+    /// Whether threads wait for memory.
+    fn does_anybody_wait(&self) -> bool {
+        self.pager.starving.load(Relaxed) + self.pager.held.load(Relaxed) > 0
     }
 
     /// Nothing can be had just now. If threads wait for it, they do so as long as there is hope.
@@ -221,26 +231,21 @@ impl Reclaim {
         // After so many failures the kernel's kswapd leaves it to those who allocate. Here nobody else can.
         self.pager.desk.progress();
         self.finish_stalled();
-        if self.pager.starving.load(Relaxed) + self.pager.held.load(Relaxed) == 0 {
-            (self.hopeless_since, self.despaired_for) = (None, 0);
+        if !self.does_anybody_wait() {
+            self.vain.end();
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return;
         }
-        let since = *self.hopeless_since.get_or_insert_with(|| self.pager.clock.now());
-        // A forked child that has yet to greet will have pages to give back.
-        let growing_up = self.pager.mms().iter().any(|mm| mm.is_infant());
-        // An agent that was not heard of lately may only have been kept from running.
         let unheard = self.is_unheard();
-        let patience = if unheard { SILENCE } else { HOPELESS };
         self.despaired = if unheard { self.despaired + 1 } else { 0 };
-        let long = self.pager.clock.since(since) > LEND_AFTER || self.despaired > LEND_AFTER_TIMES;
-        if unheard && long {
+        let long = self.vain.lasts(&self.pager, LEND_AFTER);
+        if unheard && (long || self.despaired > LEND_AFTER_TIMES) {
             self.lend();
         }
-        self.despaired_for += 1;
-        let waited = self.pager.clock.since(since);
-        let grown = !growing_up || waited > HOPELESS + GROWING_UP;
-        if waited > patience && grown && self.despaired_for > DESPAIR_MIN {
+        if unheard && long {
+            self.watch_silent();
+        }
+        if self.vain.is_long(&self.pager) && self.is_over() {
             return self.give_up();
         }
         self.unpark();
@@ -262,8 +267,22 @@ impl Reclaim {
 
     /// Whether some agent does not answer, or was stopped in the middle of a batch.
     fn is_unheard(&self) -> bool {
-        let silent = |mm: &Arc<Mm>| mm.link.get().is_some() && mm.is_silent();
-        !self.stalled.is_empty() || self.pager.mms().iter().any(silent)
+        self.pager.mms().iter().any(|mm| self.owes_an_answer(mm))
+    }
+
+    /// Whether this one's does not.
+    fn owes_an_answer(&self, mm: &Mm) -> bool {
+        mm.link.get().is_some() && (self.is_stalled(mm.id) || mm.is_silent())
+    }
+
+    /// Whether batches are of no use to it now. Where threads wait in vain who is stopped is seen to be (O6).
+    fn is_deaf(&self, mm: &Mm) -> bool {
+        let stopped = || self.vain.lasts(&self.pager, LOOK_AFTER) && mm.is_stopped();
+        mm.is_silent()
+            || stopped() && {
+                mm.fell_silent();
+                true
+            }
     }
 
     /// Lends the others pages: on top of what is in use beyond the limit when that begins, and of what

@@ -1,21 +1,164 @@
-//! Out of memory: nothing can be reclaimed, and the run ends with a message that says why.
+//! Out of memory: nothing more can be had, and the run ends with a message that says why.
+//!
+//! * O1: A thread waits in vain while memory is refused to it (or the brake holds it) and nothing is stored. Progress is a
+//!   page that is stored, or memory in balance; what is cooled, dropped or copied may be what threads have taken back,
+//!   again and again. Once the store takes no more it is a page that it had no copy of, or that no relative has another
+//!   of: of one that hundreds share each can let go without a byte of memory to be had. A page now and then is no
+//!   progress either: each makes up for [`PAGE_TIME`]. A touch that waits for something else does not wait for memory,
+//!   and none waits for longer than since it was made.
+//! * O2: Two seconds after that began the run ends ([`HOPELESS`]): three seconds after the first of these threads was
+//!   refused memory, at most.
+//! * O3: Children that have yet to join, and agents that do not answer, may have pages to give back. They are waited for
+//!   half a second longer ([`PATIENCE`]), however many they are and others are born meanwhile.
+//! * O4: A machine that is busy is no reason to end a run. While one of those could run and no CPU is given to it, its time
+//!   does not count, for [`BUSY_MAX`] in all; and a thread of the pager that is not run has seen nothing
+//!   ([`ROUNDS_MIN`]).
+//! * O5: Who is stopped, by a signal or by a debugger, is not killed for it. What it holds is lent to the others beyond
+//!   the limit (`Reclaim::lend`), and they store pages of their own: who still waits in vain waits for the store, as
+//!   beside one that runs. And its own threads wait for nothing as long as it is stopped: the signal has taken
+//!   them out of their touches. If only those are left the time begins anew.
+//! * O6: Where somebody waits in vain nobody waits for one that is stopped: it is looked at first (`Reclaim::is_deaf`).
+//!   A hundred milliseconds for each of many was longer than all that time.
 
 use super::Reclaim;
+use crate::mm::Mm;
 use crate::seam::Process;
+use crate::server::Pager;
+use ebb_core::types::MmId;
 use ebb_store::StoreError;
+use ebb_sys::{proc, sched};
+use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
+/// How long threads wait in vain before the run is given up (O2).
+const HOPELESS: Duration = Duration::from_secs(2);
+/// The same while pages may yet be given back (O3).
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// The longest, for the sake of those that no CPU is given to (O4).
+const BUSY_MAX: Duration = Duration::from_secs(10);
+/// How often it must be seen in that time that there is nothing (O4).
+const ROUNDS_MIN: u32 = 16;
+/// How much of the time in vain a page that is stored makes up for (O1): far less than any device takes that pages go to.
+const PAGE_TIME: Duration = Duration::from_millis(20);
 /// How many processes are listed when memory runs out.
 const LISTED_MAX: usize = 16;
 
+/// For how long threads have waited in vain (O1).
+#[derive(Debug, Default)]
+pub struct Vain {
+    since: Option<Instant>,
+    /// Rounds that stored nothing in that time.
+    rounds: u32,
+    /// How long each agent had waited for a CPU when it was first looked at in that time.
+    kept_ns: HashMap<MmId, u64>,
+}
+
+impl Vain {
+    /// A round has stored nothing, and threads wait.
+    pub fn round(&mut self, now: Instant) {
+        self.since.get_or_insert(now);
+        self.rounds += 1;
+    }
+
+    /// So many pages were stored.
+    pub fn progress(&mut self, now: Instant, pages: u64) {
+        let made_up = PAGE_TIME * u32::try_from(pages).unwrap_or(u32::MAX);
+        match self.since.as_mut() {
+            Some(since) if *since + made_up < now => *since += made_up,
+            _ => self.end(),
+        }
+    }
+
+    /// Nobody waits any more, or there is memory again.
+    pub fn end(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How long the one that has waited longest does so in vain.
+    fn time(&self, pager: &Pager) -> Duration {
+        let Some(since) = self.since else { return Duration::ZERO };
+        let oldest = pager.starved_since_ms.load(Relaxed);
+        let began = pager.started + Duration::from_millis(oldest);
+        let held = pager.held.load(Relaxed) > 0;
+        pager.clock.since(if held || oldest == 0 { since } else { since.max(began) })
+    }
+
+    /// Whether it is so for longer than `time`.
+    pub fn lasts(&self, pager: &Pager, time: Duration) -> bool {
+        self.since.is_some() && self.time(pager) > time
+    }
+
+    /// Whether it is time to ask whether the run is over.
+    pub fn is_long(&self, pager: &Pager) -> bool {
+        self.lasts(pager, HOPELESS)
+    }
+
+    /// For how long an agent was given no CPU in that time; None if it wants one now.
+    fn kept_from_running(&mut self, mm: &Mm) -> Option<Duration> {
+        let Some(process) = mm.process() else { return Some(Duration::ZERO) };
+        let Some(agent) = process.agent() else {
+            let wants = process.threads().iter().any(|&(_, state)| state == 'R');
+            return (!wants).then_some(Duration::ZERO);
+        };
+        if proc::state(agent) == Some('R') {
+            return None;
+        }
+        let waited_ns = sched::run_times(agent).map_or(0, |times| times.waited_ns);
+        let before = *self.kept_ns.entry(mm.id).or_insert(waited_ns);
+        Some(Duration::from_nanos(waited_ns.saturating_sub(before)))
+    }
+}
+
 impl Reclaim {
+    /// Threads have waited in vain for long. Whether that is the end of the run (O2 to O5).
+    pub fn is_over(&mut self) -> bool {
+        let pager = self.pager.clone();
+        let mms = pager.mms();
+        if self.vain.rounds < ROUNDS_MIN {
+            return false;
+        }
+        let waits = |mm: &Arc<Mm>| mm.is_hungry() && !mm.is_stopped();
+        if pager.held.load(Relaxed) == 0 && !mms.iter().any(waits) {
+            // Those that wait have been stopped, or a fault thread is late (O4, O5).
+            if mms.iter().any(|mm| mm.is_hungry()) {
+                self.vain.end();
+            }
+            return self.vain.lasts(&pager, BUSY_MAX);
+        }
+        let (mut owed, mut kept) = (false, Duration::ZERO);
+        for mm in &mms {
+            let silent = self.owes_an_answer(mm);
+            owed |= silent || mm.is_infant();
+            if silent || mm.is_late() {
+                match self.vain.kept_from_running(mm) {
+                    Some(time) => kept = kept.max(time),
+                    None => return self.vain.lasts(&pager, BUSY_MAX),
+                }
+            }
+        }
+        let patience = if owed { PATIENCE } else { HOPELESS };
+        self.vain.lasts(&pager, (patience + kept).min(BUSY_MAX))
+    }
+
+    /// The agents that do not answer are watched from here on (O4).
+    pub fn watch_silent(&mut self) {
+        for mm in self.pager.mms() {
+            if !self.vain.kept_ns.contains_key(&mm.id) && self.owes_an_answer(&mm) {
+                self.vain.kept_from_running(&mm);
+            }
+        }
+    }
+
     /// Nothing can be reclaimed and threads wait: the run ends as by the OOM killer.
     pub fn give_up(&mut self) {
         let (limit, used) = {
             let resident = self.pager.resident();
             (resident.zone.limit(), resident.zone.used())
         };
+        let waited = self.vain.time(&self.pager);
         let mib = |pages: u64| pages as f64 / 256.0;
         let why = match self.store_error.take() {
             Some(error) => format!("the store takes no more: {}", self.explain_store(&error)),
@@ -29,9 +172,10 @@ impl Reclaim {
         self.pager.say(&format!(
             "out of memory: the limit is {:.1} MiB, the demand {:.1} MiB, and nothing more can be \
              stored ({why}). Raise --memory-max, or give --swap more room (for example --swap \
-             ram,file:4G). The program is killed.",
+             ram,file:4G). The program, which has waited {:.1} s in vain, is killed.",
             mib(limit),
             mib(used + u64::from(self.pager.starving.load(Relaxed))),
+            waited.as_secs_f64(),
         ));
         for kind in self.pager.unmanaged.list() {
             self.pager.say(&format!("not managed: {}", kind.text()));
@@ -109,5 +253,29 @@ impl Reclaim {
             .collect();
         lines.sort_by(|a, b| b.cmp(a));
         lines.into_iter().map(|(_, text)| text).take(LISTED_MAX).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_now_and_then_is_no_progress_and_a_batch_is() {
+        let began = Instant::now();
+        let at = |ms: u64| began + Duration::from_millis(ms);
+        let mut vain = Vain::default();
+        vain.progress(began, 1);
+        assert_eq!(vain.since, None, "nobody waits");
+        vain.round(began);
+        for ms in (500..=2000).step_by(500) {
+            vain.round(at(ms));
+            vain.progress(at(ms), 1);
+        }
+        assert_eq!(vain.since, Some(at(80)), "four pages made up for this");
+        vain.progress(at(2000), 64);
+        assert_eq!(vain.since, Some(at(80 + 64 * 20)));
+        vain.progress(at(2000), 64);
+        assert_eq!((vain.since, vain.rounds), (None, 0), "more than it has lasted");
     }
 }

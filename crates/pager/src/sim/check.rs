@@ -75,7 +75,10 @@ pub fn check(driver: &Driver) -> Result<(), String> {
 
 /// C8.
 fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), String> {
-    if mms.iter().any(|mm| mm.related.load(Relaxed)) {
+    // Or one that has forked, of whose child nobody has told yet: its pages are shared all the same, and copied.
+    let is_known = |space: &Space| mms.iter().any(|mm| space.mm == Some(mm.id.0));
+    let forked = driver.world.lock().spaces.iter().any(|space| space.alive && !is_known(space));
+    if forked || mms.iter().any(|mm| mm.related.load(Relaxed)) {
         driver.balance.take();
         return Ok(());
     }

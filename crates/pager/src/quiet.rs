@@ -1,0 +1,98 @@
+//! What unit tests stand on: a pager without threads, and an address space that answers as it is told.
+
+use crate::config::{Config, ReportFormat};
+use crate::seam::{AddressSpace, Clock, Event, Machine};
+use crate::server::{Pager, World};
+use ebb_store::{Options, Store, parse_tiers};
+use ebb_sys::uffd::{Mode, PlaceError};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// A pager of a run that never begins.
+pub fn pager() -> Pager {
+    let config = Config {
+        memory_max_bytes: 16 << 20,
+        memory_high_bytes: None,
+        swap: "ram".into(),
+        socket: PathBuf::new(),
+        pool_bytes: 16 << 20,
+        report: ReportFormat::Text,
+        report_file: None,
+        record: None,
+        inject: None,
+        io_uring: false,
+        cool_permille: 500,
+        split: true,
+        solo: false,
+        readahead_pages: 64,
+        look_around: true,
+        harvest: false,
+        switches: Vec::new(),
+        eager: false,
+        strict: false,
+        command: Vec::new(),
+    };
+    let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());
+    let store = Box::new(store.expect("a store"));
+    let world = World { clock: Clock::real(), host: Box::new(Machine), store };
+    Pager::new(config, world, 0).expect("a pager")
+}
+
+/// An address space. Copies are told of it.
+#[derive(Clone, Debug, Default)]
+pub struct Quiet {
+    /// Ranges that were registered.
+    pub registered: Arc<Mutex<Vec<(u64, u64)>>>,
+    /// Nothing can be registered.
+    pub refuses: bool,
+    /// What becomes of pages that are put in place.
+    pub fails: Option<PlaceError>,
+}
+
+impl AddressSpace for Quiet {
+    fn handshake(&self, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn read(&self, _: &mut Vec<Event>) -> io::Result<usize> {
+        Ok(0)
+    }
+
+    fn register(&self, start: u64, len: u64, _: Mode) -> io::Result<()> {
+        if self.refuses {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.registered.lock().expect("nobody panicked").push((start, start + len));
+        Ok(())
+    }
+
+    fn copy(&self, _: u64, _: &[u8]) -> Result<(), (u64, PlaceError)> {
+        self.fails.map_or(Ok(()), |error| Err((0, error)))
+    }
+
+    fn protect(&self, _: u64, _: u64) -> Result<(), PlaceError> {
+        Ok(())
+    }
+
+    fn unprotect(&self, _: u64, _: u64) -> Result<(), PlaceError> {
+        Ok(())
+    }
+
+    fn poison(&self, _: u64, _: u64) -> Result<(), PlaceError> {
+        Ok(())
+    }
+
+    fn wake(&self, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn is_alive(&self, _: u64) -> bool {
+        true
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
