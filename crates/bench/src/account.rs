@@ -2,7 +2,7 @@
 //!
 //! A program runs as it is and under Ebb, in turns. The difference of the two is set against the parts: the time in
 //! which its thread waited for pages, asleep; the processor time that it took itself beyond the plain run (the
-//! kernel's part of each fault in the thread, cold caches); mapping changes, calls to the pager, the brake; and what comes before
+//! kernel's part of each fault in the thread, cold caches); mapping changes, calls to the pager, the brake, others on its CPU; and what comes before
 //! the program begins and after it has ended. All but the second and the last are what the report says.
 //!
 //! Parts are those of one thread: of a program with several that do the same, each has its share.
@@ -77,12 +77,13 @@ struct Run {
 }
 
 /// The parts, in the order in which they are shown.
-const PARTS: [&str; 6] = [
-    "waiting for pages, asleep",
+const PARTS: [&str; 7] = [
+    "waiting for pages",
     "processor time beyond the plain run's",
     "mapping changes",
     "calls to the pager",
     "the brake",
+    "driven off its CPU between faults",
     "before it begins and after it ends",
 ];
 
@@ -112,6 +113,7 @@ impl Round {
             get("/lost/changes_us") / 1e6 / threads,
             get("/lost/calls_us") / 1e6 / threads,
             get("/lost/brake_us") / 1e6 / threads,
+            get("/stages/kept_off_ns") / 1e9 / threads,
             around(ebb) - around(plain),
         ];
         let timed = (ebb.timed_s > 0.0).then_some(waited_s / ebb.timed_s);
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn nothing_counts_twice() {
         let round = example();
-        let want = [2.0, 0.6, 0.15, 0.05, 0.0, 0.25];
+        let want = [2.0, 0.6, 0.15, 0.05, 0.0, 0.0, 0.25];
         for (got, want) in round.parts_s.iter().zip(want) {
             assert!((got - want).abs() < 1e-9, "{got} {want}");
         }

@@ -354,8 +354,8 @@ impl Server {
         let placed = ticks::now();
         // Not fetched, but found.
         let at = |mark: &Cell<u64>, or: u64| if mark.get() == 0 { or } else { mark.get() };
-        let begun = at(&touch.begun, placed);
-        let got = at(&touch.got, begun);
+        let got = at(&touch.got, placed);
+        let begun = at(&touch.begun, got);
         let (thread, since) = (touch.thread, touch.since);
         let served = Served { kind, thread, since, lock, read, begun, got, placed };
         self.served.borrow_mut().push(served);

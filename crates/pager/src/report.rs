@@ -310,7 +310,7 @@ fn text(report: &Report) -> String {
     if report.stages.count > 0 {
         line("a fault", of_a_fault(&report.stages));
     }
-    line("lost beside", lost(&report.lost));
+    line("lost beside", lost(&report.lost, report.stages.kept_off_ns));
     line("CPU beside the program", cpu(&report.cpu));
     if let Some(finding) = &report.thrashing {
         line(
@@ -352,12 +352,15 @@ fn of_a_fault(stages: &account::Faults) -> String {
     )
 }
 
-fn lost(lost: &Lost) -> String {
+fn lost(lost: &Lost, kept_off_ns: u64) -> String {
     let [changes, calls, brake] =
         [lost.changes_us, lost.calls_us, lost.brake_us].map(|us| time(us * 1000));
     format!(
-        "{changes} for {} mapping changes, {calls} in {} calls to the pager, {brake} held by the brake",
-        lost.changes, lost.calls
+        "{changes} for {} mapping changes, {calls} in {} calls to the pager, {brake} held by the brake, {} without a \
+         CPU between faults",
+        lost.changes,
+        lost.calls,
+        time(kept_off_ns)
     )
 }
 

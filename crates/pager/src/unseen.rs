@@ -30,8 +30,10 @@ use std::time::Instant;
 
 /// The longest window, in faults.
 const WINDOW_MAX: u32 = 512;
-/// Faults of others in a row after which a thread is given up that does not fault again.
+/// Faults of others in a row after which a thread is given up that does not fault again; faults of a rest.
 const PATIENCE: u32 = 256;
+/// Windows of one fault before there are rests.
+const RESTLESS: u64 = 16;
 
 /// What the windows say, in nanoseconds. An estimate.
 #[derive(Clone, Debug, Default)]
@@ -69,12 +71,14 @@ impl Samples {
         self.after_ns.checked_div(self.faults).unwrap_or(0)
     }
 
-    /// What a thread that runs for `in_thread_ns` in a fault is kept from running there, on average.
+    /// What a thread that runs for `in_thread_ns` in a fault is kept from running there, and from one to the next, on
+    /// average.
     #[must_use]
-    pub fn driven_off_ns(&self, in_thread_ns: u64) -> u64 {
+    pub fn driven_off_ns(&self, in_thread_ns: u64) -> (u64, u64) {
         let in_faults = (in_thread_ns * self.faults).min(self.ran_ns) as f64;
         let share = in_faults / self.ran_ns.max(1) as f64;
-        (self.driven_off_ns as f64 * share / self.faults.max(1) as f64) as u64
+        let each = self.driven_off_ns as f64 / self.faults.max(1) as f64;
+        ((each * share) as u64, (each * (1.0 - share)) as u64)
     }
 
     /// The share of faults served on the CPU of the program's thread; None if there was no look.
@@ -175,6 +179,18 @@ struct Books {
     /// The one under way is of one fault.
     single: bool,
     beside: bool,
+    /// Nobody is followed for some faults.
+    resting: bool,
+}
+
+impl Books {
+    /// Short windows are of use where there is nothing else, and dear: there is a rest before each (U1), but before the
+    /// first.
+    fn is_to_rest(&mut self) -> bool {
+        let short = self.single && self.window <= PATIENCE / 2 && self.samples.looks > RESTLESS;
+        self.resting = short && !self.resting;
+        self.resting
+    }
 }
 
 /// What the fault threads share. One word that all of them read, and what the followed thread's faults change.
@@ -197,7 +213,7 @@ struct Tally {
     left: AtomicU32,
     /// How long those before the last were served, in ticks.
     served: AtomicU64,
-    /// Faults of others, in a row, until it is given up.
+    /// Faults of others, in a row, until it is given up; any, until the rest is over.
     patience: AtomicU32,
 }
 
@@ -212,6 +228,7 @@ impl Default for Unseen {
                 window: 8,
                 single: false,
                 beside: false,
+                resting: false,
             }),
         }
     }
@@ -232,7 +249,7 @@ impl Unseen {
     pub fn is_due(&self, served: &Served, woken: u64) -> bool {
         let followed = self.followed.0.load(Relaxed);
         if followed != served.thread {
-            return followed == 0 || self.tally.0.patience.fetch_sub(1, Relaxed) <= 1;
+            return self.tally.0.patience.fetch_sub(1, Relaxed) <= 1;
         }
         self.tally.0.patience.store(PATIENCE, Relaxed);
         // The last one is served after its message was read: it belongs to the next window.
@@ -252,6 +269,9 @@ impl Unseen {
         self.end(&mut books, served, did, ns_per_tick);
         // As it sees itself: in a process namespace of its own it cannot be found.
         let Some((times, slept)) = did else { return };
+        if books.is_to_rest() {
+            return;
+        }
         books.single = !books.single;
         if books.single {
             let on = sched::cpu_of(served.thread);
@@ -263,7 +283,6 @@ impl Unseen {
         let window = if books.single { 1 } else { books.window };
         self.tally.0.left.store(window, Relaxed);
         self.tally.0.served.store(0, Relaxed);
-        self.tally.0.patience.store(PATIENCE, Relaxed);
         books.follow = Some(Follow { thread, woken: Instant::now(), times, slept, beside });
         self.followed.0.store(thread, Relaxed);
     }
@@ -276,6 +295,7 @@ impl Unseen {
         ns_per_tick: f64,
     ) {
         self.followed.0.store(0, Relaxed);
+        self.tally.0.patience.store(PATIENCE, Relaxed);
         let Some(follow) = books.follow.take() else { return };
         let faults = if books.single { 1 } else { books.window };
         let good = match did {
@@ -343,8 +363,8 @@ mod tests {
         assert_eq!(samples.after_ns(), (4_000 + 8_000) / 12);
         assert_eq!(samples.before_ns(), (36_000 + 20_000) / 12, "U4");
         // It ran for 120 us, in each of the 12 faults for 5: half of the time.
-        assert_eq!(samples.driven_off_ns(5_000), 12_000 / 2 / 12);
-        assert_eq!(samples.driven_off_ns(50_000), 12_000 / 12, "no more than all");
+        assert_eq!(samples.driven_off_ns(5_000), (12_000 / 2 / 12, 12_000 / 2 / 12));
+        assert_eq!(samples.driven_off_ns(50_000), (12_000 / 12, 0), "no more than all");
         disturbed.faults = 1;
         assert!(!samples.add(&Window { slept: 1, ..disturbed }));
     }
