@@ -30,8 +30,10 @@ use std::time::Instant;
 
 /// The longest window, in faults.
 const WINDOW_MAX: u32 = 512;
-/// Faults of others in a row after which a thread is given up that does not fault again; faults of a rest.
+/// Faults of others in a row after which a thread is given up that does not fault again.
 const PATIENCE: u32 = 256;
+/// Faults of a rest.
+const REST: u32 = 1024;
 /// Windows of one fault before there are rests.
 const RESTLESS: u64 = 16;
 
@@ -270,6 +272,7 @@ impl Unseen {
         // As it sees itself: in a process namespace of its own it cannot be found.
         let Some((times, slept)) = did else { return };
         if books.is_to_rest() {
+            self.tally.0.patience.store(REST, Relaxed);
             return;
         }
         books.single = !books.single;
