@@ -36,6 +36,8 @@ mod join;
 #[cfg(ebb_preload)]
 mod lock;
 #[cfg(ebb_preload)]
+mod lost;
+#[cfg(ebb_preload)]
 mod map;
 #[cfg(ebb_preload)]
 mod own;

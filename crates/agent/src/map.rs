@@ -7,6 +7,7 @@
 //! looking.)
 
 use crate::calls::ask;
+use crate::lost;
 use crate::protocol::{ASK_MANAGE, Shared};
 use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::Acquire;
@@ -38,8 +39,10 @@ pub fn map(shared: &Shared, mut args: [usize; 6]) -> isize {
     if !managed || at < 0 {
         return at;
     }
+    let began = lost::now();
     // Unanswered, the area is found by looking.
     ask(shared, ASK_MANAGE, [at as u64, len.next_multiple_of(4096) as u64]);
+    lost::note(shared, began);
     if populate {
         // As with the flag, failing to is no error.
         // SAFETY: the area just made, whose pages hold nothing.

@@ -11,6 +11,7 @@
 //!   the first hook that it passes, whichever it is.
 
 use crate::join;
+use crate::lost;
 use crate::protocol::Shared;
 use crate::syscall::{self, call};
 use crate::threads::{own_thread_block, pin_thread};
@@ -99,8 +100,10 @@ pub fn own() -> Option<&'static Shared> {
     let page = unsafe { &*page };
     let swap = || page.state.compare_exchange(WIPED, JOINING, Acquire, Relaxed);
     if page.state.load(Acquire) == WIPED && swap().is_ok() {
+        let began = lost::now();
         match join::join_forked() {
             Some(shared) => {
+                lost::note(shared, began);
                 page.is_joined(shared);
                 pin_thread(own_thread_block());
             }

@@ -4,6 +4,7 @@
 
 use crate::births;
 use crate::join::{Berth, join_new};
+use crate::lost;
 use crate::own::{self, own};
 use crate::pins::{pin, pin_early};
 use crate::protocol::{ENV_POOL, ENV_SOCKET, Shared};
@@ -85,12 +86,14 @@ extern "C" fn construct(_: c_int, _: *const *const c_char, environment: *const *
 
 /// Joins the pager.
 fn begin() -> Option<()> {
+    let began = lost::now();
     let page = own::make()?;
     let Some(shared) = join_new() else {
         page.give_up();
         return None;
     };
     let places = page.places();
+    lost::note(shared, began);
     page.joined(shared);
     AGENT.stage.store(PRESENT, Release);
     pin_early(shared);

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of a greeting and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
@@ -169,6 +169,10 @@ pub struct Shared {
     pub pins_full: AtomicU32,
     /// Start of the area through which pages of the pool leave; 0 if there is none.
     pub bin: AtomicU64,
+    /// Times that threads of the program were in a hook for something that they had not asked for, and how long that
+    /// was, in ticks of the processor's counter.
+    pub lost_calls: AtomicU64,
+    pub lost_ticks: AtomicU64,
     pub entries: [Entry; BATCH_MAX],
     /// One for each bell.
     pub calls: [Call; BELLS],

@@ -9,6 +9,7 @@
 //! * M2: a thread that is in here takes no signal: a handler that moves memory, too, would wait for the thread it
 //!   has interrupted. Who waits sleeps: it may be ahead of the other on the only processor.
 
+use crate::lost;
 use crate::protocol::{MAPPING_FREE, MAPPING_PROGRAM, Shared};
 use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -47,9 +48,10 @@ pub fn remap(shared: &Shared, request: &Request) -> isize {
     if shared.managing.load(Acquire) == 0 || request.old_len == 0 {
         return request.ask();
     }
+    let began = lost::now();
     let signals = syscall::block_signals();
     lock(shared);
-    let result = settled(request);
+    let result = settled(request, || lost::note(shared, began));
     // Partner: the Acquire of who takes it next.
     shared.mapping.store(MAPPING_FREE, Release);
     syscall::set_signals(&signals, None);
@@ -66,12 +68,13 @@ fn lock(shared: &Shared) {
     }
 }
 
-fn settled(request: &Request) -> isize {
+fn settled(request: &Request, looked: impl FnOnce()) -> isize {
     let page_up = |len: usize| len.wrapping_add(4095) & !4095;
     let (old_len, new_len) = (page_up(request.old_len), page_up(request.new_len));
     let kept = old_len.min(new_len);
     let mut pieces = [(0, 0); PIECES_MAX];
     let count = areas_of(request.old, request.old + kept, &mut pieces);
+    looked();
     if count < 2 || new_len == 0 {
         return request.ask();
     }

@@ -1,5 +1,6 @@
 //! Benchmarks of Ebb's own parts. Comparisons with other projects live in `ebb-versus`.
 
+pub mod account;
 pub mod alloc;
 pub mod draw;
 pub mod kernel;
@@ -15,6 +16,9 @@ use std::process::ExitCode;
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     let mut args = args.into_iter();
     match args.next().as_deref() {
+        Some("account") => account::main(args),
+        // What `account` starts.
+        Some("account-run") => account::inner(args),
         Some("alloc") => alloc::main(args),
         Some("paging") => paging::main(args),
         Some("programs") => programs::main(args),
@@ -22,7 +26,7 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
         // What `paging` starts.
         Some("paging-load") => paging::load(args),
         _ => {
-            eprintln!("usage: ebb bench alloc|paging|programs|reclaim [--help]");
+            eprintln!("usage: ebb bench account|alloc|paging|programs|reclaim [--help]");
             ExitCode::from(2)
         }
     }

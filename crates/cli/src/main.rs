@@ -24,6 +24,7 @@ Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
   ebb stat $(pgrep -x redis-server)
+  ebb stat --faults $(pgrep -x redis-server)
   ebb lru-gen $(pgrep -x redis-server)
   ebb doctor"
 )]
@@ -46,7 +47,7 @@ enum Command {
     /// Measure reclaim: replay page traces, draw miss-ratio curves
     #[command(subcommand)]
     Lab(ebb_lab::cli::LabCommand),
-    /// Measure Ebb itself: `alloc` and `paging`, each with --help
+    /// Measure Ebb itself: `account`, `alloc`, `paging`, `programs`, `reclaim`, each with --help
     Bench {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "BENCHMARK")]
         arguments: Vec<String>,

@@ -2,7 +2,7 @@
 
 use crate::folder;
 use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
-use ebb_pager::PRESSURE;
+use ebb_pager::{FAULTS, FAULTS_JSON, PRESSURE};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
 use std::process::ExitCode;
@@ -19,11 +19,17 @@ The counters have the names of /proc/vmstat; nr_ are levels, in pages; what only
 with ebb_. Pressure (--pressure): the share of the last 10, 60 and 300 seconds in which at least one
 thread (some), or all that had something to do (full), waited for memory, and the total in us.
 
+Faults (--faults): how long each stage of a fault takes, by what the touch found. Every fault is
+counted; what passes before its message is read and after its thread is woken is estimated from
+samples, and what the kernel does in the thread itself is measured once.
+
 Exit status: 0, or 1 if PID belongs to no run of yours.
 
 Examples:
   ebb stat 4711
   ebb stat --pressure 4711
+  ebb stat --faults 4711
+  ebb stat --faults --format json 4711 | jq .waited_ns
   watch -n1 'ebb stat $(pgrep -o -x redis-server) | grep -E \"pgmajfault|nr_free\"'")]
 pub struct Arguments {
     /// Any process of the run, or the `ebb run` itself
@@ -32,11 +38,34 @@ pub struct Arguments {
     /// The time lost waiting for memory instead, as the kernel's memory.pressure shows it
     #[arg(long)]
     pressure: bool,
+    /// Where the time of faults goes instead, by kind and stage
+    #[arg(long, conflicts_with = "pressure")]
+    faults: bool,
+    /// How --faults prints it
+    #[arg(long, value_enum, default_value = "text", requires = "faults")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+impl Arguments {
+    fn request(&self) -> &'static str {
+        match (self.faults, self.format) {
+            (true, Format::Json) => FAULTS_JSON,
+            (true, Format::Text) => FAULTS,
+            (false, _) if self.pressure => PRESSURE,
+            (false, _) => "",
+        }
+    }
 }
 
 /// Prints them.
 pub fn stat(arguments: &Arguments) -> ExitCode {
-    match ask(arguments.pid, GREET_STAT, if arguments.pressure { PRESSURE } else { "" }) {
+    match ask(arguments.pid, GREET_STAT, arguments.request()) {
         Ok(text) => {
             use std::io::Write;
             // A reader that has seen enough is no failure.

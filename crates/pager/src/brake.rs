@@ -13,6 +13,7 @@
 //! * B3: held for [`LONGEST`] at most at a time, and then not again for [`REST`]; a hold counts as threads
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
 
+use crate::counters;
 use crate::mm::Mm;
 use crate::server::Pager;
 use ebb_sys::trace;
@@ -36,10 +37,17 @@ enum Act {
     Wait,
 }
 
+/// A thread that is held.
+#[derive(Debug)]
+struct Hold {
+    thread: u32,
+    since: Instant,
+}
+
 /// The brake. Belongs to the monitor thread, as the kernel wants it.
 #[derive(Debug, Default)]
 pub struct Brake {
-    held: Vec<u32>,
+    held: Vec<Hold>,
     since: Option<Instant>,
     /// When the longest hold was over.
     tired: Option<Instant>,
@@ -56,7 +64,14 @@ impl Brake {
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
         match self.decide(pager.clock.now(), used, ceiling) {
             Act::Hold => growing.iter().for_each(|mm| self.hold(mm)),
-            Act::LetGo => self.held.retain(|&thread| !trace::let_go(thread)),
+            Act::LetGo => self.held.retain(|hold| {
+                let gone = trace::let_go(hold.thread);
+                if gone {
+                    let us = pager.clock.since(hold.since).as_micros() as u64;
+                    counters::add(&pager.counters.brake_us, us);
+                }
+                !gone
+            }),
             Act::Wait => {}
         }
         if self.held.is_empty() {
@@ -97,10 +112,10 @@ impl Brake {
     ) {
         let Some(agent) = agent else { return };
         for (thread, state) in threads {
-            let ours = thread == agent || self.held.contains(&thread);
+            let ours = thread == agent || self.held.iter().any(|held| held.thread == thread);
             // Another may trace it: then it is that one's.
             if state == 'R' && !ours && hold(thread) {
-                self.held.push(thread);
+                self.held.push(Hold { thread, since: Instant::now() });
             }
         }
     }
@@ -144,7 +159,8 @@ mod tests {
             brake.hold_beside(proc::threads(child.id()), Some(u32::MAX), hold);
         }
         assert!(brake.is_on(), "it runs all the time");
-        while !brake.held.iter().all(|&thread| trace::let_go(thread)) && Instant::now() < deadline {
+        while !brake.held.iter().all(|hold| trace::let_go(hold.thread)) && Instant::now() < deadline
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
         child.kill().unwrap();

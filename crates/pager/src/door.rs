@@ -185,12 +185,7 @@ fn heard(
         .filter(|greeting| text.is_empty() || asks(greeting.kind))
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
     if greeting.kind == GREET_STAT {
-        let answer = if text == stat::PRESSURE.as_bytes() {
-            pager.pressure.text()
-        } else {
-            stat::text(pager)
-        };
-        return connection.say(answer.as_bytes());
+        return connection.say(stat::answer(pager, text).as_bytes());
     }
     if greeting.kind == GREET_LRU_GEN {
         return lru_gen::asked(pager, &String::from_utf8_lossy(text), connection);

@@ -20,14 +20,16 @@ use crate::pending::Pending;
 use crate::pressure::Stall;
 use crate::seam::Event;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
+use crate::stages::{Kind, Ledger, Served};
 use crate::vacant;
 use ebb_core::readahead::Window;
 use ebb_core::resident::{Arrival, Charge, Entry};
 use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
 use ebb_store::Page;
+use ebb_sys::ticks;
 use ebb_sys::uffd::PlaceError;
 use rustix::event::epoll;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -59,6 +61,10 @@ pub struct Touch {
     pub protected: bool,
     pub thread: u32,
     pub since: Instant,
+    pub asked: Asked,
+    /// Its page began to be fetched, and was there (ticks).
+    pub begun: Cell<u64>,
+    pub got: Cell<u64>,
     /// What to fetch beside it.
     pub window: Window,
     /// It was not served at once. Goes on to the load that the touch begins or joins.
@@ -69,7 +75,7 @@ pub struct Touch {
 
 impl Touch {
     /// That of a message.
-    fn of(mm: &Arc<Mm>, event: Event, since: Instant) -> Self {
+    fn of(mm: &Arc<Mm>, event: Event, (since, asked): When) -> Self {
         let Event::Fault { address, protected, thread, .. } = event else {
             unreachable!("changes are followed first");
         };
@@ -79,12 +85,28 @@ impl Touch {
             protected,
             thread,
             since,
+            asked,
+            begun: Cell::new(0),
+            got: Cell::new(0),
             window: Window::NONE,
             stall: Cell::default(),
             refused: Cell::default(),
         }
     }
 }
+
+/// No thread: it was not touched, but is fetched ahead.
+pub const NOBODY: u32 = 0;
+
+/// When a message was read, and how long it took to get the lock for that (ticks).
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub read: u64,
+    pub lock: u64,
+}
+
+/// When a message was read.
+type When = (Instant, Asked);
 
 /// What became of a touch.
 pub enum Answer {
@@ -105,12 +127,15 @@ pub struct Server {
     pub buffer: Box<Page>,
     pub beside: Beside,
     events: Vec<Event>,
+    /// What was served in this hold of a lock: it counts when the threads are woken.
+    served: RefCell<Vec<Served>>,
+    ledger: Arc<Ledger>,
 }
 
 /// What was read of an address space, and when, and is not followed yet.
 pub struct Unheard {
     events: Vec<Event>,
-    read: Instant,
+    when: When,
 }
 
 /// The first thread.
@@ -186,6 +211,8 @@ impl Server {
             buffer: Box::new([0; PAGE_SIZE]),
             beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
             events: Vec::new(),
+            served: RefCell::default(),
+            ledger: pager.account.begin(),
         }
     }
 
@@ -247,6 +274,7 @@ impl Server {
             if self.pending.books().is_followed(mm) {
                 return;
             }
+            let began = ticks::now();
             if self.pager.solo.is_on() {
                 mm.watch_batch(BATCH_WATCH);
             }
@@ -256,11 +284,13 @@ impl Server {
             }
             let mut events = std::mem::take(&mut self.events);
             events.clear();
+            let lock = ticks::since(began, ticks::now());
             let read = mm.uffd.read(&mut events);
             let now = self.pager.clock.now();
+            let asked = Asked { read: ticks::now(), lock };
             let count = events.len();
             put_changes_first(&mut events);
-            self.hear_all(mm, state, &mut events, now, false);
+            self.hear_all(mm, state, &mut events, (now, asked), false);
             self.events = events;
             match read {
                 Ok(_) if count == 0 => return,
@@ -289,25 +319,26 @@ impl Server {
         mm: &'a Arc<Mm>,
         mut state: Held<'a>,
         events: &mut Vec<Event>,
-        read: Instant,
+        when: When,
         mut late: bool,
     ) {
         events.reverse();
-        while !self.hear(mm, &mut state, events, read, late) {
+        while !self.hear(mm, &mut state, events, when, late) {
             // Who got a page in this hold runs on. The rest are touches: they are as good as any that had to wait.
-            drop(state);
+            self.let_go(mm, state);
             late = true;
             match mm.lock_quiet(BATCH_PATIENCE) {
                 Some(held) if held.ended => return events.clear(),
                 Some(held) => state = held,
                 None => {
                     for event in events.drain(..).rev() {
-                        self.set_aside(Touch::of(mm, event, read));
+                        self.set_aside(Touch::of(mm, event, when));
                     }
                     return;
                 }
             }
         }
+        self.let_go(mm, state);
     }
 
     /// The same for a slice of it; `events` are in reverse order. False if some are left.
@@ -316,7 +347,7 @@ impl Server {
         mm: &Arc<Mm>,
         state: &mut State,
         events: &mut Vec<Event>,
-        read: Instant,
+        when: When,
         late: bool,
     ) -> bool {
         let mut pages = 0;
@@ -324,7 +355,7 @@ impl Server {
             let mut following = match Following::begin(&self.pager, mm, state, event) {
                 Ok(following) => following,
                 Err(event) => {
-                    pages += self.handle(mm, state, event, read, late);
+                    pages += self.handle(mm, state, event, when, late);
                     if pages >= SERVED_PAGES && !events.is_empty() {
                         return false;
                     }
@@ -332,7 +363,7 @@ impl Server {
                 }
             };
             if following.has_errand() || !following.go_on(&self.pager, state) {
-                self.put_off(following, Unheard { events: events.drain(..).rev().collect(), read });
+                self.put_off(following, Unheard { events: events.drain(..).rev().collect(), when });
                 return true;
             }
             following.end(&self.pager, state);
@@ -362,8 +393,39 @@ impl Server {
             return;
         }
         following.end(&self.pager, &mut state);
-        let Unheard { mut events, read } = unheard;
-        self.hear_all(&mm, state, &mut events, read, true);
+        let Unheard { mut events, when } = unheard;
+        self.hear_all(&mm, state, &mut events, when, true);
+    }
+
+    /// Lets go of the lock: who is to be woken is, and what was served is counted.
+    pub fn let_go(&mut self, mm: &Mm, state: Held<'_>) {
+        let _waking = state.unlock();
+        let served = self.served.get_mut();
+        if served.is_empty() {
+            return;
+        }
+        // Before anybody is woken: on this CPU this thread goes on when the program waits again.
+        let woken = ticks::now();
+        for served in served.drain(..) {
+            self.ledger.note(&served, woken);
+            self.pager.account.look(mm, &served, woken);
+        }
+    }
+
+    /// A touch has been answered: its thread is woken as soon as the lock is let go of.
+    pub fn note_served(&self, touch: &Touch, kind: Kind) {
+        if touch.thread == NOBODY {
+            return;
+        }
+        let Asked { read, lock } = touch.asked;
+        let placed = ticks::now();
+        // Not fetched, but found.
+        let at = |mark: &Cell<u64>, or: u64| if mark.get() == 0 { or } else { mark.get() };
+        let got = at(&touch.got, placed);
+        let begun = at(&touch.begun, got);
+        let (thread, since) = (touch.thread, touch.since);
+        let served = Served { kind, thread, since, lock, read, begun, got, placed };
+        self.served.borrow_mut().push(served);
     }
 
     /// Follows a message that takes no time; for how many pages at most.
@@ -372,7 +434,7 @@ impl Server {
         mm: &Arc<Mm>,
         state: &mut State,
         event: Event,
-        now: Instant,
+        when: When,
         late: bool,
     ) -> u32 {
         match event {
@@ -394,7 +456,7 @@ impl Server {
                     }
                     _ => Window::NONE,
                 };
-                let touch = Touch { window, ..Touch::of(mm, event, now) };
+                let touch = Touch { window, ..Touch::of(mm, event, when) };
                 if let Some(until) = self.pause(mm, &touch) {
                     touch.stall.set(Some(self.pager.pressure.stall()));
                     self.pending.books().pausing.push((until, touch));
@@ -494,7 +556,11 @@ impl Server {
             let mm = touch.mm.clone();
             let answer = match mm.lock_quiet(Duration::ZERO) {
                 Some(state) if state.ended => Answer::Given,
-                Some(mut state) => self.answer_late(&mm, &mut state, &touch),
+                Some(mut state) => {
+                    let answer = self.answer_late(&mm, &mut state, &touch);
+                    self.let_go(&mm, state);
+                    answer
+                }
                 None => Answer::Later,
             };
             if let Answer::Later = answer {
@@ -607,7 +673,8 @@ impl Server {
         let beside = vacant::run(mm, Vpn(vpn.0 + 1), fresh_beside(state, touch));
         let mut charge = charge.and(self.charge_ahead(beside));
         let ahead = charge.pages() as usize - 1;
-        let waited = self.end_wait(touch);
+        touch.begun.set(ticks::now());
+        self.end_wait(touch);
         let mut placed = mm.uffd.copy(touch.address, &ZEROS[..(1 + ahead) * PAGE_SIZE]);
         if ahead > 0 && matches!(placed, Err((0, _))) {
             // The next pages may belong to another area, or to none.
@@ -635,7 +702,7 @@ impl Server {
                 state.wake_after(touch.address, pages * PAGE_SIZE as u64);
                 counters::count(&self.pager.counters.faults_fresh);
                 counters::add(&self.pager.counters.zeros_ahead, pages - 1);
-                self.pager.counters.record_wait(waited);
+                self.note_served(touch, Kind::Zero);
                 Answer::Given
             }
         }
@@ -650,13 +717,14 @@ impl Server {
             return match mm.uffd.unprotect(touch.address, bytes) {
                 Ok(()) => {
                     state.wake_after(touch.address, bytes);
+                    self.note_served(touch, Kind::Protected);
                     Answer::Given
                 }
                 Err(error) => self.not_placed(mm, state, touch, error),
             };
         }
         let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
-        let waited = self.end_wait(touch);
+        self.end_wait(touch);
         match mm.uffd.unprotect(touch.address, PAGE_SIZE as u64) {
             Ok(()) => {
                 state.wake_after(touch.address, PAGE_SIZE as u64);
@@ -671,7 +739,8 @@ impl Server {
                 } else {
                     resident.zone.give_back(charge);
                 }
-                self.pager.counters.record_wait(waited);
+                drop(resident);
+                self.note_served(touch, Kind::Protected);
                 Answer::Given
             }
             Err(error) => {
@@ -688,6 +757,7 @@ impl Server {
             // It was gone indeed: what the kernel may drop unasked (MADV_FREE) reads as zeros.
             Ok(()) => {
                 state.wake_after(touch.address, PAGE_SIZE as u64);
+                self.note_served(touch, Kind::There);
                 Answer::Given
             }
             Err((_, error)) => self.not_placed(mm, state, touch, error),
@@ -707,6 +777,7 @@ impl Server {
             PlaceError::Exists | PlaceError::Gone => {
                 // Whoever waits touches again and finds the page, or the hole in the mapping.
                 state.wake_after(touch.address, PAGE_SIZE as u64);
+                self.note_served(touch, Kind::There);
                 Answer::Given
             }
             PlaceError::Dead => {
@@ -721,17 +792,17 @@ impl Server {
         }
     }
 
-    /// The touch's thread is about to be woken: how long it has waited. Asked before the page is placed, since
-    /// the program runs from then on and this thread, beside it on one CPU, does not.
-    pub fn end_wait(&self, touch: &Touch) -> Duration {
+    /// The touch's page is there, and about to be put in place: its thread stalls no longer.
+    pub fn end_wait(&self, touch: &Touch) {
         drop(touch.stall.take());
-        self.pager.clock.since(touch.since)
+        touch.got.set(ticks::now());
     }
 
     /// A cool page: its content comes from the pool, which nobody but us can change.
     fn rescue(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch, place: u32) -> Answer {
         let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
         let from = state.pool.address(place);
+        touch.begun.set(ticks::now());
         let page = std::array::from_mut(&mut *self.buffer);
         // A child that has not asked for an agent is not known yet.
         if mm.process().is_none() && mm.is_sought() {
@@ -752,7 +823,7 @@ impl Server {
                 Answer::Later
             };
         }
-        let waited = self.end_wait(touch);
+        self.end_wait(touch);
         match mm.uffd.copy(touch.address, &*self.buffer) {
             Ok(()) => {
                 state.wake_after(touch.address, PAGE_SIZE as u64);
@@ -761,8 +832,9 @@ impl Server {
                 let mut resident = self.pager.resident();
                 mm.place(&mut resident.zone, charge);
                 state.pool.retire(resident.rescue(&mut state.space, pfn));
+                drop(resident);
                 counters::count(&self.pager.counters.faults_rescued);
-                self.pager.counters.record_wait(waited);
+                self.note_served(touch, Kind::Rescue);
                 Answer::Given
             }
             Err((_, error)) => {

@@ -5,6 +5,7 @@
 //! `busy` is set, and `copying`. What it had to say after it is heard then.
 
 use crate::broken::{Rule, is_broken};
+use crate::counters;
 use crate::fork::Copying;
 use crate::limits::SLICE_PAGES;
 use crate::mm::{Mm, State};
@@ -30,6 +31,12 @@ impl Following {
         state: &mut State,
         event: Event,
     ) -> Result<Self, Event> {
+        let following = Self::of(pager, mm, state, event)?;
+        counters::count(&pager.counters.changes);
+        Ok(following)
+    }
+
+    fn of(pager: &Pager, mm: &Arc<Mm>, state: &mut State, event: Event) -> Result<Self, Event> {
         Ok(match event {
             Event::Fork(uffd) => Self::Fork(Box::new(Copying::begin(pager, mm, state, uffd))),
             Event::Unmap { start, end } => {

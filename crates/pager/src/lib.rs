@@ -22,12 +22,14 @@
 //!   it is followed, nothing else of the address space changes: `busy` is set, and `copying`.
 #![forbid(unsafe_code)]
 
+mod account;
 mod adopt;
 mod brake;
 mod broken;
 mod charges;
 mod children;
 mod config;
+mod costs;
 mod counters;
 mod door;
 mod errand;
@@ -44,6 +46,7 @@ mod look_around;
 mod lru_gen;
 mod mm;
 mod monitor;
+mod own_cost;
 mod pending;
 mod pool;
 mod pressure;
@@ -60,14 +63,16 @@ mod signal;
 mod sim;
 mod solo;
 mod spin;
+mod stages;
 mod stat;
 mod strangers;
 mod thrashing;
 mod unmanaged;
+mod unseen;
 mod vacant;
 
 pub use config::{Config, ReportFormat};
 pub use door::FEATURES;
 pub use lru_gen::{DONE, REFUSED};
 pub use server::{FrontMessage, serve};
-pub use stat::PRESSURE;
+pub use stat::{FAULTS, FAULTS_JSON, PRESSURE};

@@ -167,6 +167,13 @@ impl Link {
         let _ = self.line.send_now(&[TELL_LEAVE, code]);
     }
 
+    /// How often threads of the program were in a hook for something that they had not asked for, and for how many
+    /// ticks.
+    #[must_use]
+    pub fn lost(&self) -> (u64, u64) {
+        (self.shared().lost_calls.load(Relaxed), self.shared().lost_ticks.load(Relaxed))
+    }
+
     /// Whether the agent's thread runs.
     #[must_use]
     pub fn is_ready(&self) -> bool {

@@ -6,19 +6,22 @@
 
 use crate::broken::{Rule, is_broken};
 use crate::counters;
-use crate::faults::{Answer, Server, Touch};
+use crate::faults::{Answer, Asked, NOBODY, Server, Touch};
 use crate::look_around::{BESIDE_MAX, runs};
 use crate::mm::{Mm, State};
 use crate::pressure::Stall;
+use crate::stages::Kind;
 use crate::vacant;
 use ebb_core::resident::{Arrival, Charge, Dropped, Entry};
 use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
-use ebb_store::Page;
+use ebb_store::{Page, Source};
+use ebb_sys::ticks;
 use ebb_sys::uffd::PlaceError;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 /// A page on its way from the store. Holds a share of the slot.
 pub struct Load {
@@ -26,9 +29,21 @@ pub struct Load {
     pub slot: SlotId,
     /// Nobody has asked for it yet.
     pub ahead: bool,
+    /// It was asked for when it was begun.
+    wanted: bool,
     /// One for each thread that waits for it.
     stalls: Vec<Stall>,
+    /// The threads that came to wait for it when it was on its way.
+    joined: Vec<Joined>,
     pub charge: Charge,
+}
+
+/// A thread that waits for a page on its way.
+#[derive(Clone, Copy)]
+struct Joined {
+    thread: u32,
+    since: Instant,
+    asked: Asked,
 }
 
 /// A fault thread ends: nothing is on its way any more.
@@ -51,11 +66,17 @@ impl Server {
         slot: SlotId,
     ) -> Answer {
         let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
+        touch.begun.set(ticks::now());
         let answer = match self.pager.store.get_now(slot, &mut self.buffer) {
-            Ok(true) => {
-                self.place_loaded(mm, state, touch, charge, (Arrival::Loaded, slot), &self.buffer)
+            Ok(Some(source)) => {
+                let kind = match source {
+                    Source::Same => Kind::Same,
+                    Source::Compressed => Kind::Compressed,
+                };
+                let how = (Arrival::Loaded, slot, kind);
+                self.place_loaded(mm, state, touch, charge, how, &self.buffer)
             }
-            Ok(false) => {
+            Ok(None) => {
                 let (mut beside, ahead) = self.stored_beside(mm, state, touch);
                 let charge = charge.and(self.place_ahead(mm, state, &mut beside, ahead));
                 self.load_all(mm, state, touch, Some((vpn, slot)), &beside, charge);
@@ -87,7 +108,10 @@ impl Server {
         let mut changing = false;
         for (vpn, slot) in pages.drain(..) {
             let there = !changing
-                && matches!(self.pager.store.get_now(slot, &mut self.beside[near.len()]), Ok(true));
+                && matches!(
+                    self.pager.store.get_now(slot, &mut self.beside[near.len()]),
+                    Ok(Some(_))
+                );
             if !there {
                 far.push((vpn, slot));
                 continue;
@@ -163,8 +187,11 @@ impl Server {
         let stall = self.stall(touch);
         if let Some(load) = self.pending.books().loads.values_mut().find(same) {
             load.stalls.push(stall);
+            let (thread, since, asked) = (touch.thread, touch.since, touch.asked);
             if std::mem::take(&mut load.ahead) {
-                load.touch.since = touch.since;
+                (load.touch.thread, load.touch.since, load.touch.asked) = (thread, since, asked);
+            } else {
+                load.joined.push(Joined { thread, since, asked });
             }
         }
         Answer::Given
@@ -215,10 +242,13 @@ impl Server {
             self.pager.resident().begin_load(&mut state.space, vpn, slot);
             let (mm, address) = (mm.clone(), vpn.address());
             let stalls = if ahead { Vec::new() } else { vec![self.stall(touch)] };
-            let (stall, refused) = (Cell::default(), Cell::default());
-            let touch = Touch { mm, address, stall, refused, ..*touch };
+            let begun = touch.begun.clone();
+            let (stall, refused, got) = (Cell::default(), Cell::default(), Cell::new(0));
+            let thread = if ahead { NOBODY } else { touch.thread };
+            let touch = Touch { mm, address, thread, stall, refused, begun, got, ..*touch };
             let charge = charge.split(1);
-            let load = Load { touch, slot, ahead, stalls, charge };
+            let (wanted, joined) = (!ahead, Vec::new());
+            let load = Load { touch, slot, ahead, wanted, stalls, joined, charge };
             self.pending.books().loads.insert(token, load);
             reads.push((slot, token));
         }
@@ -252,10 +282,10 @@ impl Server {
         state: &mut State,
         touch: &Touch,
         charge: Charge,
-        (how, slot): (Arrival, SlotId),
+        (how, slot, kind): (Arrival, SlotId, Kind),
         page: &Page,
     ) -> Answer {
-        let waited = self.end_wait(touch);
+        self.end_wait(touch);
         match mm.uffd.copy(touch.address, page) {
             Ok(()) => {
                 state.wake_after(touch.address, PAGE_SIZE as u64);
@@ -273,8 +303,8 @@ impl Server {
                 self.pager.discard(&dropped);
                 if how == Arrival::Loaded {
                     counters::count(&self.pager.counters.faults_loaded);
-                    self.pager.counters.record_wait(waited);
                 }
+                self.note_served(touch, kind);
                 Answer::Given
             }
             Err((_, error)) => {
@@ -303,9 +333,9 @@ impl Server {
         if !wanted || load.ahead || state.copying {
             touch_again(&mut state, &load.touch);
         } else if let Answer::Later = self.lost(&mm, &mut state, &load.touch, why) {
-            drop(state);
             self.set_aside(load.touch);
         }
+        self.let_go(&mm, state);
     }
 
     /// A page has arrived: into its place. A batch of moves may be under way: no other page is its
@@ -327,14 +357,22 @@ impl Server {
         }
         let how = if load.ahead { Arrival::Ahead } else { Arrival::Loaded };
         let charge = std::mem::take(&mut load.charge);
-        let answer =
-            self.place_loaded(&mm, &mut state, &load.touch, charge, (how, load.slot), page);
+        let kind = if load.wanted { Kind::File } else { Kind::Ahead };
+        let how = (how, load.slot, kind);
+        let answer = self.place_loaded(&mm, &mut state, &load.touch, charge, how, page);
         match answer {
-            Answer::Given => {}
+            Answer::Given => {
+                for Joined { thread, since, asked } in load.joined {
+                    (load.touch.thread, load.touch.since, load.touch.asked) =
+                        (thread, since, asked);
+                    self.note_served(&load.touch, Kind::Ahead);
+                }
+            }
             // The mapping is changing: looked up again once that is settled, if anybody cares.
             Answer::Later if load.ahead => touch_again(&mut state, &load.touch),
             Answer::Later => self.set_aside(load.touch),
         }
+        self.let_go(&mm, state);
     }
 
     /// The load is over. True if its page is still wanted; the entry is then plainly stored again.

@@ -504,8 +504,13 @@ impl DerefMut for Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
+impl<'a> Held<'a> {
+    /// Lets go of the lock. Who is to be woken is when the value is dropped.
+    pub fn unlock(mut self) -> Waking<'a> {
+        self.let_go()
+    }
+
+    fn let_go(&mut self) -> Waking<'a> {
         let wakes = self.state.take().map(|mut state| std::mem::take(&mut state.wakes));
         let held = self.mm.clock.since(self.since).as_nanos() as u64;
         self.mm.longest_hold.fetch_max(held, Ordering::Relaxed);
@@ -513,7 +518,28 @@ impl Drop for Held<'_> {
             let ran = thread_time_ns() - before;
             self.mm.longest_run.fetch_max(ran, Ordering::Relaxed);
         }
-        for (start, len) in wakes.into_iter().flatten().skip(usize::from(is_broken(Rule::W1))) {
+        Waking { wakes: wakes.unwrap_or_default(), mm: self.mm }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.state.is_some() {
+            drop(self.let_go());
+        }
+    }
+}
+
+/// The threads that are woken when this is dropped (W1).
+#[derive(Debug)]
+pub struct Waking<'a> {
+    wakes: Wakes,
+    mm: &'a Mm,
+}
+
+impl Drop for Waking<'_> {
+    fn drop(&mut self) {
+        for &(start, len) in self.wakes.iter().skip(usize::from(is_broken(Rule::W1))) {
             // An address space that has ended has nobody waiting.
             let _ = self.mm.uffd.wake(start, len);
         }

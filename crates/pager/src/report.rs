@@ -1,6 +1,8 @@
 //! The end-of-run report.
 
+use crate::account;
 use crate::config::ReportFormat;
+use crate::costs::{Cpu, Lost};
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::{thrashing, unmanaged};
@@ -79,26 +81,10 @@ struct Report {
     promises_lost: u64,
     unheld_pages: u64,
     cpu: Cpu,
+    lost: Lost,
+    stages: account::Faults,
     unmanaged: Vec<unmanaged::Line>,
     thrashing: Option<thrashing::Finding>,
-}
-
-/// What Ebb took of the processors, beside the program: its pager, and its agents as last looked at.
-#[derive(Debug, Serialize)]
-struct Cpu {
-    pager_us: u64,
-    agents_us: u64,
-}
-
-impl Cpu {
-    fn of(pager: &Pager) -> Self {
-        let own = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        let there: u64 = pager.mms().iter().map(|mm| mm.agent_ns.load(Relaxed)).sum();
-        Self {
-            pager_us: own.tv_sec as u64 * 1_000_000 + own.tv_nsec as u64 / 1000,
-            agents_us: (there + pager.counters.agents_ns.load(Relaxed)) / 1000,
-        }
-    }
 }
 
 /// Time in which at least one thread waited for memory, and in which nobody did anything else.
@@ -140,7 +126,10 @@ struct Tier {
 struct Waiting {
     threads_waited: u64,
     throttled_us: u64,
+    /// From the touch until the thread runs again, an estimate; of that, from its message's being read until it is
+    /// woken, which is measured.
     total_us: u64,
+    seen_us: u64,
     p50_ns: u64,
     p99_ns: u64,
 }
@@ -148,7 +137,7 @@ struct Waiting {
 fn collect(pager: &Pager, exit_status: i32) -> Report {
     let counters = &pager.counters;
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
-    let waits = counters.waits();
+    let stages = pager.account.faults();
     let stats = pager.store.stats();
     let psi = pager.pressure.now();
     let tiers = stats
@@ -213,15 +202,18 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         recorded: pager.recorder.as_ref().map_or(0, |recorder| get(&recorder.written)),
         recorded_lost: pager.recorder.as_ref().map_or(0, |recorder| get(&recorder.lost)),
         waiting: Waiting {
-            threads_waited: waits.count,
+            threads_waited: stages.count,
             throttled_us: get(&counters.throttled_us),
-            total_us: waits.total_ns / 1000,
-            p50_ns: waits.quantile_ns(500),
-            p99_ns: waits.quantile_ns(990),
+            total_us: stages.waited_ns / 1000,
+            seen_us: stages.served_ns / 1000,
+            p50_ns: stages.all.p50_ns,
+            p99_ns: stages.all.p99_ns,
         },
         longest_hold_us: longest_us(pager, Mm::longest_hold_ns, &counters.longest_hold),
         longest_hold_cpu_us: longest_us(pager, Mm::longest_run_ns, &counters.longest_run),
         cpu: Cpu::of(pager),
+        lost: Lost::of(pager),
+        stages,
         pressure: Pressure { some_us: psi.some().total_us, full_us: psi.full().total_us },
         promises_lost: lost_pages(),
         unheld_pages: pager.resident().zone.unheld(),
@@ -324,20 +316,17 @@ fn text(report: &Report) -> String {
     line(
         "waiting for pages",
         format!(
-            "{} in all; p50 {}, p99 {}",
+            "{} in all, estimated; p50 {}, p99 {}",
             time(report.waiting.total_us * 1000),
             time(report.waiting.p50_ns),
             time(report.waiting.p99_ns)
         ),
     );
-    line(
-        "CPU beside the program",
-        format!(
-            "{} pager, {} agents",
-            time(report.cpu.pager_us * 1000),
-            time(report.cpu.agents_us * 1000)
-        ),
-    );
+    if report.stages.count > 0 {
+        line("a fault", of_a_fault(&report.stages));
+    }
+    line("lost beside", lost(&report.lost, report.stages.kept_off_ns));
+    line("CPU beside the program", cpu(&report.cpu));
     if let Some(finding) = &report.thrashing {
         line(
             "thrashing",
@@ -365,6 +354,43 @@ fn text(report: &Report) -> String {
         ),
     );
     out
+}
+
+/// What a fault takes on average.
+fn of_a_fault(stages: &account::Faults) -> String {
+    let served = stages.served_ns / stages.count;
+    let [before, served, after, within] =
+        [stages.touch_to_read_ns, served, stages.wake_to_run_ns, stages.in_thread_ns].map(time);
+    format!(
+        "{before} until it is read, {served} served, {after} until its thread runs, {within} in the thread; {}",
+        stages.own_cpu()
+    )
+}
+
+fn lost(lost: &Lost, kept_off_ns: u64) -> String {
+    let [changes, calls, brake] =
+        [lost.changes_us, lost.calls_us, lost.brake_us].map(|us| time(us * 1000));
+    format!(
+        "{changes} for {} mapping changes, {calls} in {} calls to the pager, {brake} held by the brake, {} without a \
+         CPU between faults",
+        lost.changes,
+        lost.calls,
+        time(kept_off_ns)
+    )
+}
+
+fn cpu(cpu: &Cpu) -> String {
+    let us = |us: u64| time(us * 1000);
+    format!(
+        "{} pager ({} faults, {} kswapd, {} monitor, {} rest), {} agents, {} front",
+        us(cpu.pager_us),
+        us(cpu.faults_us),
+        us(cpu.kswapd_us),
+        us(cpu.monitor_us),
+        us(cpu.door_us + cpu.rest_us),
+        us(cpu.agents_us),
+        us(cpu.front_us)
+    )
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The pager process: what its threads share, its start and its end.
 
+use crate::account::Account;
 use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::{self, Counters};
@@ -131,6 +132,7 @@ pub struct Pager {
     pub engine: Mutex<Engine>,
     pub store: Box<dyn Storage>,
     pub counters: Counters,
+    pub account: Account,
     pub mms: RwLock<BTreeMap<u32, Arc<Mm>>>,
     next_mm: AtomicU32,
     /// Children of forks that have not greeted yet.
@@ -197,6 +199,7 @@ impl Pager {
             engine: Mutex::new(engine),
             store,
             counters: Counters::default(),
+            account: Account::default(),
             mms: RwLock::default(),
             next_mm: AtomicU32::new(MM_FIRST),
             forked: Mutex::default(),
@@ -362,6 +365,9 @@ impl Pager {
         self.counters.longest_hold.fetch_max(mm.longest_hold_ns(), Relaxed);
         self.counters.longest_run.fetch_max(mm.longest_run_ns(), Relaxed);
         counters::add(&self.counters.agents_ns, mm.agent_ns.load(Relaxed));
+        let (calls, ticks) = mm.link.get().map_or((0, 0), Link::lost);
+        counters::add(&self.counters.lost_calls, calls);
+        counters::add(&self.counters.lost_ticks, ticks);
         self.mms.write().unwrap_or_else(PoisonError::into_inner).remove(&mm.id.0);
         if mm.related.load(Relaxed) {
             self.sharing_changed.store(true, SeqCst);

@@ -8,6 +8,9 @@ use ebb_core::resident::Place;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+/// The requests for where the time of faults goes, for people and for programs.
+pub const FAULTS: &str = "faults";
+pub const FAULTS_JSON: &str = "faults json";
 /// The request for the run's pressure.
 pub const PRESSURE: &str = "pressure";
 
@@ -27,8 +30,18 @@ const OF_THE_LRU: [Event; 8] = [
     Event::EbbProtected,
 ];
 
+/// What a request asks for: levels and counters if it asks for nothing else.
+pub fn answer(pager: &Pager, request: &[u8]) -> String {
+    match std::str::from_utf8(request) {
+        Ok(PRESSURE) => pager.pressure.text(),
+        Ok(FAULTS) => pager.account.faults().text(),
+        Ok(FAULTS_JSON) => pager.account.faults().json(),
+        _ => text(pager),
+    }
+}
+
 /// Levels and counters, a line each.
-pub fn text(pager: &Pager) -> String {
+fn text(pager: &Pager) -> String {
     let mut out = String::new();
     let mut line = |name: &str, value: u64| {
         // Writing to a string cannot fail.

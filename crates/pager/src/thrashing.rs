@@ -82,7 +82,7 @@ impl Moment {
         Self {
             at,
             // Waits count when they end, stalls while they last.
-            lost: Duration::from_nanos(pager.counters.waits().total_ns).max(stalled),
+            lost: Duration::from_nanos(pager.waited().1).max(stalled),
             active: stalled + running,
             reads: stats.tiers.iter().map(|tier| tier.reads).collect(),
         }

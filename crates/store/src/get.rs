@@ -20,10 +20,19 @@ const GAP_MAX: u32 = 1;
 /// Slots looked up under one lock.
 const LOOKUP_MAX: usize = 64;
 
+/// Where in memory a page was found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// Nowhere: one word all over.
+    Same,
+    /// In compressed memory.
+    Compressed,
+}
+
 /// What a first look at a slot found.
 enum Found {
     /// The page was in RAM and is here now.
-    Filled,
+    Filled(Source),
     /// The page is in a file.
     InFile { hash: u64, place: FilePlace },
 }
@@ -64,9 +73,12 @@ impl Store {
         self.get_if(slot, None, page)
     }
 
-    /// Fills `page` if it is in RAM: whether it is.
-    pub fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
-        Ok(matches!(self.look(slot, None, page)?, Found::Filled))
+    /// Fills `page` if it is in RAM: from where.
+    pub fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<Option<Source>, StoreError> {
+        Ok(match self.look(slot, None, page)? {
+            Found::Filled(source) => Some(source),
+            Found::InFile { .. } => None,
+        })
     }
 
     /// Fills `page` if it is in RAM: true. Otherwise starts a read that will complete with `token`:
@@ -78,7 +90,7 @@ impl Store {
         token: u64,
     ) -> Result<bool, StoreError> {
         match self.look(slot, None, page)? {
-            Found::Filled => Ok(true),
+            Found::Filled(_) => Ok(true),
             Found::InFile { hash, place } => {
                 let mut job = self.reads.job(place, 1)?;
                 job.want(Wanted { slot, hash, token, page: 0 });
@@ -233,7 +245,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         for _ in 0..MOVES_MAX {
             let (hash, place) = match self.look(slot, expected, page)? {
-                Found::Filled => return Ok(()),
+                Found::Filled(_) => return Ok(()),
                 Found::InFile { hash, place } => (hash, place),
             };
             let mut job = self.reads.job(place, 1)?;
@@ -319,6 +331,9 @@ impl Store {
         if found != hash {
             return Err(StoreError::Corrupt { tier, slot, offset, expected: hash, found });
         }
-        Ok(Found::Filled)
+        Ok(Found::Filled(match at {
+            At::Same { .. } => Source::Same,
+            At::Arena { .. } => Source::Compressed,
+        }))
     }
 }

@@ -42,6 +42,7 @@ mod stats;
 mod table;
 
 pub use error::{StoreError, TierName};
+pub use get::Source;
 pub use page::{Page, ZERO_PAGE, page_hash};
 pub use spec::{TierSpec, TierSpecError, parse_tiers};
 pub use stats::{StoreReads, StoreStats, TierStats};

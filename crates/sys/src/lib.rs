@@ -19,6 +19,7 @@ pub mod sched;
 pub mod shared;
 pub mod signals;
 pub mod socket;
+pub mod ticks;
 pub mod trace;
 pub mod uffd;
 pub mod uring;

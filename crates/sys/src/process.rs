@@ -155,6 +155,19 @@ pub fn die_with_parent(signal: i32) {
     }
 }
 
+/// The processor time of all children that have ended and were waited for, and theirs.
+#[must_use]
+pub fn children_cpu() -> std::time::Duration {
+    // SAFETY: a plain structure, for which all zeros is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    let of = |time: libc::timeval| {
+        std::time::Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000)
+    };
+    of(usage.ru_utime) + of(usage.ru_stime)
+}
+
 /// Orphans below this process become its children, so that the whole tree can be waited for.
 pub fn adopt_orphans() {
     // SAFETY: an integer operation on this process.

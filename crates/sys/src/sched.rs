@@ -1,6 +1,7 @@
 //! Where and when threads run: CPUs they may use, classes they are scheduled in.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 
 /// A set of CPUs.
 #[derive(Clone, Copy, Debug)]
@@ -124,9 +125,46 @@ pub fn run_first() -> io::Result<()> {
 /// where the kernel does not count that.
 #[must_use]
 pub fn run_times(thread: u32) -> Option<RunTimes> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?;
+    read_times(&format!("/proc/{thread}/schedstat"))
+}
+
+/// The same of a thread of process `pid`.
+#[must_use]
+pub fn run_times_in(pid: u32, thread: u32) -> Option<RunTimes> {
+    read_times(&format!("/proc/{pid}/task/{thread}/schedstat"))
+}
+
+/// How often a thread of process `pid` has gone to sleep by itself.
+#[must_use]
+pub fn sleeps_in(pid: u32, thread: u32) -> Option<u64> {
+    let mut buffer = [0; 4096];
+    let text = read_short(&format!("/proc/{pid}/task/{thread}/status"), &mut buffer)?;
+    let (_, rest) = text.split_once("\nvoluntary_ctxt_switches:")?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// How often the calling thread has gone to sleep by itself.
+#[must_use]
+pub fn own_sleeps() -> u64 {
+    // SAFETY: a plain structure, for which all zeros is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure outlives the call.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nvcsw as u64
+}
+
+fn read_times(path: &str) -> Option<RunTimes> {
+    let mut buffer = [0; 80];
+    let text = read_short(path, &mut buffer)?;
     let mut fields = text.split_ascii_whitespace().map(|field| field.parse().ok());
-    Some(RunTimes { ran_ns: fields.next()??, waited_ns: fields.next()?? })
+    let (ran_ns, waited_ns, arrivals) = (fields.next()??, fields.next()??, fields.next()??);
+    Some(RunTimes { ran_ns, waited_ns, arrivals })
+}
+
+/// What fits of a file of /proc, by one read.
+fn read_short<'a>(path: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
+    let got = File::open(path).ok()?.read(buffer).ok()?;
+    std::str::from_utf8(&buffer[..got]).ok()
 }
 
 /// See [`run_times`].
@@ -134,12 +172,41 @@ pub fn run_times(thread: u32) -> Option<RunTimes> {
 pub struct RunTimes {
     pub ran_ns: u64,
     pub waited_ns: u64,
+    /// How often it began to run.
+    pub arrivals: u64,
+}
+
+impl RunTimes {
+    /// What came on top since `then`.
+    #[must_use]
+    pub fn since(&self, then: &Self) -> Self {
+        Self {
+            ran_ns: self.ran_ns.saturating_sub(then.ran_ns),
+            waited_ns: self.waited_ns.saturating_sub(then.waited_ns),
+            arrivals: self.arrivals.saturating_sub(then.arrivals),
+        }
+    }
+}
+
+/// The threads of this process by name, and how long each has run.
+#[must_use]
+pub fn own_threads() -> Vec<(String, u64)> {
+    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+    let number = |thread: std::io::Result<std::fs::DirEntry>| {
+        thread.ok()?.file_name().to_str()?.parse::<u32>().ok()
+    };
+    let times = |thread: u32| {
+        let name = std::fs::read_to_string(format!("/proc/self/task/{thread}/comm")).ok()?;
+        Some((name.trim_end().to_owned(), run_times(thread)?.ran_ns))
+    };
+    threads.filter_map(number).filter_map(times).collect()
 }
 
 /// The CPU that thread `thread` runs on, or ran on last.
 #[must_use]
 pub fn cpu_of(thread: u32) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    let mut buffer = [0; 1024];
+    let text = read_short(&format!("/proc/{thread}/stat"), &mut buffer)?;
     // After the name in brackets, which may hold anything: state is field 3, the CPU field 39.
     let (_, fields) = text.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(36)?.parse().ok()
@@ -148,6 +215,18 @@ pub fn cpu_of(thread: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sleeps_are_counted() {
+        let (pid, thread) = (std::process::id(), this_thread());
+        let before = sleeps_in(pid, thread).unwrap();
+        (0..5).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
+        let after = sleeps_in(pid, thread).unwrap();
+        assert!((5..50).contains(&(after - before)), "{before} {after}");
+        assert!(own_sleeps() >= after);
+        let ran = run_times_in(pid, thread).unwrap();
+        assert!(ran.arrivals >= after && ran == run_times(thread).unwrap());
+    }
 
     #[test]
     fn a_thread_goes_where_it_is_sent_and_back() {

@@ -68,6 +68,9 @@ struct Args {
     /// Count what the other children of the parent cost too: the pager's.
     #[arg(long)]
     siblings: bool,
+    /// Time each access of `loop`.
+    #[arg(long)]
+    timed: bool,
 }
 
 /// What a load found.
@@ -89,6 +92,12 @@ pub struct Outcome {
     pub ebb_bytes: u64,
     /// Resident memory that Ebb shares with the program: the pages that cool.
     pub ebb_shared_bytes: u64,
+    /// Accesses in which the thread slept, from the start, and how long
+    /// all of these took; where they are timed.
+    #[serde(default)]
+    pub long_accesses: u64,
+    #[serde(default)]
+    pub long_us: u64,
 }
 
 /// Runs the load; its arguments come from the benchmark.
@@ -133,11 +142,13 @@ fn run(args: &Args) -> Result<Outcome, String> {
     let mut outcome = Outcome::default();
     if let (Pattern::Loop, Some(popularity)) = (args.pattern, &popularity) {
         let start = Instant::now();
-        looping::fill(words);
+        let watch = args.timed.then(looping::Stopwatch::new);
+        looping::fill(words, watch.as_ref());
         outcome.fill_us = start.elapsed().as_micros() as u64;
         let before = || Ok((cpu_us(args.siblings), swapped_in(args.siblings)?));
         let (seen, (cpu, swapped)) =
-            looping::run(words, popularity, args.threads, args.accesses, before)?;
+            looping::run(words, popularity, args.threads, args.accesses, watch.as_ref(), before)?;
+        (outcome.long_accesses, outcome.long_us) = watch.map_or((0, 0), |watch| watch.read());
         outcome.warm_accesses = seen.warm_accesses;
         outcome.accesses = seen.accesses;
         outcome.wall_us = seen.wall_us;

@@ -3,6 +3,8 @@
 //! The second half of every thread's accesses is measured, and the threads' rates are added up: how fast
 //! faults are served when everything has been touched and memory has found its form.
 
+use ebb_sys::sched;
+use ebb_sys::ticks::{self, Began};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -21,10 +23,78 @@ pub struct Seen {
     pub wall_us: u64,
 }
 
+/// The touches that took long, as the program itself sees them.
+#[derive(Debug)]
+pub struct Stopwatch {
+    began: Began,
+    count: AtomicU64,
+    ticks: AtomicU64,
+}
+
+/// More than any touch takes of a page that is there, less than any fault that somebody else serves.
+const LONG_TICKS: u64 = 5000;
+
+/// One thread's part.
+struct Laps<'a> {
+    watch: Option<&'a Stopwatch>,
+    count: u64,
+    ticks: u64,
+    /// How often this thread had slept before.
+    sleeps: u64,
+}
+
+impl Stopwatch {
+    /// Nothing is measured yet.
+    pub fn new() -> Self {
+        Self { began: Began::now(), count: AtomicU64::new(0), ticks: AtomicU64::new(0) }
+    }
+
+    /// How many touches took long, and for how many microseconds.
+    pub fn read(&self) -> (u64, u64) {
+        let ns = self.ticks.load(Relaxed) as f64 * self.began.ns_per_tick();
+        (self.count.load(Relaxed), (ns / 1000.0) as u64)
+    }
+
+    fn laps(this: Option<&Self>) -> Laps<'_> {
+        Laps { watch: this, count: 0, ticks: 0, sleeps: sched::own_sleeps() }
+    }
+}
+
+impl Laps<'_> {
+    fn time<T>(&mut self, touch: impl FnOnce() -> T) -> T {
+        if self.watch.is_none() {
+            return touch();
+        }
+        let began = ticks::now();
+        let result = touch();
+        let took = ticks::since(began, ticks::now());
+        if took > LONG_TICKS {
+            // Where it did not sleep something else has taken its CPU.
+            let slept = sched::own_sleeps();
+            if std::mem::replace(&mut self.sleeps, slept) != slept {
+                self.count += 1;
+                self.ticks += took;
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Laps<'_> {
+    fn drop(&mut self) {
+        if let Some(watch) = self.watch {
+            watch.count.fetch_add(self.count, Relaxed);
+            watch.ticks.fetch_add(self.ticks, Relaxed);
+        }
+    }
+}
+
 /// The first half of a page is random but for its number, the second zero.
-pub fn fill(words: &[AtomicU64]) {
+pub fn fill(words: &[AtomicU64], watch: Option<&Stopwatch>) {
     let mut random = Random(SEED ^ 0xf111);
+    let mut laps = Stopwatch::laps(watch);
     for (page, words) in words.chunks_exact(WORDS).enumerate() {
+        laps.time(|| words[0].store(1, Relaxed));
         words[..WORDS / 2].iter().for_each(|word| word.store(random.word(), Relaxed));
         words[1].store(page as u64, Relaxed);
     }
@@ -36,6 +106,7 @@ pub fn run<T: Send + Sync>(
     popularity: &Alias,
     threads: usize,
     accesses: u64,
+    watch: Option<&Stopwatch>,
     half_way: impl Fn() -> Result<T, String> + Sync,
 ) -> Result<(Seen, T), String> {
     let half = accesses / threads as u64 / 2;
@@ -50,8 +121,9 @@ pub fn run<T: Send + Sync>(
             let (wrong, before, half_way) = (&wrong, &before, &half_way);
             move || {
                 let mut random = Random(SEED + n);
+                let mut laps = Stopwatch::laps(watch);
                 let mut pass = || {
-                    (0..half).all(|_| access(words, popularity, &mut random))
+                    (0..half).all(|_| laps.time(|| access(words, popularity, &mut random)))
                         || wrong.fetch_or(true, Relaxed)
                 };
                 pass();
@@ -92,11 +164,11 @@ mod tests {
     fn half_is_measured_and_pages_are_verified() {
         let words: Vec<AtomicU64> = (0..8 * WORDS).map(|_| AtomicU64::new(0)).collect();
         let popularity = Alias::zipf(8, 1);
-        fill(&words);
-        let (seen, before) = run(&words, &popularity, 2, 1000, || Ok(7)).unwrap();
+        fill(&words, None);
+        let (seen, before) = run(&words, &popularity, 2, 1000, None, || Ok(7)).unwrap();
         assert_eq!((seen.warm_accesses, seen.accesses, before), (500, 500, 7));
         words.iter().skip(1).step_by(WORDS).for_each(|word| word.store(9, Relaxed));
-        assert!(run(&words, &popularity, 1, 1000, || Ok(7)).is_err());
-        assert!(run(&words, &popularity, 2, 3, || Ok(7)).is_err());
+        assert!(run(&words, &popularity, 1, 1000, None, || Ok(7)).is_err());
+        assert!(run(&words, &popularity, 2, 3, None, || Ok(7)).is_err());
     }
 }

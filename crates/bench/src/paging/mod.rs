@@ -12,4 +12,4 @@ mod runs;
 mod table;
 
 pub use command::main;
-pub use load::main as load;
+pub use load::{Outcome, main as load};

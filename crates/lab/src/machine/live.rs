@@ -513,7 +513,7 @@ impl Live {
                 (gone, batch + gone * self.spec.drop_ns)
             }
             Do::Despair => {
-                self.engine.set.retry_barren();
+                self.engine.set.retry_barren(u64::MAX);
                 self.despairs += u32::from(self.starving);
                 // As after two seconds of it in a run.
                 let given_up = self.despairs > 2000;

@@ -47,6 +47,12 @@ impl Clock {
         if self.simulated.is_some() { Duration::ZERO } else { limit }
     }
 
+    /// Whether it is not the machine's.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        self.simulated.is_some()
+    }
+
     /// Has a simulated clock go on.
     ///
     /// # Panics

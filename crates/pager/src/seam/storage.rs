@@ -1,15 +1,15 @@
 //! The store, as far as the pager uses it.
 
 use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, StoreReads, StoreStats};
+use ebb_store::{Page, Source, Store, StoreError, StoreReads, StoreStats};
 use std::os::fd::BorrowedFd;
 
 /// The calls. See [`Store`] for what each does.
 pub trait Storage: Send + Sync {
     /// Stores pages, each under a slot of its own.
     fn put_batch(&self, writes: &[(SlotId, &Page)], results: &mut Vec<Result<(), StoreError>>);
-    /// Fills `page` if that takes no waiting: whether it did.
-    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError>;
+    /// Fills `page` if that takes no waiting: from where.
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<Option<Source>, StoreError>;
     /// Starts several reads; each token completes exactly once.
     fn start_batch(&self, reads: &[(SlotId, u64)]);
     /// Calls `each` with every read that has completed.
@@ -39,7 +39,7 @@ impl Storage for Store {
         Self::put_batch(self, writes, results);
     }
 
-    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<Option<Source>, StoreError> {
         Self::get_now(self, slot, page)
     }
 

@@ -10,7 +10,7 @@ use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_agent::protocol::{GREET_START, Greeting, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, StoreReads, StoreStats};
+use ebb_store::{Page, Source, Store, StoreError, StoreReads, StoreStats};
 use ebb_sys::proc::{Area, Passing};
 use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
@@ -604,12 +604,12 @@ impl Storage for Arc<FakeStorage> {
         point();
     }
 
-    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<bool, StoreError> {
+    fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<Option<Source>, StoreError> {
         let slow = self.slow;
         if self.world.lock().rng.below(100) < slow {
-            return Ok(false);
+            return Ok(None);
         }
-        self.store.get(slot, page).map(|()| true)
+        self.store.get(slot, page).map(|()| Some(Source::Compressed))
     }
 
     fn start_batch(&self, reads: &[(SlotId, u64)]) {

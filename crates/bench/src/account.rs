@@ -1,0 +1,322 @@
+//! `ebb bench account`: whether what a run's report says was lost adds up to what was.
+//!
+//! A program runs as it is and under Ebb, in turns. The difference of the two is set against the parts: the time in
+//! which its thread waited for pages, asleep; the processor time that it took itself beyond the plain run (the
+//! kernel's part of each fault in the thread, cold caches); mapping changes, calls to the pager, the brake, others on its CPU; and what comes before
+//! the program begins and after it has ended. All but the second and the last are what the report says.
+//!
+//! Parts are those of one thread: of a program with several that do the same, each has its share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use clap::Parser;
+use ebb_sys::process;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::paging::Outcome;
+use crate::stats::Summary;
+
+/// Whether the parts of a run's report add up to what it lost.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ebb bench account",
+    after_help = "\
+Without PROGRAM a load of its own runs, which times each of its touches, too: what the report calls waiting
+is set against that.
+
+Examples:
+  ebb bench account
+  ebb bench account --swap file --accesses 200000
+  ebb bench account --memory-max 128M -- python3 job.py"
+)]
+struct Args {
+    /// Rounds; medians are shown, with quartiles
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// As for `ebb run`
+    #[arg(long, default_value = "186M")]
+    memory_max: String,
+    /// As for `ebb run`
+    #[arg(long, default_value = "ram")]
+    swap: String,
+    /// Threads of the load
+    #[arg(long, default_value_t = 1)]
+    threads: u32,
+    /// Accesses of the load, over 256 MiB
+    #[arg(long, default_value_t = 1_000_000)]
+    accesses: u64,
+    /// Print one line of JSON
+    #[arg(long)]
+    json: bool,
+    /// The `ebb` to measure, when it is not this program or beside it
+    #[arg(long)]
+    ebb: Option<PathBuf>,
+    /// A program of one thread, and its arguments
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
+/// What was measured around the program, by its parent.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Inner {
+    wall_us: u64,
+    cpu_us: u64,
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    wall_s: f64,
+    inner: Inner,
+    /// What the load timed itself.
+    timed_s: f64,
+}
+
+/// The parts, in the order in which they are shown.
+const PARTS: [&str; 7] = [
+    "waiting for pages",
+    "processor time beyond the plain run's",
+    "mapping changes",
+    "calls to the pager",
+    "the brake",
+    "driven off its CPU between faults",
+    "before it begins and after it ends",
+];
+
+/// One round.
+#[derive(Clone, Debug)]
+struct Round {
+    plain_s: f64,
+    ebb_s: f64,
+    parts_s: [f64; PARTS.len()],
+    /// What the report says of the waiting, to what the load timed.
+    timed: Option<f64>,
+}
+
+impl Round {
+    fn of(plain: Run, ebb: Run, report: &Value, threads: u32) -> Self {
+        let get = |path: &str| report.pointer(path).and_then(Value::as_u64).unwrap_or(0) as f64;
+        let threads = f64::from(threads);
+        let waited_s = get("/waiting/total_us") / 1e6;
+        let within_s = get("/stages/in_thread_ns") * get("/stages/count") / 1e9;
+        let inner = |us: fn(&Inner) -> u64| (us(&ebb.inner) as f64 - us(&plain.inner) as f64) / 1e6;
+        let around = |run: Run| run.wall_s - run.inner.wall_us as f64 / 1e6;
+        // The agent is a thread of the program.
+        let cpu_s = inner(|inner| inner.cpu_us) - get("/cpu/agents_us") / 1e6;
+        let parts_s = [
+            (waited_s - within_s) / threads,
+            cpu_s / threads,
+            get("/lost/changes_us") / 1e6 / threads,
+            get("/lost/calls_us") / 1e6 / threads,
+            get("/lost/brake_us") / 1e6 / threads,
+            get("/stages/kept_off_ns") / 1e9 / threads,
+            around(ebb) - around(plain),
+        ];
+        let timed = (ebb.timed_s > 0.0).then_some(waited_s / ebb.timed_s);
+        Self { plain_s: plain.wall_s, ebb_s: ebb.wall_s, parts_s, timed }
+    }
+
+    fn lost_s(&self) -> f64 {
+        self.ebb_s - self.plain_s
+    }
+
+    /// The parts together, to what was lost.
+    fn share(&self) -> f64 {
+        self.parts_s.iter().sum::<f64>() / self.lost_s()
+    }
+}
+
+/// Runs `ebb bench account` with these arguments, the command's name left out.
+pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
+    let name = std::iter::once("ebb bench account".to_string());
+    let args = match Args::try_parse_from(name.chain(args)) {
+        Ok(args) => args,
+        Err(error) => {
+            // Nowhere to tell it if the output is closed.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("ebb bench account: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<(), String> {
+    if args.rounds == 0 || args.threads == 0 {
+        return Err("--rounds and --threads must be more than 0".into());
+    }
+    let ebb = crate::ebb_to_measure(args.ebb.clone())?;
+    let folder = tempfile::tempdir().map_err(|error| format!("no folder: {error}"))?;
+    let mut rounds = Vec::new();
+    for _ in 0..args.rounds {
+        let plain = start(args, folder.path(), None)?;
+        let run = start(args, folder.path(), Some(&ebb))?;
+        let report = read(&folder.path().join("report"))?;
+        rounds.push(Round::of(plain, run, &report, args.threads));
+    }
+    if args.json {
+        println!("{}", json(&rounds));
+    } else {
+        print!("{}", text(&rounds));
+    }
+    Ok(())
+}
+
+fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// One run of the program, under `ebb` or as it is.
+fn start(args: &Args, folder: &Path, ebb: Option<&Path>) -> Result<Run, String> {
+    let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;
+    let mut own = vec![here.to_string_lossy().into_owned()];
+    if here.file_name().is_some_and(|name| name == "ebb") {
+        own.push("bench".into());
+    }
+    let [report, inner] = ["report", "inner"].map(|name| folder.join(name));
+    let mut words: Vec<String> = Vec::new();
+    if let Some(ebb) = ebb {
+        words.push(ebb.to_string_lossy().into_owned());
+        words.extend(
+            ["run", "--memory-max", &args.memory_max, "--swap", &args.swap].map(Into::into),
+        );
+        words.extend(["--report", "json", "--report-file"].map(Into::into));
+        words.extend([report.to_string_lossy().into_owned(), "--".into()]);
+    }
+    words.extend(own.iter().cloned());
+    words.extend(["account-run".into(), inner.to_string_lossy().into_owned()]);
+    let is_load = args.program.is_empty();
+    if is_load {
+        words.extend(own);
+        words.extend(
+            ["paging-load", "--pattern", "loop", "--mib", "256", "--timed"].map(Into::into),
+        );
+        words.extend(["--warm", "0", "--seconds", "0", "--threads"].map(Into::into));
+        words.extend([args.threads.to_string(), "--accesses".into(), args.accesses.to_string()]);
+    } else {
+        words.extend(args.program.iter().cloned());
+    }
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).stdin(Stdio::null());
+    let stdout = if is_load { Stdio::piped() } else { Stdio::null() };
+    let began = Instant::now();
+    let output = (command.stdout(stdout).stderr(Stdio::inherit()).output())
+        .map_err(|error| format!("cannot start {}: {error}", words[0]))?;
+    let wall_s = began.elapsed().as_secs_f64();
+    if !output.status.success() {
+        return Err(format!("the program failed: {}", output.status));
+    }
+    let timed_s = if is_load {
+        let outcome: Outcome = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("the load said something else: {error}"))?;
+        outcome.long_us as f64 / 1e6
+    } else {
+        0.0
+    };
+    Ok(Run { wall_s, inner: read(&inner)?, timed_s })
+}
+
+/// What `account` starts: the program, with a clock around it.
+pub fn inner(args: impl IntoIterator<Item = String>) -> ExitCode {
+    let mut args = args.into_iter();
+    let (Some(file), Some(program)) = (args.next(), args.next()) else { return ExitCode::from(2) };
+    let began = Instant::now();
+    let status = Command::new(program).args(args).status();
+    let wall_us = began.elapsed().as_micros() as u64;
+    let found = Inner { wall_us, cpu_us: process::children_cpu().as_micros() as u64 };
+    match (status, fs::write(file, serde_json::json!(found).to_string())) {
+        (Ok(status), Ok(())) => ExitCode::from(status.code().map_or(1, |code| code as u8)),
+        _ => ExitCode::from(2),
+    }
+}
+
+/// The figure over the rounds.
+fn summary(rounds: &[Round], figure: impl Fn(&Round) -> Option<f64>) -> Option<Summary> {
+    Summary::of(&rounds.iter().filter_map(figure).collect::<Vec<_>>())
+}
+
+fn text(rounds: &[Round]) -> String {
+    let show = |figure: &dyn Fn(&Round) -> f64, digits| {
+        summary(rounds, |round| Some(figure(round))).map_or("-".into(), |all| all.show(digits))
+    };
+    let mut out =
+        String::from("| part | seconds [quartiles] | of what was lost |\n|---|---|---|\n");
+    let mut line = |name: &str, seconds: String, share: String| {
+        out += &format!("| {name} | {seconds} | {share} |\n");
+    };
+    line("plain", show(&|round| round.plain_s, 3), String::new());
+    line("under ebb", show(&|round| round.ebb_s, 3), String::new());
+    line("lost", show(&|round| round.lost_s(), 3), "1".into());
+    for (part, name) in PARTS.iter().enumerate() {
+        let share = show(&|round| round.parts_s[part] / round.lost_s(), 3);
+        line(name, show(&|round| round.parts_s[part], 3), share);
+    }
+    let all = show(&|round| round.parts_s.iter().sum(), 3);
+    line("all parts", all, show(&Round::share, 3));
+    if let Some(timed) = summary(rounds, |round| round.timed) {
+        out += &format!("\nWaiting by the report, to what the load timed: {}\n", timed.show(3));
+    }
+    out
+}
+
+fn json(rounds: &[Round]) -> Value {
+    let median = |figure: &dyn Fn(&Round) -> Option<f64>| {
+        summary(rounds, figure).map(|all| (all.median * 1000.0).round() / 1000.0)
+    };
+    serde_json::json!({
+        "plain_s": median(&|round| Some(round.plain_s)),
+        "ebb_s": median(&|round| Some(round.ebb_s)),
+        "parts_s": (0..PARTS.len())
+            .map(|part| median(&|round| Some(round.parts_s[part])))
+            .collect::<Vec<_>>(),
+        "parts_to_lost": median(&|round| Some(round.share())),
+        "waiting_to_timed": median(&|round| round.timed),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Round {
+        let inner = |wall_us, cpu_us| Inner { wall_us, cpu_us };
+        let plain = Run { wall_s: 1.1, inner: inner(1_000_000, 900_000), timed_s: 0.0 };
+        let ebb = Run { wall_s: 4.35, inner: inner(4_000_000, 1_600_000), timed_s: 2.0 };
+        let report = serde_json::json!({
+            "waiting": { "total_us": 2_200_000 },
+            "stages": { "in_thread_ns": 2_000, "count": 100_000 },
+            "cpu": { "agents_us": 100_000 },
+            "lost": { "changes_us": 150_000, "calls_us": 50_000, "brake_us": 0 },
+        });
+        Round::of(plain, ebb, &report, 1)
+    }
+
+    #[test]
+    fn nothing_counts_twice() {
+        let round = example();
+        let want = [2.0, 0.6, 0.15, 0.05, 0.0, 0.0, 0.25];
+        for (got, want) in round.parts_s.iter().zip(want) {
+            assert!((got - want).abs() < 1e-9, "{got} {want}");
+        }
+        assert!((round.share() - 3.05 / 3.25).abs() < 1e-9);
+        assert!((round.timed.unwrap() - 1.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_table_says_what_the_parts_come_to() {
+        let text = text(&[example(), example()]);
+        assert!(text.contains("| all parts | 3.050 | 0.938 |"), "{text}");
+        assert!(text.contains("to what the load timed: 1.100"), "{text}");
+        assert_eq!(json(&[example()])["parts_to_lost"], 0.938);
+    }
+}
