@@ -3,7 +3,8 @@
 //! Everything that takes part is an event with a time; the earliest happens first, and of equals
 //! the one that was asked for first. There is no other source of order, so the same seed gives the
 //! same run to the last digit. What threads do comes from [`workload`](crate::workload); what
-//! memory does is the engine of `ebb_core`, unchanged; what that costs is in [`costs`].
+//! memory does is the engine of `ebb_core`, part by part as a kernel has it, or its facade as `ebb run` drives it ([`live`]);
+//! what that costs is in [`costs`].
 //!
 //! * [`sched`]: the clock, CPUs, threads. [`kswapd`]: background reclaim. `log`: commits in groups.
 //! * `steps`: what threads do that is rare. `measure`: what is noted of a run.

@@ -83,6 +83,8 @@ pub struct Reclaim {
     /// Pages stored that count as progress (`oom.rs`, O1), in all and in the round under way.
     progress: u64,
     round_progress: u64,
+    /// What came of the last order, not said yet.
+    did: Option<Did>,
     /// Copies of shared pages made since memory was last in balance, as many as have not left again: their leaving frees
     /// what was taken for them.
     copies: u64,
@@ -123,6 +125,7 @@ impl Reclaim {
             scanned: 0,
             progress: 0,
             round_progress: 0,
+            did: None,
             copies: 0,
             harvested_at: 0,
             fixed: 0,
@@ -134,14 +137,11 @@ impl Reclaim {
     pub fn turn(&mut self) {
         if self.pager.ending.load(Relaxed) {
             // All of it is given back in a moment.
-            self.pager.engine().end_pass(&self.pager.desk);
+            self.end_pass();
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return self.tidy();
         }
-        self.look();
-        let starving = self.pager.starving.load(Relaxed) > 0;
-        let seen = Seen { starving, crowded: std::mem::take(&mut self.crowded) };
-        let order = self.pager.engine().next(&self.pager.desk, seen);
+        let order = self.next();
         let (before, progress) = (self.scanned, self.progress);
         let pages = match order {
             Do::Cool(max) => self.cool(max),
@@ -157,22 +157,37 @@ impl Reclaim {
         };
         let progress = self.progress - progress;
         let did = Did { pages: pages as u64, scanned: self.scanned - before, progress };
-        self.pager.engine().did(did);
+        self.did = Some(did);
         self.tell(order, did);
     }
 
-    /// What is looked after now and then.
-    fn look(&mut self) {
-        self.tell_time();
+    /// Says what came of the last order, and asks for the next, in one hold; sees to what is due now and then.
+    fn next(&mut self) -> Do {
         self.weigh_loads();
-        let (parked, evictable) = {
-            let resident = self.pager.resident();
-            (resident.count(Place::Parked), resident.evictable())
+        let starving = self.pager.starving.load(Relaxed) > 0;
+        let seen = Seen { starving, crowded: std::mem::take(&mut self.crowded) };
+        let now_ms = self.pager.clock.since(self.pager.started).as_millis() as u64;
+        let did = self.did.take();
+        let (order, parked, evictable) = {
+            let mut engine = self.pager.engine();
+            engine.set.set_now_ms(now_ms);
+            did.into_iter().for_each(|did| engine.did(did));
+            let order = engine.next(&self.pager.desk, seen);
+            (order, engine.set.count(Place::Parked), engine.set.evictable())
         };
         if parked > 0 && self.pager.clock.since(self.unparked) > UNPARK {
             self.unpark();
         }
         self.harvest_if_due(evictable);
+        order
+    }
+
+    /// The pass under way is over.
+    fn end_pass(&mut self) {
+        let did = self.did.take();
+        let mut engine = self.pager.engine();
+        did.into_iter().for_each(|did| engine.did(did));
+        engine.end_pass(&self.pager.desk);
     }
 
     /// Pages were cooled, stored or dropped: tells those who wait, and sees whether they wait in vain.
@@ -189,7 +204,7 @@ impl Reclaim {
         if progress > 0 {
             self.vain.progress(self.pager.clock.now(), progress);
         } else if self.is_in_vain() {
-            self.pager.engine().end_pass(&self.pager.desk);
+            self.end_pass();
             self.despair();
         }
     }
