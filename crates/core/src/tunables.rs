@@ -457,7 +457,7 @@ impl Tunables {
             refault_distance: RefaultDistance::Place,
             probation: 10,
             probation_min: 2,
-            probation_up: 2,
+            probation_up: 1,
             probation_down: 8,
             probation_quiet: 0,
             near_once: 25,

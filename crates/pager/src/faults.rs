@@ -520,6 +520,7 @@ impl Server {
                 self.pager.starving.fetch_add(1, Relaxed);
             }
             books.waiting.push_back(touch);
+            self.pager.waiting.store(books.waiting.len() as u32, Relaxed);
         }
         self.hand_on();
     }
@@ -538,6 +539,7 @@ impl Server {
             .starved_since_ms
             .store(oldest.map_or(0, |since| ms(since).max(1) as u64), Relaxed);
         self.pager.starving.store(count, Relaxed);
+        self.pager.waiting.store(books.waiting.len() as u32, Relaxed);
     }
 
     /// The stall that the touch has begun, or a new one: a thread stalls once.

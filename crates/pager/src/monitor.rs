@@ -202,7 +202,7 @@ impl Monitor {
             self.pager.wake_kswapd();
         }
         if free > 0 {
-            self.pager.wake_if_starving();
+            self.pager.wake_if_waiting();
         }
         if !self.pager.managing.load(Relaxed) {
             if used >= self.threshold {

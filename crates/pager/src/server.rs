@@ -152,6 +152,8 @@ pub struct Pager {
     pub managing: AtomicBool,
     /// Faults that wait for memory.
     pub starving: AtomicU32,
+    /// Faults that wait for anything that is no page: memory, the end of a batch or of a change.
+    pub waiting: AtomicU32,
     /// When the one that has waited longest began to, in milliseconds since `started`; 0: none does.
     pub starved_since_ms: AtomicU64,
     /// Threads held by the brake.
@@ -213,6 +215,7 @@ impl Pager {
             monitor: Signal::default(),
             managing: AtomicBool::new(config.eager),
             starving: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
             starved_since_ms: AtomicU64::new(0),
             held: AtomicU32::new(0),
             program: AtomicU32::new(0),
@@ -287,9 +290,9 @@ impl Pager {
         }
     }
 
-    /// Wakes the fault thread if touches wait for memory.
-    pub fn wake_if_starving(&self) {
-        if self.starving.load(Relaxed) > 0 {
+    /// Something has changed that touches may wait for: wakes the fault thread if any do.
+    pub fn wake_if_waiting(&self) {
+        if self.waiting.load(Relaxed) > 0 {
             self.wake_faults();
         }
     }

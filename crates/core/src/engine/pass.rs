@@ -1,21 +1,16 @@
-//! One pass of kswapd over a budget: rounds of taking pages out of sight, storing those that are longest, and letting their
-//! room go.
+//! One pass of kswapd over a budget: rounds of storing the pages that are out of sight longest, letting their room go, and
+//! taking others out of sight.
 
 use super::{BATCH, Did, Do, Evidence, Seen};
 use crate::reclaim::balance;
 use crate::resident::Pressure;
 
-/// Where a round is.
+/// Where a round is: what is cool leaves first, which is memory soonest; then others take its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     Begin,
-    /// What was cool before it began decides whether something is stored.
-    Store {
-        cool: u64,
-    },
-    /// Nothing came of the round, and nothing was looked at: what is cool cannot go, and is no stock.
-    Recool,
     Drop,
+    Cool,
     End,
 }
 
@@ -88,29 +83,25 @@ impl Pass {
             match self.stage {
                 Stage::Begin => {
                     (self.round, self.stored) = (Did::default(), 0);
-                    self.stage = Stage::Store { cool };
-                    if cools && cool < target.max(BATCH as u64) {
-                        break Some(Do::Cool(BATCH));
-                    }
-                }
-                Stage::Store { cool } => {
-                    self.stage = Stage::Recool;
+                    self.stage = Stage::Drop;
                     let crowded = std::mem::take(&mut self.crowded);
                     if !cools || cool >= target / 2 || crowded || seen.starving {
                         break Some(Do::Store(BATCH));
                     }
                 }
-                Stage::Recool => {
-                    self.stage = Stage::Drop;
-                    if cools && self.round.pages == 0 && self.round.scanned == 0 {
-                        break Some(Do::Cool(BATCH));
-                    }
-                }
                 Stage::Drop => {
-                    self.stage = Stage::End;
+                    self.stage = Stage::Cool;
                     // Whoever waits waits for the few there are, if no more are to come.
                     let few = seen.starving && self.stored < BATCH as u64 / 2;
                     break Some(Do::Drop(if few { 1 } else { BATCH / 2 }));
+                }
+                Stage::Cool => {
+                    self.stage = Stage::End;
+                    // Where nothing came of the round, and nothing was looked at, what is cool cannot go, and is no stock.
+                    let nothing = self.round.pages == 0 && self.round.scanned == 0;
+                    if cools && (cool < target.max(BATCH as u64) || nothing) {
+                        break Some(Do::Cool(BATCH));
+                    }
                 }
                 Stage::End => break None,
             }

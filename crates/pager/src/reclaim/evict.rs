@@ -133,7 +133,7 @@ impl Reclaim {
         if evicted > 0 && !dirty.is_empty() && self.pager.starving.load(Relaxed) > 0 {
             // They are memory only when the agent has dropped them.
             self.drop_retired(1);
-            self.pager.wake_if_starving();
+            self.pager.wake_if_waiting();
         }
         self.write(&mut dirty);
         let dirty: Vec<Victim> = dirty.into_iter().map(|(victim, _)| victim).collect();

@@ -193,7 +193,7 @@ impl Reclaim {
     /// Pages were cooled, stored or dropped: tells those who wait, and sees whether they wait in vain.
     fn tell(&mut self, order: Do, did: Did) {
         if did.pages > 0 && !matches!(order, Do::Cool(_)) {
-            self.pager.wake_if_starving();
+            self.pager.wake_if_waiting();
         }
         self.round_progress += did.progress;
         if !matches!(order, Do::Drop(_)) {
@@ -214,7 +214,7 @@ impl Reclaim {
         if self.pager.resident().zone.is_balanced() {
             self.vain.end();
             self.copies = 0;
-            self.pager.wake_if_starving();
+            self.pager.wake_if_waiting();
         }
         self.tidy();
     }
@@ -317,7 +317,7 @@ impl Reclaim {
             zone.lend(loan);
             drop(resident);
             self.lending = true;
-            self.pager.wake_if_starving();
+            self.pager.wake_if_waiting();
         }
     }
 
