@@ -34,7 +34,8 @@ use super::mem::Fault;
 pub struct LiveSpec {
     /// The machine is run under Ebb. Off: it has a kernel, as without this table.
     pub on: bool,
-    /// Most of the budget that compressed memory has, as a share; 0: no such tier.
+    /// Most of the budget that compressed memory has, as a share; 0: no such tier. Without a file it is not more than that,
+    /// either, as in a run with `--swap ram:SIZE`.
     pub compressed: f64,
     /// Pages in a page of compressed memory.
     pub ratio: f64,
@@ -58,6 +59,28 @@ pub struct LiveSpec {
     pub store_ns: u64,
     /// Dropping one.
     pub drop_ns: u64,
+}
+
+impl LiveSpec {
+    /// Whether it makes sense.
+    ///
+    /// # Errors
+    /// What does not, and what is expected.
+    pub fn check(&self) -> Result<(), String> {
+        if !(0.0..=0.875).contains(&self.compressed) {
+            return Err(format!(
+                "compressed = {}: expected a share from 0 to 0.875",
+                self.compressed
+            ));
+        }
+        if !(1.0..=100.0).contains(&self.ratio) {
+            return Err(format!("ratio = {}: expected 1 to 100 pages in a page", self.ratio));
+        }
+        if self.on && self.compressed == 0.0 && !self.file {
+            return Err("on: there is nowhere to store pages; set compressed or file".into());
+        }
+        Ok(())
+    }
 }
 
 impl Default for LiveSpec {
@@ -90,6 +113,8 @@ const BESIDE_MAX: usize = 16;
 const STRETCH: u64 = 4;
 /// How soon a touch that found no memory is looked at again.
 const RETRY_NS: u64 = 50_000;
+/// How long nothing may be stored, with threads waiting for memory, before the run is given up.
+const HOPELESS_NS: u64 = 2_000_000_000;
 /// How often it is looked where pages come from.
 const WEIGH_NS: u64 = 100_000_000;
 /// The newest of so many parts of compressed memory counts as its edge.
@@ -141,7 +166,8 @@ pub struct Live {
     retired: u64,
     tiers: Tiers,
     weighed_ns: u64,
-    despairs: u32,
+    /// Since when nothing could be stored.
+    vain_since_ns: Option<u64>,
 }
 
 /// Compressed memory, and the file behind it.
@@ -246,7 +272,7 @@ impl Live {
             queue: VecDeque::new(),
             near: 0,
             limit: most as f64,
-            ratio: spec.ratio.max(1.0),
+            ratio: spec.ratio,
             file: spec.file,
             puts: 0,
             demotions: 0,
@@ -265,7 +291,7 @@ impl Live {
             retired: 0,
             tiers,
             weighed_ns: 0,
-            despairs: 0,
+            vain_since_ns: None,
         }
     }
 
@@ -492,7 +518,8 @@ impl Live {
         }
         let seen = Seen { starving: self.starving, crowded: false };
         let mut pages: Vec<Pfn> = Vec::new();
-        let (done, cost) = match self.engine.next(&self.desk, seen) {
+        let order = self.engine.next(&self.desk, seen);
+        let (done, cost) = match order {
             Do::Cool(max) => {
                 self.engine.isolate(max, &mut pages);
                 for &pfn in &pages {
@@ -513,10 +540,11 @@ impl Live {
                 (gone, batch + gone * self.spec.drop_ns)
             }
             Do::Despair => {
+                // Nobody else reclaims here.
+                self.desk.progress();
                 self.engine.set.retry_barren(u64::MAX);
-                self.despairs += u32::from(self.starving);
-                // As after two seconds of it in a run.
-                let given_up = self.despairs > 2000;
+                let since = *self.vain_since_ns.get_or_insert(now);
+                let given_up = self.starving && now > since + HOPELESS_NS;
                 return if given_up { Err(()) } else { Ok(Next::Work(1_000_000)) };
             }
             Do::Thrashing => return Err(()),
@@ -527,7 +555,10 @@ impl Live {
             Do::Nap => return Ok(Next::Nap),
             Do::Sleep => return Ok(Next::Sleep),
         };
-        self.despairs = if done > 0 { 0 } else { self.despairs };
+        // What is cooled or dropped may be what threads have taken back.
+        if matches!(order, Do::Store(_)) && done > 0 {
+            self.vain_since_ns = None;
+        }
         self.engine.did(Did { pages: done, scanned: pages.len() as u64, progress: done });
         Ok(Next::Work(cost.max(1_000)))
     }
@@ -662,5 +693,60 @@ impl Live {
     #[must_use]
     pub fn cool_pages(&self) -> u64 {
         self.engine.set.count(Place::Cool)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{Told, machine};
+    use super::super::{Access, Machine, Region};
+    use super::*;
+    use crate::workload::Step;
+    use ebb_core::space::Backing;
+
+    /// A machine of so many pages of memory under Ebb, and one program that writes each of `pages` and reads them again.
+    fn run(limit: u64, pages: u32, spec: &LiveSpec) -> (Machine, Vec<Step>) {
+        let mut m = machine();
+        m.mem.live = Some(Box::new(Live::new(spec, limit, Evidence::Cooling.tunables())));
+        let anon = Backing::Anon;
+        let region =
+            Region { pages: pages.into(), backing: anon, recency: true, exec: false, processes: 1 };
+        m.mem.add_space(0, &[]);
+        let space = m.mem.add_space(0, &[region]) as u16;
+        // The space that was there before counts for nothing.
+        m.mem.live.as_mut().expect("it is live").spaces.clear();
+        m.mem.live.as_mut().expect("it is live").pages.clear();
+        for _ in 0..=space {
+            m.mem.live.as_mut().expect("it is live").add_space(pages.into());
+        }
+        let touch = |access| (0..pages).map(move |page| Step::Touch { page, space, access });
+        (m, touch(Access::Write).chain(touch(Access::Read)).collect())
+    }
+
+    #[test]
+    fn twice_the_memory_is_stored_and_brought_back_and_the_books_agree() {
+        let spec =
+            LiveSpec { on: true, file: false, compressed: 0.5, ratio: 4.0, ..LiveSpec::default() };
+        let (mut m, steps) = run(2000, 3600, &spec);
+        m.add_thread(Box::new(Told(vec![steps])), 1, true);
+        let (outcome, mut mem, now) = m.run().expect("it ends");
+        mem.check(now).expect("the books agree");
+        let count = |name| outcome.counters.iter().find(|(of, _)| *of == name).expect("counted").1;
+        let loads = mem.live.as_ref().expect("it is live").loads();
+        assert!(loads.near >= 1600 && loads.far == 0, "{loads:?}");
+        assert!(count("pgsteal_kswapd") >= loads.near, "what was loaded had left");
+        // A pass: most came beside another.
+        assert!(count("pswpin") * 4 < loads.near, "{} of {} touched", count("pswpin"), loads.near);
+    }
+
+    /// It once stood still: what was cooled and taken back counted as progress.
+    #[test]
+    fn where_nothing_more_can_be_stored_it_ends_and_says_so() {
+        let spec =
+            LiveSpec { on: true, file: false, compressed: 0.1, ratio: 2.0, ..LiveSpec::default() };
+        let (mut m, steps) = run(2000, 3600, &spec);
+        m.add_thread(Box::new(Told(vec![steps])), 1, true);
+        let error = m.run().expect_err("there is no room");
+        assert!(error.starts_with("out of memory"), "{error}");
     }
 }

@@ -457,6 +457,7 @@ impl Scenario {
         if real < f64::from(self.machine.frames) {
             return Err("machine.gb: expected no less than machine.frames are".into());
         }
+        self.machine.live.check().map_err(|e| format!("machine.live.{e}"))?;
         if self.machine.read_ahead == 0 || self.machine.read_ahead > 1024 {
             return Err("machine.read_ahead: expected 1 to 1024 pages".into());
         }
