@@ -184,6 +184,9 @@ pub struct Shared {
 // It is a file to the kernel, and must be possible under `ulimit -f 64`.
 const _: () = assert!(size_of::<Shared>() <= 60 << 10);
 
+// `e2e/programs/ours.h`, where tests forge calls and greetings, has these, too (`VERSION`, `AT_CALLS`).
+const _: () = assert!(VERSION == 5 && core::mem::offset_of!(Shared, calls) == 2104);
+
 /// Where the search for a page in the pinned table begins.
 #[must_use]
 pub const fn pinned_home(vpn: u64) -> usize {

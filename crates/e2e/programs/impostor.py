@@ -19,7 +19,7 @@ import time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 POOL = int(os.environ["EBB_POOL_BYTES"])
-MAGIC, VERSION, GREET_START = 0x31424245, 4, 0
+MAGIC, VERSION, GREET_START = 0x31424245, 5, 0
 
 
 def make_uffd():
