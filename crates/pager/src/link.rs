@@ -60,6 +60,9 @@ pub struct Link {
     clock: Clock,
 }
 
+/// The result of an operation that the agent had not told of when it ended: no errno is that.
+pub const UNTOLD: i32 = 4095;
+
 impl Link {
     /// The protocol over a line.
     #[must_use]
@@ -243,6 +246,7 @@ impl Link {
             entry.a.store(a, Relaxed);
             entry.b.store(b, Relaxed);
             entry.len.store(len, Relaxed);
+            entry.result.store(-UNTOLD, Relaxed);
         }
         self.shared().count.store(operations.len() as u32, Relaxed);
         // Partner: the agent's swap of POSTED.

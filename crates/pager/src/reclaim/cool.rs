@@ -6,7 +6,7 @@
 use super::{Reclaim, Stalled, Work, group_by_mm};
 use crate::counters;
 use crate::limits::BATCH_PATIENCE;
-use crate::link::{Operation, Outcome};
+use crate::link::{Operation, Outcome, UNTOLD};
 use crate::mm::{Mm, State};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::resident::{Dropped, Entry, Place, Resident};
@@ -134,7 +134,7 @@ impl Reclaim {
                     // Only the end of the address space can have taken it.
                     continue;
                 };
-                if result == 0 || result == EEXIST && has_left(mm, vpn) {
+                if result == 0 || matches!(result, EEXIST | UNTOLD) && has_left(mm, vpn) {
                     resident.cool(&mut state.space, pfn, place);
                     cooled += 1;
                     if self.unshared.remove(&pfn.0) {

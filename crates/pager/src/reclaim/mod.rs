@@ -376,7 +376,8 @@ impl Reclaim {
                 continue;
             }
             let link = mm.link.get().expect("it began a batch");
-            if link.wait(Duration::ZERO) != Outcome::Done {
+            // An agent that has ended in the middle of it, while another process has its memory, goes on with nothing.
+            if link.wait(Duration::ZERO) != Outcome::Done && !mm.closing.load(Relaxed) {
                 self.stalled.push(Stalled { mm, work });
                 continue;
             }
