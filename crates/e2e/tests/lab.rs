@@ -169,7 +169,9 @@ fn the_live_machine_loads_what_a_run_loads() {
             run.loads, lab.loads, run.brought, lab.brought, run.rescues, lab.rescues, run.ratio
         );
         println!("{said}");
-        wrong.extend((loads.abs() > 5.0).then_some(said));
+        // How many of a pass's pages a run asks for, and how many come before, depends on when kswapd makes room.
+        let asked_off = load != "passes" && loads.abs() > 5.0;
+        wrong.extend((asked_off || brought.abs() > 5.0).then_some(said));
     }
     assert!(wrong.is_empty(), "more than 5 % off: {wrong:#?}");
 }
