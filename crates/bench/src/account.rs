@@ -132,14 +132,9 @@ impl Round {
 
 /// Runs `ebb bench account` with these arguments, the command's name left out.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
-    let name = std::iter::once("ebb bench account".to_string());
-    let args = match Args::try_parse_from(name.chain(args)) {
+    let args: Args = match crate::parse("ebb bench account", args) {
         Ok(args) => args,
-        Err(error) => {
-            // Nowhere to tell it if the output is closed.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
-        }
+        Err(code) => return code,
     };
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,

@@ -32,6 +32,18 @@ pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
     }
 }
 
+/// The arguments of a benchmark of this name; or, once help or an error was printed, the exit status.
+fn parse<T: clap::Parser>(
+    name: &str,
+    args: impl IntoIterator<Item = String>,
+) -> Result<T, ExitCode> {
+    T::try_parse_from(std::iter::once(name.to_owned()).chain(args)).map_err(|error| {
+        // Nowhere to tell it if the output is closed.
+        let _ = error.print();
+        ExitCode::from(if error.use_stderr() { 2 } else { 0 })
+    })
+}
+
 /// The `ebb` to measure: the one told, this program, or its neighbour.
 fn ebb_to_measure(told: Option<PathBuf>) -> Result<PathBuf, String> {
     let here = std::env::current_exe().map_err(|e| format!("cannot find myself: {e}"))?;

@@ -10,14 +10,14 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// A pager of a run that never begins.
-pub fn pager() -> Pager {
-    let config = Config {
-        memory_max_bytes: 16 << 20,
+/// What a run with so much memory is asked for: compressed memory alone, nothing written anywhere.
+pub fn config(memory_max_bytes: u64) -> Config {
+    Config {
+        memory_max_bytes,
         memory_high_bytes: None,
         swap: "ram".into(),
         socket: PathBuf::new(),
-        pool_bytes: 16 << 20,
+        pool_bytes: memory_max_bytes,
         report: ReportFormat::Text,
         report_file: None,
         record: None,
@@ -33,7 +33,12 @@ pub fn pager() -> Pager {
         eager: false,
         strict: false,
         command: Vec::new(),
-    };
+    }
+}
+
+/// A pager of a run that never begins.
+pub fn pager() -> Pager {
+    let config = config(16 << 20);
     let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());
     let store = Box::new(store.expect("a store"));
     let world = World { clock: Clock::real(), host: Box::new(Machine), store };

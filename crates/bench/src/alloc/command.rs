@@ -55,13 +55,9 @@ struct Args {
 
 /// Runs `ebb bench alloc` with these arguments, the command's name left out.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
-    let name = std::iter::once("ebb bench alloc".to_string());
-    let args = match Args::try_parse_from(name.chain(args)) {
+    let args: Args = match crate::parse("ebb bench alloc", args) {
         Ok(args) => args,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
-        }
+        Err(code) => return code,
     };
     match run(&args) {
         Ok(tables) => {

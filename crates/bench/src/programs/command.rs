@@ -57,14 +57,9 @@ enum Format {
 
 /// Runs `ebb bench programs` with these arguments, the command's name left out.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
-    let name = std::iter::once("ebb bench programs".to_string());
-    let args = match Args::try_parse_from(name.chain(args)) {
+    let args: Args = match crate::parse("ebb bench programs", args) {
         Ok(args) => args,
-        Err(error) => {
-            // Nowhere to tell it if the output is closed.
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
-        }
+        Err(code) => return code,
     };
     match run(&args) {
         Ok(true) => ExitCode::SUCCESS,

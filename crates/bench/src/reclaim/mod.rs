@@ -43,13 +43,9 @@ struct Args {
 
 /// Runs `ebb bench reclaim` with these arguments, the command's name left out.
 pub fn main(args: impl IntoIterator<Item = String>) -> ExitCode {
-    let name = std::iter::once("ebb bench reclaim".to_string());
-    let args = match Args::try_parse_from(name.chain(args)) {
+    let args: Args = match crate::parse("ebb bench reclaim", args) {
         Ok(args) => args,
-        Err(e) => {
-            let _ = e.print();
-            return ExitCode::from(2);
-        }
+        Err(code) => return code,
     };
     println!("{:<10} {:>14} {:>14} {:>14}", "lists", "evicted ns", "mapped ns", "skipped ns");
     for row in pass::rows(&args.lists, args.folios.max(1 << 12), args.rounds.max(1)) {

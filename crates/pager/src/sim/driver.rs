@@ -8,19 +8,19 @@ use super::fakes::{FakeConnection, FakeHost, FakeStorage, Shelf};
 use super::program::Mix;
 use super::world::{Id, World};
 use crate::broken::Rule;
-use crate::config::{Config, ReportFormat};
+use crate::config::Config;
 use crate::door::Door;
 use crate::errand;
 use crate::faults::Server;
 use crate::monitor::Monitor;
 use crate::pending::Pending;
+use crate::quiet::config;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
 use crate::server::{self, Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use ebb_core::types::MmId;
 use ebb_store::{Options, Store, parse_tiers};
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,31 +81,6 @@ pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn config(limit: u64) -> Config {
-    Config {
-        memory_max_bytes: limit * 4096,
-        memory_high_bytes: None,
-        swap: "ram".into(),
-        socket: PathBuf::new(),
-        pool_bytes: limit * 4096,
-        report: ReportFormat::Text,
-        report_file: None,
-        record: None,
-        inject: None,
-        io_uring: false,
-        cool_permille: 500,
-        split: true,
-        solo: false,
-        readahead_pages: 64,
-        look_around: true,
-        harvest: false,
-        switches: Vec::new(),
-        eager: false,
-        strict: false,
-        command: Vec::new(),
-    }
-}
-
 impl Driver {
     /// A run from a seed. The seed also draws what kind of run it is.
     pub fn new(seed: u64, log: bool) -> Rc<Self> {
@@ -163,7 +138,8 @@ impl Driver {
             host: Box::new(FakeHost { world: world.clone() }),
             store: Box::new(storage.clone()),
         };
-        let config = Config { cool_permille: cool, memory_high_bytes: high, ..config(limit) };
+        let config =
+            Config { cool_permille: cool, memory_high_bytes: high, ..config(limit * 4096) };
         let pager = Arc::new(Pager::new(config, parts, 0).expect("a pager"));
         let pending = Arc::new(Pending::default());
         Rc::new(Self {
