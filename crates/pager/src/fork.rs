@@ -236,6 +236,9 @@ impl Copying {
         if let Some(passing) = passing(pager, &self.parent) {
             self.withhold(&passing.withheld);
             self.ask_child(pager, passing.registered);
+        } else if self.parent.process().is_some() {
+            // It has ended since: only its child can be asked.
+            self.ask_child(pager, Vec::new());
         }
         self.withheld.iter().for_each(|(start, end)| self.areas.remove(start, end));
         let absent = settle_inherited(&*self.uffd, &mut self.areas);

@@ -8,7 +8,8 @@
 //! * C5: what is known of an address space is what its table and its pool hold, to the page.
 //! * C6: what the budget has promised is what the loads under way have been promised, and no more.
 //! * C7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of; so does what is
-//!   in memory of who has no relatives (a child may keep entries of areas that it was not given).
+//!   in memory of who has no relatives (a child may keep entries of areas that it was not given, also after they have
+//!   ended, if it was changing before its fork could be followed).
 //! * C8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
 //!   the monitor, which measures, and takes on what nobody knew.
 //! * C9: no page is off the lists but while kswapd has it moved.
@@ -192,7 +193,7 @@ impl Of<'_> {
         let due = space.truth.get(&vpn.0).copied().unwrap_or(0);
         match entry {
             Entry::None => Ok(()),
-            Entry::Resident(_) if self.alone && !is_told(space, vpn) => {
+            Entry::Resident(_) if self.alone && !is_told(space, vpn) && !space.is_spared(vpn.0) => {
                 Err(format!("{:x} is known, and nobody would hear of a change", vpn.0))
             }
             Entry::Resident(_) if there.is_none() && !space.allows(vpn.0, 0) => {

@@ -564,8 +564,12 @@ impl World {
     }
 
     /// A process is no more, whatever it was doing (K8).
-    fn end(&mut self, id: Id) {
+    pub(super) fn end(&mut self, id: Id) {
         self.note(|| format!("exit {id}"));
+        // Of its areas it cannot be asked any more, either.
+        let ranges: Vec<(u64, u64)> =
+            self.spaces[id].areas.iter().map(|(&start, area)| (start, area.end)).collect();
+        ranges.into_iter().for_each(|(start, end)| self.spare(id, start, end));
         let space = &mut self.spaces[id];
         space.alive = false;
         space.pages.clear();

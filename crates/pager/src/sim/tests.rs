@@ -244,44 +244,54 @@ fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     assert_eq!(world().spaces[1].threads[0].doing, Doing::Nothing, "it has met the guard");
 }
 
-/// Another thread of the parent unmapped such an area before the fork was read: what of it was in the store was the
-/// child's, where zeros were due.
+/// What of such an area was in the store was the child's, where zeros were due: another thread of the parent unmapped it
+/// before the fork was read, or the parent ended before it was asked.
 #[test]
-fn what_a_fork_wipes_is_not_inherited_though_the_parent_has_unmapped_it_since() {
+fn what_a_fork_wipes_is_not_inherited_though_the_parent_cannot_be_asked_any_more() {
     for on_fork in [OnFork::Copy, OnFork::Wipe, OnFork::Leave] {
-        const PAGE: u64 = 0x9003;
-        let driver = Driver::new(1, false);
-        let world = || driver.world.lock();
-        driver.begin();
-        let parent = driver.pager.mms().remove(0);
-        {
-            let mut state = parent.lock();
-            state.areas.add(PAGE << 12, (PAGE + 1) << 12);
-            let map = |space: &mut Space| {
-                driver.pager.resident().map(space, Vpn(PAGE), Arrival::Adopted, None)
-            };
-            map(&mut state.space);
-            parent.learnt(1);
-        }
-        let area = Area { end: PAGE + 1, registered: true, on_fork };
-        world().spaces[0].areas.insert(PAGE, area);
-        world().begin_fork(0, 0, &driver.mix);
-        {
-            let space = &mut world().spaces[0];
-            space.unmap(PAGE, PAGE + 1);
-            space.changes.push_back(Change::Unmap { start: PAGE, end: PAGE + 1 });
-            space.changing += 1;
-        }
-        let child = loop {
-            driver.servers[0].borrow_mut().turn(&[token_uffd(parent.id)]);
-            errand::go(&driver.pager, &driver.pending);
-            if let Some(child) = driver.pager.mms().into_iter().find(|mm| mm.id != parent.id) {
-                break child;
-            }
-        };
-        let inherited = child.lock().space.get(Vpn(PAGE)) != Entry::None;
-        assert_eq!(inherited, on_fork == OnFork::Copy, "{on_fork:?}");
+        assert_eq!(inherits(on_fork, false), on_fork == OnFork::Copy, "{on_fork:?}, unmapped");
+        assert_eq!(inherits(on_fork, true), on_fork == OnFork::Copy, "{on_fork:?}, ended");
     }
+}
+
+/// Whether the child of a fork has a page of such an area, of which its parent has let go since, or which has ended.
+fn inherits(on_fork: OnFork, ends: bool) -> bool {
+    const PAGE: u64 = 0x9003;
+    let driver = Driver::new(1, false);
+    let world = || driver.world.lock();
+    driver.begin();
+    let parent = driver.pager.mms().remove(0);
+    {
+        let mut state = parent.lock();
+        state.areas.add(PAGE << 12, (PAGE + 1) << 12);
+        let map = |space: &mut Space| {
+            driver.pager.resident().map(space, Vpn(PAGE), Arrival::Adopted, None)
+        };
+        map(&mut state.space);
+        parent.learnt(1);
+    }
+    let area = Area { end: PAGE + 1, registered: true, on_fork };
+    world().spaces[0].areas.insert(PAGE, area);
+    world().begin_fork(0, 0, &driver.mix);
+    if !ends {
+        let space = &mut world().spaces[0];
+        space.unmap(PAGE, PAGE + 1);
+        space.changes.push_back(Change::Unmap { start: PAGE, end: PAGE + 1 });
+        space.changing += 1;
+    }
+    let child = loop {
+        driver.servers[0].borrow_mut().turn(&[token_uffd(parent.id)]);
+        if ends && world().spaces[0].alive {
+            world().step_thread((0, 0), &driver.mix, false);
+            assert!(world().spaces[1].born, "the fork was read, and has returned");
+            world().end(0);
+        }
+        errand::go(&driver.pager, &driver.pending);
+        if let Some(child) = driver.pager.mms().into_iter().find(|mm| mm.id != parent.id) {
+            break child;
+        }
+    };
+    child.lock().space.get(Vpn(PAGE)) != Entry::None
 }
 
 /// The page by which it was to be told stayed in the budget until the next measurement.
