@@ -26,6 +26,8 @@ pub struct Candidate {
     /// Where the answer goes.
     pub line: Link,
     pub caller: Caller,
+    /// It is this child's call: no other could have been meant.
+    pub certain: bool,
 }
 
 /// What for. All numbers are those that it has for itself.
@@ -80,6 +82,8 @@ impl Candidate {
             Wish::Join { thread, descriptor } => {
                 match self.take_line(pager, thread, descriptor) {
                     Ok(connection) => (0, Some(connection)),
+                    // Another's, who is heard, too, and must not be turned away.
+                    Err(_) if !self.certain => return None,
                     // It is told, and tries another way.
                     Err(error) => (number_of(&error), None),
                 }

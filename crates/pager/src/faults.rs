@@ -848,30 +848,31 @@ impl Server {
 
     /// A thread has called, and waits. A child that has no agent calls through those of its ancestors.
     fn heard(&self, mm: &Arc<Mm>, state: &mut State, bell: usize) {
-        let own = mm.link.get();
-        let inherited = mm.inherited.iter().filter(|_| own.is_none());
-        let called = own.into_iter().chain(inherited).rev();
-        let called = called.filter_map(|line| Some((line, line.call(bell)?))).next();
-        let Some((line, (caller, ask))) = called else {
-            return;
-        };
-        match ask {
-            Ask::Manage { start, end } => {
-                // Where that cannot be now the monitor finds it later.
-                for (start, end) in state.areas.missing(start, end) {
-                    if mm.manage(start, end) {
-                        state.areas.add(start, end);
-                    }
-                }
-                line.answer(caller, 0);
+        let certain = mm.calls(bell).take(2).count() == 1;
+        for (line, caller, ask) in mm.calls(bell) {
+            if certain && mm.link.get().is_none() {
+                mm.has_called_by(line);
             }
-            Ask::Wish(wish) => {
-                match wish {
-                    Wish::Join { .. } => mm.has_asked(),
-                    Wish::Alone { .. } => mm.alone.store(true, SeqCst),
+            match ask {
+                Ask::Manage { start, end } => {
+                    // Where that cannot be now the monitor finds it later.
+                    for (start, end) in state.areas.missing(start, end) {
+                        if mm.manage(start, end) {
+                            state.areas.add(start, end);
+                        }
+                    }
+                    line.answer(caller, 0);
                 }
-                let (mm, line) = (mm.clone(), line.clone());
-                self.pager.candidates.add(Candidate { mm, wish, line, caller });
+                // Perhaps another's, and nobody's loss: it is known soon enough that nothing comes of it.
+                Ask::Wish(Wish::Alone { .. }) if !certain => line.answer(caller, 0),
+                Ask::Wish(wish) => {
+                    match wish {
+                        Wish::Join { .. } => mm.has_asked(),
+                        Wish::Alone { .. } => mm.alone.store(true, SeqCst),
+                    }
+                    let (mm, line) = (mm.clone(), line.clone());
+                    self.pager.candidates.add(Candidate { mm, wish, line, caller, certain });
+                }
             }
         }
     }

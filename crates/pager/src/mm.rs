@@ -2,7 +2,7 @@
 
 use crate::broken::{Rule, is_broken};
 use crate::limits::HOLDS_TIMED;
-use crate::link::Link;
+use crate::link::{Ask, Caller, Link};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
 use crate::solo::NOWHERE;
@@ -38,6 +38,10 @@ const HUNGER_MS: u64 = 100;
 /// How long it takes, at most, until a child's agent runs where there is a CPU for it.
 const LATE_MS: u64 = 1000;
 
+/// Lines kept for a child: so many generations in a row may fork before their agents have begun, and not be known by their
+/// calls.
+const LINES_MAX: usize = 8;
+
 /// How long an agent that did not answer is left alone.
 const SILENCE_MS: u64 = 200;
 
@@ -62,9 +66,11 @@ pub struct Mm {
     longest_run: AtomicU64,
     /// Absent for children of forks that never greet (nothing of theirs can be moved out).
     pub link: OnceLock<Link>,
-    /// Lines to the agents of the ancestors through which a child calls that has none of its own yet: the
-    /// one it was forked from, and the one before, whose memory that one may just have been letting go of.
+    /// Lines to the agents of its ancestors, by one of which a child calls that has none of its own yet, the nearest
+    /// last. Which one is not known: the one it was forked from may have had its own memory just then, or not yet.
     pub inherited: Vec<Link>,
+    /// Known once it has called: by this one.
+    calls_by: OnceLock<Link>,
     /// Pages that had to stay when it was forked; None: all.
     pub inherited_pins: Option<Vec<u64>>,
     /// When it asked for an agent, in milliseconds since `born`; 0: it has not.
@@ -182,6 +188,7 @@ impl Mm {
             longest_run: AtomicU64::new(0),
             link: OnceLock::new(),
             inherited: Vec::new(),
+            calls_by: OnceLock::new(),
             inherited_pins: Some(Vec::new()),
             asked: AtomicU64::new(0),
             alone: AtomicBool::new(false),
@@ -211,13 +218,30 @@ impl Mm {
     pub fn related_to(mut self, parent: &Self) -> Self {
         self.family = parent.family;
         self.related.store(true, Ordering::Relaxed);
-        self.inherited = parent.inherited.clone();
         self.inherited_pins = parent.pins_of_child();
-        if let Some(link) = parent.link.get() {
-            let elder = self.inherited.pop();
-            self.inherited = elder.into_iter().chain([link.clone()]).collect();
-        }
+        let elder = parent.calls_by.get().map_or(&parent.inherited[..], std::slice::from_ref);
+        self.inherited = elder.iter().chain(parent.link.get()).cloned().collect();
+        let too_many = self.inherited.len().saturating_sub(LINES_MAX);
+        self.inherited.drain(..too_many);
         self
+    }
+
+    /// The calls that its ring of a bell may be for. One of several is its own: where it calls by an ancestor's line, others
+    /// who do so use the same places.
+    pub fn calls(&self, bell: usize) -> impl Iterator<Item = (&Link, Caller, Ask)> {
+        let own = self.link.get();
+        let inherited = self.inherited.iter().rev().filter(move |_| own.is_none());
+        let made = move |line: &Link| line.call(bell);
+        own.into_iter().chain(inherited).filter_map(move |line| {
+            let (caller, ask) = made(line)?;
+            Some((line, caller, ask))
+        })
+    }
+
+    /// It calls by this line, of those that it has inherited.
+    pub fn has_called_by(&self, line: &Link) {
+        // Lost only to another who learnt the same.
+        let _ = self.calls_by.set(line.clone());
     }
 
     /// The pages that must stay in a child that is forked now, in order; None: all.
@@ -668,20 +692,118 @@ impl Areas {
 #[cfg(test)]
 mod tests {
     use super::{Areas, Mm, State};
+    use crate::children::Wish;
     use crate::fork::show_token;
+    use crate::link::{Ask, Link};
     use crate::pool::Pool;
     use crate::quiet::{Quiet, pager};
-    use crate::seam::Clock;
+    use crate::seam::{Clock, Line};
+    use ebb_agent::protocol::{ASK_JOIN, CALL_MADE, Shared};
     use ebb_core::resident::Space;
     use ebb_core::types::MmId;
+    use ebb_sys::shared::SharedMap;
     use ebb_sys::uffd::PlaceError;
-    use std::sync::atomic::Ordering;
+    use std::io;
+    use std::os::fd::BorrowedFd;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
 
     /// An address space with a pool of 64 places.
     fn with_pool(uffd: Quiet) -> Mm {
         let pool = Pool::new(1 << 30, 64 * 4096, 0);
         let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
         Mm::new(Box::new(uffd), state, Clock::real())
+    }
+
+    /// Memory in common with an agent that does nothing.
+    #[derive(Debug)]
+    struct Mute(SharedMap<Shared>);
+
+    impl Line for Mute {
+        fn shared(&self) -> &Shared {
+            &self.0
+        }
+
+        fn welcome(&self, _: &[u8], _: Option<BorrowedFd<'_>>) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn send_now(&self, _: &[u8]) -> io::Result<Option<()>> {
+            Ok(Some(()))
+        }
+
+        fn wait(&self, _: &AtomicU32, _: u32, _: Duration) {}
+
+        fn wake(&self, _: &AtomicU32) {}
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    /// A line, and its memory to call by.
+    fn line() -> (Link, Arc<Mute>) {
+        let mute = Arc::new(Mute(SharedMap::create("mute").expect("a mapping").0));
+        (Link::new(mute.clone(), Clock::real()), mute)
+    }
+
+    /// What an agent does to ask for one of its own.
+    fn call(by: &Mute, bell: usize, thread: u64) {
+        by.0.calls[bell].what.store(ASK_JOIN, Ordering::Relaxed);
+        by.0.calls[bell].a.store(thread, Ordering::Relaxed);
+        by.0.calls[bell].state.store(CALL_MADE, Ordering::Relaxed);
+    }
+
+    /// What asks, by its thread.
+    fn askers(mm: &Mm, bell: usize) -> Vec<u32> {
+        let thread = |ask| match ask {
+            Ask::Wish(Wish::Join { thread, .. }) => thread,
+            other => panic!("{other:?}"),
+        };
+        mm.calls(bell).map(|(_, _, ask)| thread(ask)).collect()
+    }
+
+    /// Two generations forked before their agents had their own memory: the third called by that of the first, which
+    /// had been forgotten, and was not heard.
+    #[test]
+    fn a_child_is_heard_by_the_line_of_any_ancestor_that_forked_in_its_start() {
+        let child_of = |parent: &Mm| with_pool(Quiet::default()).related_to(parent);
+        let first = with_pool(Quiet::default());
+        let (link, table) = line();
+        first.link.set(link).expect("had none");
+        let mut child = child_of(&first);
+        for generation in 0..6 {
+            child.link.set(line().0).expect("had none");
+            child = child_of(&child);
+            call(&table, 3, generation);
+            assert_eq!(askers(&child, 3), [generation as u32]);
+        }
+        // Not for ever, where it is known by which they call.
+        let called = child.calls(3).next().expect("it calls").0.clone();
+        child.has_called_by(&called);
+        child.link.set(line().0).expect("had none");
+        let grandchild = child_of(&child);
+        assert_eq!(grandchild.inherited.len(), 2);
+        assert_eq!(askers(&grandchild, 3), [5]);
+    }
+
+    /// One who calls by the parent's memory and one who calls by its parent's use the same place at the same time: the call
+    /// of the nearer one was taken for both.
+    #[test]
+    fn calls_at_the_same_place_of_two_ancestors_are_both_heard() {
+        let child_of = |parent: &Mm| with_pool(Quiet::default()).related_to(parent);
+        let (first, parent) = (line(), line());
+        let root = with_pool(Quiet::default());
+        root.link.set(first.0).expect("had none");
+        let mm = child_of(&root);
+        mm.link.set(parent.0).expect("had none");
+        let child = child_of(&mm);
+        call(&first.1, 0, 1);
+        call(&parent.1, 0, 2);
+        assert_eq!(askers(&child, 0), [2, 1]);
+        // Who has a line of its own calls by no other.
+        assert_eq!(askers(&mm, 0), [2]);
     }
 
     /// It is a page more until then, and one place of its pool less.
