@@ -11,11 +11,11 @@
 //! * `MADV_DONTFORK`, `MADV_WIPEONFORK`: the pager sees in the process what is not passed on when it forks. Of a
 //!   process without an agent it may not know which that is, and what a child inherits from the store would be there
 //!   all the same: so it is brought back first, and stays.
-//! * `MADV_DOFORK`, `MADV_KEEPONFORK`: taken back right after a fork, before the pager has looked what that passed on, the
-//!   child would be given what the kernel has left out. So the fork is followed first.
+//!   Given, or taken back (`MADV_DOFORK`, `MADV_KEEPONFORK`), beside a fork it would be taken for what that fork went by:
+//!   it waits for forks, and they for it ([`crate::passing`]).
 
-use crate::calls::be_heard;
 use crate::own::own;
+use crate::passing::between_forks;
 use crate::preload::{AGENT, PRESENT};
 use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::Acquire;
@@ -53,8 +53,9 @@ pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
         // SAFETY: changes no content.
         unsafe { ask(start, len, POPULATE_READ) };
     }
-    if matches!(advice, DOFORK | KEEPONFORK) && is_heard() {
-        be_heard();
+    if matches!(advice, DONTFORK | WIPEONFORK | DOFORK | KEEPONFORK) && is_heard() {
+        // SAFETY: the caller vouches for the arguments.
+        return between_forks(|| unsafe { ask(start, len, advice) });
     }
     // SAFETY: the caller vouches for the arguments.
     let result = unsafe { ask(start, len, advice) };
@@ -72,7 +73,9 @@ pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
 pub unsafe fn advise_process(args: [usize; 6]) -> isize {
     let [_, ranges, count, advice, ..] = args;
     // SAFETY: the caller vouches for the arguments.
-    let result = unsafe { call(syscall::PROCESS_MADVISE, args) };
+    let make = || unsafe { call(syscall::PROCESS_MADVISE, args) };
+    let passed = matches!(advice, DONTFORK | WIPEONFORK | DOFORK | KEEPONFORK);
+    let result = if passed && is_heard() { between_forks(make) } else { make() };
     if result <= 0 || !is_heard() {
         return result;
     }

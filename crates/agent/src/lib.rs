@@ -42,6 +42,8 @@ mod map;
 #[cfg(ebb_preload)]
 mod own;
 #[cfg(ebb_preload)]
+mod passing;
+#[cfg(ebb_preload)]
 mod pins;
 #[cfg(ebb_preload)]
 mod preload;

@@ -35,6 +35,8 @@ const MADV_WIPEONFORK: usize = 18;
 pub struct Own {
     state: AtomicU32,
     shared: AtomicPtr<Shared>,
+    /// See [`crate::passing`].
+    passing: AtomicU32,
 }
 
 /// Null in a process that never had an agent, nor any it was forked from.
@@ -87,6 +89,13 @@ impl Own {
         self.shared.store(core::ptr::from_ref(shared).cast_mut(), Relaxed);
         self.state.store(JOINED, Release);
     }
+}
+
+/// Who changes what forks pass on, and who forks.
+pub fn own_passing() -> Option<&'static AtomicU32> {
+    let page = OWN.load(Acquire);
+    // SAFETY: null, or made by `make`, and there for as long as the process.
+    unsafe { page.as_ref() }.map(|page| &page.passing)
 }
 
 /// The memory shared with the pager, if this process has an agent. A child that has not asked for one does so

@@ -6,6 +6,7 @@ use crate::births;
 use crate::join::{Berth, join_new};
 use crate::lost;
 use crate::own::{self, own};
+use crate::passing;
 use crate::pins::{pin, pin_early};
 use crate::protocol::{ENV_POOL, ENV_SOCKET, Shared};
 use crate::syscall::{self, call};
@@ -101,7 +102,14 @@ fn begin() -> Option<()> {
     pin((&raw const AGENT) as u64, size_of::<Agent>() as u64);
     pin_thread(own_thread_block());
     // SAFETY: the handler lives as long as the process: the object is never unloaded.
-    unsafe { __register_atfork(None, None, Some(after_fork_child), core::ptr::null()) };
+    unsafe {
+        __register_atfork(
+            Some(before_fork),
+            Some(after_fork),
+            Some(after_fork_child),
+            core::ptr::null(),
+        );
+    }
     Some(())
 }
 
@@ -166,6 +174,14 @@ fn number(text: &[u8]) -> Option<u64> {
 }
 
 /// The first thing a forked child does, where the C library forks.
+extern "C" fn before_fork() {
+    passing::fork_begins();
+}
+
+extern "C" fn after_fork() {
+    passing::fork_ends();
+}
+
 extern "C" fn after_fork_child() {
     births::forget_parents();
     own();

@@ -6,6 +6,7 @@
 use crate::advice::{advise, advise_process};
 use crate::hooks::before_prctl;
 use crate::own::own;
+use crate::passing::{fork_begins, fork_ends};
 use crate::preload::set_errno;
 use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PRCTL, PROCESS_MADVISE, call};
 use core::ffi::c_long;
@@ -28,6 +29,10 @@ pub unsafe extern "C" fn syscall(
     if number == PRCTL {
         before_prctl(a, b);
     }
+    let forks = matches!(number, FORK | CLONE | CLONE3);
+    if forks {
+        fork_begins();
+    }
     // SAFETY: the caller vouches for the call.
     let result = unsafe {
         match number {
@@ -36,9 +41,11 @@ pub unsafe extern "C" fn syscall(
             _ => call(number, [a, b, c, d, e, f]),
         }
     };
-    if result == 0 && matches!(number, FORK | CLONE | CLONE3) {
+    match result {
         // Where the child shares its parent's memory it shares the agent too.
-        own();
+        0 if forks => drop(own()),
+        _ if forks => fork_ends(),
+        _ => {}
     }
     if (-4095..0).contains(&result) {
         set_errno(-result as i32);

@@ -42,6 +42,58 @@ static int case_wipe_on_fork(int argc, char **argv) {
     return 0;
 }
 
+static struct {
+    char *start;
+    size_t bytes;
+    volatile int over;
+} torn = {0, 4 << 20, 0};
+
+/* Gives advice and takes it back, all the time. */
+static void *give_and_take(void *unused) {
+    (void)unused;
+    while (!torn.over) {
+        MUST(madvise(torn.start, torn.bytes, MADV_WIPEONFORK) == 0);
+        MUST(madvise(torn.start, torn.bytes, MADV_KEEPONFORK) == 0);
+    }
+    return NULL;
+}
+
+/* The advice changes while another thread forks: a child has all of the area or nothing of it. */
+static int case_advice_taken_back(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    torn.start = map(torn.bytes);
+    for (size_t at = 0; at < torn.bytes; at += 4096) *(size_t *)(torn.start + at) = at + 1;
+    int kept = 0, turns = 24;
+    for (int turn = 0; turn < turns; turn++) {
+        if (turn % 8 == 0) press(b.bytes);
+        pthread_t thread;
+        torn.over = 0;
+        MUST(pthread_create(&thread, NULL, give_and_take, NULL) == 0);
+        usleep(turn * 97);
+        pid_t child = turn % 4 == 3 ? (pid_t)syscall(SYS_fork) : fork();
+        MUST(child >= 0);
+        if (child == 0) {
+            size_t there = 0, pages = torn.bytes / 4096;
+            for (size_t at = 0; at < torn.bytes; at += 4096) {
+                size_t seen = *(size_t *)(torn.start + at);
+                if (seen != 0 && seen != at + 1) die("page %zu of the child has %zu", at / 4096, seen);
+                there += seen != 0;
+            }
+            if (there != 0 && there != pages) die("%zu of %zu pages are there", there, pages);
+            _exit(there != 0);
+        }
+        torn.over = 1;
+        MUST(pthread_join(thread, NULL) == 0);
+        int status;
+        MUST(waitpid(child, &status, 0) == child);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) > 1) die("turn %d: status %x", turn, status);
+        kept += WEXITSTATUS(status);
+    }
+    fprintf(stdout, "%d of %d children had it\n", kept, turns);
+    puts("advice-taken-back: ok");
+    return 0;
+}
+
 static int case_dont_fork(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0), hidden = ballast_new(4, 5);
     MUST(madvise(hidden.start, hidden.bytes, MADV_DONTFORK) == 0);
@@ -567,7 +619,8 @@ static int case_move_in_handler(int argc, char **argv) {
 }
 
 static const struct test_case cases[] = {
-    {"wipe-on-fork", case_wipe_on_fork}, {"dont-fork", case_dont_fork},
+    {"wipe-on-fork", case_wipe_on_fork}, {"advice-taken-back", case_advice_taken_back},
+    {"dont-fork", case_dont_fork},
     {"discard", case_discard}, {"break", case_break}, {"direct-io", case_direct_io},
     {"aio", case_aio}, {"vectors", case_vectors}, {"vmsplice", case_vmsplice},
     {"peek", case_peek}, {"sparse", case_sparse}, {"areas", case_areas},

@@ -118,6 +118,12 @@ fn wiped_on_fork() {
     case("wipe-on-fork 48");
 }
 
+/// Advice given beside a fork was taken for what that fork had gone by: a child lacked what was stored, or was given it.
+#[test]
+fn advice_that_changes_while_a_thread_forks_is_for_all_of_a_child_or_for_nothing() {
+    case("advice-taken-back 48");
+}
+
 #[test]
 fn absent_after_fork() {
     case("dont-fork 48");
