@@ -7,17 +7,23 @@
 //! * A1: whoever gives such advice does so while no fork of this memory is under way, and after the pager has
 //!   followed those that were.
 //! * A2: nobody waits for ever: where the other side does not end (a signal handler that gives advice within a fork, a
-//!   thread that was killed) it goes on.
+//!   thread that was killed) it goes on. And neither side starves: whoever comes while the other waits lets that go first.
 //! * A3: the word is in the page that the kernel wipes in a child ([`crate::own`]), where none of its forks is under way.
 
 use crate::calls::be_heard;
 use crate::own::own_passing;
 use crate::syscall::{self, Timespec};
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
-/// Advice is being given. Beside it the word counts forks under way.
+/// Advice is being given.
 const ADVISING: u32 = 1 << 31;
+/// Somebody waits to give advice.
+const ADVICE_WAITS: u32 = 1 << 30;
+/// Somebody waits to fork.
+const FORK_WAITS: u32 = 1 << 29;
+/// The rest of the word: forks under way.
+const FORKS: u32 = FORK_WAITS - 1;
 /// How often to look, and for how many seconds.
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 2_000_000 };
 const PATIENCE_S: u32 = 5;
@@ -25,13 +31,10 @@ const PATIENCE_S: u32 = 5;
 /// A fork of this memory begins: [`fork_ends`] in who made it, and in no child, as soon as it returns.
 pub fn fork_begins() {
     let Some(word) = own_passing() else { return };
-    let raised = |now: u32| (now & ADVISING == 0).then_some(now + 1);
-    while word.fetch_update(AcqRel, Relaxed, raised).is_err() {
-        if !wait_while(word, |now| now & ADVISING != 0) {
-            // A2.
-            word.fetch_add(1, AcqRel);
-            return;
-        }
+    let begun = |now: u32| (now & !FORK_WAITS) + 1;
+    if !take(word, ADVISING, [FORK_WAITS, ADVICE_WAITS], begun) {
+        // A2.
+        word.fetch_add(1, AcqRel);
     }
 }
 
@@ -47,14 +50,8 @@ pub fn between_forks(change: impl FnOnce() -> isize) -> isize {
     let Some(word) = own_passing() else { return change() };
     // A handler that forks would wait for the thread that it interrupts.
     let signals = syscall::block_signals();
-    let taken = loop {
-        if word.compare_exchange(0, ADVISING, AcqRel, Relaxed).is_ok() {
-            break true;
-        }
-        if !wait_while(word, |now| now != 0) {
-            break false;
-        }
-    };
+    let begun = |now: u32| (now & !ADVICE_WAITS) | ADVISING;
+    let taken = take(word, ADVISING | FORKS, [ADVICE_WAITS, FORK_WAITS], begun);
     be_heard();
     let result = change();
     if taken {
@@ -65,17 +62,27 @@ pub fn between_forks(change: impl FnOnce() -> isize) -> isize {
     result
 }
 
-/// Waits while it is so; false if it stays so.
-fn wait_while(word: &AtomicU32, so: impl Fn(u32) -> bool) -> bool {
+/// Makes the word `begun` once nothing of `barring` is in it. Whoever comes while the other side waits lets that go first,
+/// so that neither starves. False, and nothing done, where it takes too long.
+fn take(
+    word: &AtomicU32,
+    barring: u32,
+    [own, other]: [u32; 2],
+    begun: impl Fn(u32) -> u32,
+) -> bool {
     let began_s = syscall::seconds();
+    let mut bars = barring | other;
     loop {
-        let now = word.load(Acquire);
-        if !so(now) {
+        let step = |now: u32| (now & bars == 0).then(|| begun(now));
+        if word.fetch_update(AcqRel, Relaxed, step).is_ok() {
             return true;
         }
         if syscall::seconds().wrapping_sub(began_s) > PATIENCE_S {
+            word.fetch_and(!own, Relaxed);
             return false;
         }
-        syscall::wait(word, now, &PAUSE);
+        let seen = word.fetch_or(own, Relaxed) | own;
+        syscall::wait(word, seen, &PAUSE);
+        bars = barring;
     }
 }
