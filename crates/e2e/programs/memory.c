@@ -63,8 +63,7 @@ static int case_advice_taken_back(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
     torn.start = map(torn.bytes);
     for (size_t at = 0; at < torn.bytes; at += 4096) *(size_t *)(torn.start + at) = at + 1;
-    int kept = 0, turns = 24;
-    for (int turn = 0; turn < turns; turn++) {
+    for (int turn = 0; turn < 24; turn++) {
         if (turn % 8 == 0) press(b.bytes);
         pthread_t thread;
         torn.over = 0;
@@ -87,9 +86,7 @@ static int case_advice_taken_back(int argc, char **argv) {
         int status;
         MUST(waitpid(child, &status, 0) == child);
         if (!WIFEXITED(status) || WEXITSTATUS(status) > 1) die("turn %d: status %x", turn, status);
-        kept += WEXITSTATUS(status);
     }
-    fprintf(stdout, "%d of %d children had it\n", kept, turns);
     puts("advice-taken-back: ok");
     return 0;
 }
