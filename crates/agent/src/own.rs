@@ -12,6 +12,7 @@
 
 use crate::join;
 use crate::lost;
+use crate::passing::Passing;
 use crate::protocol::Shared;
 use crate::syscall::{self, call};
 use crate::threads::{own_thread_block, pin_thread};
@@ -35,8 +36,7 @@ const MADV_WIPEONFORK: usize = 18;
 pub struct Own {
     state: AtomicU32,
     shared: AtomicPtr<Shared>,
-    /// See [`crate::passing`].
-    passing: AtomicU32,
+    passing: Passing,
 }
 
 /// Null in a process that never had an agent, nor any it was forked from.
@@ -92,7 +92,7 @@ impl Own {
 }
 
 /// Who changes what forks pass on, and who forks.
-pub fn own_passing() -> Option<&'static AtomicU32> {
+pub fn own_passing() -> Option<&'static Passing> {
     let page = OWN.load(Acquire);
     // SAFETY: null, or made by `make`, and there for as long as the process.
     unsafe { page.as_ref() }.map(|page| &page.passing)

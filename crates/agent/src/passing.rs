@@ -6,13 +6,13 @@
 //!
 //! * A1: whoever gives such advice does so while no fork of this memory is under way, and after the pager has
 //!   followed those that were.
-//! * A2: nobody waits for ever: where the other side does not end (a signal handler that gives advice within a fork, a
-//!   thread that was killed) it goes on. And neither side starves: whoever comes while the other waits lets that go first.
+//!   Forks of the advising thread itself do not count: it is in a signal handler, before or after the fork itself.
+//! * A2: nobody waits for ever: where the other side does not end (a thread that was killed) it goes on. And neither side starves: whoever comes while the other waits lets that go first.
 //! * A3: the word is in the page that the kernel wipes in a child ([`crate::own`]), where none of its forks is under way.
 
 use crate::calls::be_heard;
 use crate::own::own_passing;
-use crate::syscall::{self, Timespec};
+use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
@@ -28,30 +28,45 @@ const FORKS: u32 = FORK_WAITS - 1;
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 2_000_000 };
 const PATIENCE_S: u32 = 5;
 
+/// Threads noted as forking, at once. Of others it is not known.
+const FORKERS_MAX: usize = 16;
+
+/// Who forks, and who changes what forks pass on.
+pub struct Passing {
+    word: AtomicU32,
+    /// Threads within a fork, once for each; 0: nobody.
+    forkers: [AtomicU32; FORKERS_MAX],
+}
+
 /// A fork of this memory begins: [`fork_ends`] in who made it, and in no child, as soon as it returns.
 pub fn fork_begins() {
-    let Some(word) = own_passing() else { return };
+    let Some(Passing { word, forkers }) = own_passing() else { return };
     let begun = |now: u32| (now & !FORK_WAITS) + 1;
-    if !take(word, ADVISING, [FORK_WAITS, ADVICE_WAITS], begun) {
+    if !take(word, |now| now & ADVISING != 0, [FORK_WAITS, ADVICE_WAITS], begun) {
         // A2.
         word.fetch_add(1, AcqRel);
     }
+    exchange(forkers, 0, own_thread());
 }
 
 /// It has returned, or failed.
 pub fn fork_ends() {
-    let Some(word) = own_passing() else { return };
+    let Some(Passing { word, forkers }) = own_passing() else { return };
+    exchange(forkers, own_thread(), 0);
     word.fetch_sub(1, Release);
     syscall::wake(word);
 }
 
 /// Changes what forks pass on.
 pub fn between_forks(change: impl FnOnce() -> isize) -> isize {
-    let Some(word) = own_passing() else { return change() };
+    let Some(Passing { word, forkers }) = own_passing() else { return change() };
     // A handler that forks would wait for the thread that it interrupts.
     let signals = syscall::block_signals();
     let begun = |now: u32| (now & !ADVICE_WAITS) | ADVISING;
-    let taken = take(word, ADVISING | FORKS, [ADVICE_WAITS, FORK_WAITS], begun);
+    let thread = own_thread();
+    let own = forkers.iter().filter(|forker| forker.load(Relaxed) == thread).count() as u32;
+    let barred = |now: u32| now & ADVISING != 0 || now & FORKS > own;
+    let taken = take(word, barred, [ADVICE_WAITS, FORK_WAITS], begun);
     be_heard();
     let result = change();
     if taken {
@@ -62,18 +77,33 @@ pub fn between_forks(change: impl FnOnce() -> isize) -> isize {
     result
 }
 
-/// Makes the word `begun` once nothing of `barring` is in it. Whoever comes while the other side waits lets that go first,
+/// Writes `to` in one place that has `from`.
+fn exchange(places: &[AtomicU32], from: u32, to: u32) {
+    for place in places {
+        if place.compare_exchange(from, to, Relaxed, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+fn own_thread() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { call(syscall::GETTID, [0; 6]) as u32 }
+}
+
+/// Makes the word `begun` once it is not `barred`. Whoever comes while the other side waits lets that go first,
 /// so that neither starves. False, and nothing done, where it takes too long.
 fn take(
     word: &AtomicU32,
-    barring: u32,
+    barred: impl Fn(u32) -> bool,
     [own, other]: [u32; 2],
     begun: impl Fn(u32) -> u32,
 ) -> bool {
     let began_s = syscall::seconds();
-    let mut bars = barring | other;
+    let mut defers = other;
     loop {
-        let step = |now: u32| (now & bars == 0).then(|| begun(now));
+        let free = |now: u32| !barred(now) && now & defers == 0;
+        let step = |now: u32| free(now).then(|| begun(now));
         if word.fetch_update(AcqRel, Relaxed, step).is_ok() {
             return true;
         }
@@ -83,6 +113,6 @@ fn take(
         }
         let seen = word.fetch_or(own, Relaxed) | own;
         syscall::wait(word, seen, &PAUSE);
-        bars = barring;
+        defers = 0;
     }
 }

@@ -91,6 +91,33 @@ static int case_advice_taken_back(int argc, char **argv) {
     return 0;
 }
 
+static void advise_in_handler(int signal) {
+    static int turn;
+    (void)signal;
+    MUST(madvise(torn.start, torn.bytes, turn++ % 2 ? MADV_KEEPONFORK : MADV_WIPEONFORK) == 0);
+}
+
+/* A signal interrupts a fork, and its handler gives advice that waits for forks: not for that one. */
+static int case_advice_in_handler(int argc, char **argv) {
+    (void)argc, (void)argv;
+    torn.start = map(torn.bytes);
+    MUST(signal(SIGALRM, advise_in_handler) != SIG_ERR);
+    struct itimerval often = {{0, 1000}, {0, 1000}};
+    struct timespec began, now;
+    MUST(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+    MUST(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    for (int turn = 0; turn < 500; turn++) {
+        pid_t child = turn % 2 ? fork() : (pid_t)syscall(SYS_fork);
+        MUST(child >= 0);
+        if (child == 0) _exit(0);
+        while (waitpid(child, NULL, 0) < 0) MUST(errno == EINTR);
+        MUST(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+        if (now.tv_sec - began.tv_sec > 60) die("%d forks took a minute", turn);
+    }
+    puts("advice-in-handler: ok");
+    return 0;
+}
+
 static int case_dont_fork(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0), hidden = ballast_new(4, 5);
     MUST(madvise(hidden.start, hidden.bytes, MADV_DONTFORK) == 0);
@@ -617,6 +644,7 @@ static int case_move_in_handler(int argc, char **argv) {
 
 static const struct test_case cases[] = {
     {"wipe-on-fork", case_wipe_on_fork}, {"advice-taken-back", case_advice_taken_back},
+    {"advice-in-handler", case_advice_in_handler},
     {"dont-fork", case_dont_fork},
     {"discard", case_discard}, {"break", case_break}, {"direct-io", case_direct_io},
     {"aio", case_aio}, {"vectors", case_vectors}, {"vmsplice", case_vmsplice},

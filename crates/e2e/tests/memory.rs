@@ -124,6 +124,12 @@ fn advice_that_changes_while_a_thread_forks_is_for_all_of_a_child_or_for_nothing
     case("advice-taken-back 48");
 }
 
+/// It waited for the fork that it had interrupted, five seconds each time.
+#[test]
+fn a_handler_that_gives_advice_within_a_fork_does_not_wait_for_that() {
+    case("advice-in-handler");
+}
+
 #[test]
 fn absent_after_fork() {
     case("dont-fork 48");

@@ -51,7 +51,7 @@ fn each_case_of_memory_passes_without_ebb() {
         .into_iter()
         .chain(["vmsplice", "peek", "sparse", "areas", "short-lived", "stack", "write-barrier"])
         .chain(["lock", "shared", "sleepers", "together", "lock-all", "scan-self"])
-        .chain(["restless", "move-in-handler", "advice-taken-back"])
+        .chain(["restless", "move-in-handler", "advice-taken-back", "advice-in-handler"])
     {
         Launch::program("memory", &format!("{case} 16")).run().expect_line(&format!("{case}: ok"));
     }
