@@ -82,8 +82,9 @@ impl Candidate {
             Wish::Join { thread, descriptor } => {
                 match self.take_line(pager, thread, descriptor) {
                     Ok(connection) => (0, Some(connection)),
-                    // Another's, who is heard, too, and must not be turned away.
-                    Err(_) if !self.certain => return None,
+                    // Another's, who is heard, too, and must not be turned away. Of whom nothing is known no call
+                    // can be told from another's: each is answered, or its own would not be.
+                    Err(_) if !self.certain && self.mm.process().is_some() => return None,
                     // It is told, and tries another way.
                     Err(error) => (number_of(&error), None),
                 }
