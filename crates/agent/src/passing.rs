@@ -7,7 +7,8 @@
 //! * A1: whoever gives such advice does so while no fork of this memory is under way, and after the pager has
 //!   followed those that were.
 //!   Forks of the advising thread itself do not count: it is in a signal handler, before or after the fork itself.
-//! * A2: nobody waits for ever: where the other side does not end (a thread that was killed) it goes on. And neither side starves: whoever comes while the other waits lets that go first.
+//! * A2: nobody waits for ever: where the other side does not end (a thread that was killed) it goes on. And neither
+//!   side starves: whoever comes while the other waits lets that go first.
 //! * A3: the word is in the page that the kernel wipes in a child ([`crate::own`]), where none of its forks is under way.
 
 use crate::calls::be_heard;

@@ -173,7 +173,7 @@ fn number(text: &[u8]) -> Option<u64> {
     (value > 0).then_some(value)
 }
 
-/// The first thing a forked child does, where the C library forks.
+/// Around a fork, where the C library forks; nothing that the program registered runs in between.
 extern "C" fn before_fork() {
     passing::fork_begins();
 }
@@ -182,6 +182,7 @@ extern "C" fn after_fork() {
     passing::fork_ends();
 }
 
+/// The first thing a forked child does, where the C library forks.
 extern "C" fn after_fork_child() {
     births::forget_parents();
     own();

@@ -863,7 +863,7 @@ impl Server {
                     }
                     line.answer(caller, 0);
                 }
-                // Perhaps another's, and nobody's loss: it is known soon enough that nothing comes of it.
+                // Perhaps another's. Nobody loses by an answer: who is alone only waits to be heard.
                 Ask::Wish(Wish::Alone { .. }) if !certain => line.answer(caller, 0),
                 Ask::Wish(wish) => {
                     match wish {

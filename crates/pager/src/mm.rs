@@ -231,11 +231,8 @@ impl Mm {
     pub fn calls(&self, bell: usize) -> impl Iterator<Item = (&Link, Caller, Ask)> {
         let own = self.link.get();
         let inherited = self.inherited.iter().rev().filter(move |_| own.is_none());
-        let made = move |line: &Link| line.call(bell);
-        own.into_iter().chain(inherited).filter_map(move |line| {
-            let (caller, ask) = made(line)?;
-            Some((line, caller, ask))
-        })
+        let made = move |line| Link::call(line, bell).map(|(caller, ask)| (line, caller, ask));
+        own.into_iter().chain(inherited).filter_map(made)
     }
 
     /// It calls by this line, of those that it has inherited.
