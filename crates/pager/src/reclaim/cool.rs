@@ -78,7 +78,7 @@ impl Reclaim {
                 let Some(vpn) = still_isolated(&resident, &state, pfn) else { continue };
                 let shared = stay && !is_alone(&mm, vpn);
                 if shared || link.is_pinned(vpn.0) || !is_told(&mm, &mut state, vpn) {
-                    self.busy += u64::from(shared);
+                    self.immovable.busy += u64::from(shared);
                     resident.park(pfn);
                     continue;
                 }
@@ -162,8 +162,8 @@ impl Reclaim {
                     }
                     errno => {
                         match errno {
-                            EINVAL => self.fixed += 1,
-                            _ => self.busy += 1,
+                            EINVAL => self.immovable.fixed += 1,
+                            _ => self.immovable.busy += 1,
                         }
                         self.unshared.remove(&pfn.0);
                         counters::count(&self.pager.counters.unmovable);

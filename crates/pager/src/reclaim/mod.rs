@@ -90,8 +90,17 @@ pub struct Reclaim {
     copies: u64,
     /// How many there were at the last harvest.
     harvested_at: u64,
-    /// Pages that could not be moved since something last could: locked or not writable, and busy.
+    /// What could not be moved, since all that is parked was last let go, and between the two times before.
+    immovable: Immovable,
+    immovable_before: Immovable,
+}
+
+/// Pages that could not be moved, by why.
+#[derive(Clone, Copy, Default)]
+struct Immovable {
+    /// Locked, or not writable.
     fixed: u64,
+    /// Pinned, or shared with one who makes no copies.
     busy: u64,
 }
 
@@ -128,8 +137,8 @@ impl Reclaim {
             did: None,
             copies: 0,
             harvested_at: 0,
-            fixed: 0,
-            busy: 0,
+            immovable: Immovable::default(),
+            immovable_before: Immovable::default(),
         }
     }
 
@@ -350,7 +359,7 @@ impl Reclaim {
 
     fn unpark(&mut self) {
         self.unparked = self.pager.clock.now();
-        (self.fixed, self.busy) = (0, 0);
+        self.immovable_before = std::mem::take(&mut self.immovable);
         let mut left = self.pager.resident().count(Place::Parked);
         while left > 0 {
             let slice = left.min(SLICE_PAGES);

@@ -165,8 +165,8 @@ impl Reclaim {
             None => format!(
                 "{:.1} MiB are in areas that are locked or not writable, {:.1} MiB are pinned or \
                  shared, the rest is not under management",
-                mib(self.fixed),
-                mib(self.busy)
+                mib(self.immovable.fixed.max(self.immovable_before.fixed)),
+                mib(self.immovable.busy.max(self.immovable_before.busy))
             ),
         };
         self.pager.say(&format!(
