@@ -20,7 +20,7 @@ use ebb_core::reclaim::NAP_MS;
 use ebb_core::resident::{Place, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE, Pfn};
 use ebb_store::{Page, StoreError};
-use oom::Vain;
+use oom::{BUSY_MAX, Vain};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -254,7 +254,7 @@ impl Reclaim {
     fn despair(&mut self) {
         // After so many failures the kernel's kswapd leaves it to those who allocate. Here nobody else can.
         self.pager.desk.progress();
-        self.finish_stalled();
+        let brought = self.finish_stalled();
         if !self.does_anybody_wait() {
             self.vain.end();
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
@@ -268,6 +268,9 @@ impl Reclaim {
         }
         if unheard && long {
             self.watch_silent();
+        }
+        if brought && !self.vain.lasts(&self.pager, BUSY_MAX) {
+            return;
         }
         if self.vain.is_long(&self.pager) && self.is_over() {
             return self.give_up();
@@ -378,8 +381,9 @@ impl Reclaim {
         self.stalled.iter().any(|stalled| stalled.mm.id == id)
     }
 
-    /// Looks after batches whose processes were stopped in the middle.
-    fn finish_stalled(&mut self) {
+    /// Looks after batches whose processes were stopped in the middle. Whether that has brought anything.
+    fn finish_stalled(&mut self) -> bool {
+        let mut brought = false;
         for Stalled { mm, work } in std::mem::take(&mut self.stalled) {
             if mm.lock().ended {
                 continue;
@@ -390,16 +394,16 @@ impl Reclaim {
                 self.stalled.push(Stalled { mm, work });
                 continue;
             }
-            match work {
-                Work::Cool(moving) => {
-                    self.commit_cool(&mm, &moving);
+            brought |= match work {
+                Work::Cool(moving) => self.commit_cool(&mm, &moving) > 0,
+                Work::Drop(runs) => self.commit_drop(&mm, &runs) > 0,
+                Work::Unshare(frames) => {
+                    self.settle(&mm, &frames, Fate::Retry);
+                    true
                 }
-                Work::Drop(runs) => {
-                    self.commit_drop(&mm, &runs);
-                }
-                Work::Unshare(frames) => self.settle(&mm, &frames, Fate::Retry),
-            }
+            };
         }
+        brought
     }
 }
 

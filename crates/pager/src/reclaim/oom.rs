@@ -9,7 +9,8 @@
 //! * O2: Two seconds after that began the run ends ([`HOPELESS`]): three seconds after the first of these threads was
 //!   refused memory, at most.
 //! * O3: Children that have yet to join, and agents that do not answer, may have pages to give back. They are waited for
-//!   half a second longer ([`PATIENCE`]), however many they are and others are born meanwhile.
+//!   half a second longer ([`PATIENCE`]), however many they are and others are born meanwhile. Where an agent has just
+//!   brought what it owed, a round looks at that first, within the time of O4.
 //! * O4: A machine that is busy is no reason to end a run. While one of those could run and no CPU is given to it, its time
 //!   does not count, for [`BUSY_MAX`] in all; and a thread of the pager that is not run has seen nothing
 //!   ([`ROUNDS_MIN`]).
@@ -38,7 +39,7 @@ const HOPELESS: Duration = Duration::from_secs(2);
 /// The same while pages may yet be given back (O3).
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// The longest, for the sake of those that no CPU is given to (O4).
-const BUSY_MAX: Duration = Duration::from_secs(10);
+pub const BUSY_MAX: Duration = Duration::from_secs(10);
 /// How often it must be seen in that time that there is nothing (O4).
 const ROUNDS_MIN: u32 = 16;
 /// How much of the time in vain a page that is stored makes up for (O1): far less than any device takes that pages go to.
