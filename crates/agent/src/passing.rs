@@ -13,9 +13,10 @@
 
 use crate::calls::be_heard;
 use crate::own::own_passing;
+use crate::preload::{AGENT, die};
 use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Advice is being given.
 const ADVISING: u32 = 1 << 31;
@@ -41,6 +42,7 @@ pub struct Passing {
 
 /// A fork of this memory begins: [`fork_ends`] in who made it, and in no child, as soon as it returns.
 pub fn fork_begins() {
+    end_if_killed();
     let Some(Passing { word, forkers }) = own_passing() else { return };
     let begun = |now: u32| (now & !FORK_WAITS) + 1;
     if !take(word, |now| now & ADVISING != 0, [FORK_WAITS, ADVICE_WAITS], begun) {
@@ -48,6 +50,16 @@ pub fn fork_begins() {
         word.fetch_add(1, AcqRel);
     }
     exchange(forkers, 0, own_thread());
+}
+
+/// A tree that forks faster than its processes are found and killed would never end. A child that has yet to join reads what
+/// its ancestor was told.
+fn end_if_killed() {
+    let table = AGENT.table.load(Acquire);
+    // SAFETY: what is in there stays mapped until another has taken its place.
+    if !table.is_null() && unsafe { &*table }.ending.load(Relaxed) != 0 {
+        die();
+    }
 }
 
 /// It has returned, or failed.

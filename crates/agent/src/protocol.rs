@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of a greeting and of the shared memory.
 pub const MAGIC: u32 = 0x3142_4245;
 /// Version of everything in this file.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Environment variable: path of the pager's socket.
 pub const ENV_SOCKET: &str = "EBB_SOCKET";
@@ -137,6 +137,8 @@ pub const MAPPING_PAGER: u32 = 2;
 pub const TELL_BATCH: u8 = 1;
 /// Byte on the line, followed by an exit code: end this thread, the program has none left.
 pub const TELL_LEAVE: u8 = 2;
+/// Byte on the line: areas come under management, page by page; the kernel is to make no huge pages from now on.
+pub const TELL_SMALL: u8 = 3;
 
 /// One operation and its result (0, or a negated errno).
 #[repr(C)]
@@ -167,6 +169,8 @@ pub struct Shared {
     pub mapping: AtomicU32,
     /// 1 once there was no place left for a page that must stay: then all of them must.
     pub pins_full: AtomicU32,
+    /// 1 once the run is over and its processes are killed: who would fork ends instead.
+    pub ending: AtomicU32,
     /// Start of the area through which pages of the pool leave; 0 if there is none.
     pub bin: AtomicU64,
     /// Times that threads of the program were in a hook for something that they had not asked for, and how long that
@@ -185,7 +189,7 @@ pub struct Shared {
 const _: () = assert!(size_of::<Shared>() <= 60 << 10);
 
 // `e2e/programs/ours.h`, where tests forge calls and greetings, has these, too (`VERSION`, `AT_CALLS`).
-const _: () = assert!(VERSION == 5 && core::mem::offset_of!(Shared, calls) == 2104);
+const _: () = assert!(VERSION == 6 && core::mem::offset_of!(Shared, calls) == 2112);
 
 /// Where the search for a page in the pinned table begins.
 #[must_use]

@@ -6,10 +6,10 @@ use crate::lock::{Area, unlock};
 use crate::preload::die;
 use crate::protocol::{
     BATCH_MAX, DONE, GREET_FORKED, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared,
-    TELL_LEAVE,
+    TELL_LEAVE, TELL_SMALL,
 };
 use crate::syscall::{self, call, wake};
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
 const EINTR: isize = -4;
 const EINVAL: i32 = 22;
@@ -48,7 +48,11 @@ pub extern "C" fn run(argument: usize) -> ! {
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
     let mut bin = Bin::new();
     shared.bin.store(bin.start, Relaxed);
-    shared.ready.store(1, Release);
+    // Who finds it ready tells it; who said so before is heard here.
+    shared.ready.store(1, SeqCst);
+    if shared.managing.load(SeqCst) != 0 {
+        make_no_huge_pages();
+    }
     berth.serves(shared);
     loop {
         let mut word = [0u8; 2];
@@ -57,6 +61,7 @@ pub extern "C" fn run(argument: usize) -> ! {
             unsafe { call(syscall::READ, [line.socket, word.as_mut_ptr() as usize, 2, 0, 0, 0]) };
         match got {
             2 if word[0] == TELL_LEAVE => leave(word[1]),
+            1 if word[0] == TELL_SMALL => make_no_huge_pages(),
             1 => run_batch(shared, line.uffd, &mut bin),
             EINTR => {}
             _ => die(),
@@ -233,6 +238,14 @@ fn drop_rights() {
     unsafe {
         call(syscall::CAPSET, [&raw const header as usize, none.as_ptr() as usize, 0, 0, 0, 0]);
     }
+}
+
+/// The kernel makes no huge pages for this process, or for what it starts, from here on. Those there are stay, each until
+/// one of its pages is moved. Where a filter refuses it a page more or less comes at once: the brake sees to that.
+fn make_no_huge_pages() {
+    const SET_THP_DISABLE: usize = 41;
+    // SAFETY: a flag of the process; nothing is passed by address.
+    unsafe { call(syscall::PRCTL, [SET_THP_DISABLE, 1, 0, 0, 0, 0]) };
 }
 
 /// Every thread of the program has ended without ending the process: this one must not keep it, and

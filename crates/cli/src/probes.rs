@@ -371,7 +371,11 @@ fn kernel_swap() -> Check {
 fn huge_pages() -> Check {
     let text = read("/sys/kernel/mm/transparent_hugepage/enabled");
     let mode = text.as_deref().and_then(|text| text.split(['[', ']']).nth(1)).unwrap_or("absent");
-    Check::found("transparent huge pages", false, format!("{mode}; off for programs under Ebb"))
+    Check::found(
+        "transparent huge pages",
+        false,
+        format!("{mode}; none is made once memory is short"),
+    )
 }
 
 /// How a virtual machine's idle CPUs wait decides what the two wake-ups of each fault cost.

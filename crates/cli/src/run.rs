@@ -184,7 +184,7 @@ fn start(
     }
     command.env(ENV_SOCKET, folder.socket());
     command.env(ENV_POOL, front.pool_bytes.to_string());
-    process::confine(&mut command);
+    process::attend(&mut command);
     limits.keep_for(&mut command);
     let program = command.spawn().map_err(|error| {
         let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };

@@ -101,6 +101,7 @@ static __attribute__((unused)) void check_zero(const void *start, size_t bytes, 
 static __attribute__((unused)) void *map(size_t bytes) {
     void *start = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) die("mmap of %zu bytes: %s", bytes, strerror(errno));
+    if (getenv("HUGE_PAGES")) madvise(start, bytes, MADV_HUGEPAGE);
     return start;
 }
 

@@ -19,7 +19,7 @@ import time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 POOL = int(os.environ["EBB_POOL_BYTES"])
-MAGIC, VERSION, GREET_START = 0x31424245, 5, 0
+MAGIC, VERSION, GREET_START = 0x31424245, 6, 0
 
 
 def make_uffd():
@@ -70,6 +70,18 @@ def pager_of(process):
     raise AssertionError("no pager")
 
 
+def stop(process):
+    """Until all of its threads stand: on a busy machine that takes a while."""
+    os.kill(process, signal.SIGSTOP)
+    states = ""
+    while set(states) != {"T"}:
+        time.sleep(0.001)
+        states = ""
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/stat", encoding="ascii") as stat:
+                states += stat.read().rpartition(")")[2].split()[0]
+
+
 def become(program, folder):
     pager, own = pager_of(os.getppid()), os.getpid()
     pool, uffd = make_pool(), make_uffd()
@@ -88,7 +100,7 @@ def become(program, folder):
         os._exit(0)
     # The other has joined, for which it needs the pager.
     os.read(here, 1)
-    os.kill(pager, signal.SIGSTOP)
+    stop(pager)
     line = greet(uffd, pool)
     os.set_inheritable(line.fileno(), True)
     os.execv(program, [program, "victim", folder])

@@ -8,9 +8,9 @@
 #include "common.h"
 
 #define MAGIC 0x31424245u /* first word of the memory shared with the pager, and of a greeting */
-#define VERSION 5
+#define VERSION 6
 #define AT_THREAD 4   /* its word with the number of the agent's thread */
-#define AT_CALLS 2104 /* bytes to the table of calls */
+#define AT_CALLS 2112 /* bytes to the table of calls */
 #define BELLS 64
 #define CALL_MADE 1
 #define CALL_ANSWERED 2

@@ -3,6 +3,7 @@
  * wrote while another thread changes the address space at random.
  *
  * Ends with "torture: ok" and 0, or at the first wrong word with a line that names it and 3.
+ * With HUGE_PAGES in its environment it asks for huge pages everywhere.
  * With `spoil` one word is changed behind the tables' back: the run must fail.
  */
 #include "torture.h"

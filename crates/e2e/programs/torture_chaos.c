@@ -130,6 +130,7 @@ static void part_replace(struct part *p) {
     int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
     void *again = mmap(p->start, p->bytes, PROT_READ | PROT_WRITE, kind, -1, 0);
     if (again != p->start) die("nothing replaces an unmapped part: %s", strerror(errno));
+    if (getenv("HUGE_PAGES")) madvise(again, p->bytes, MADV_HUGEPAGE);
     forget_pages(p->region, p->from, p->count);
     if (p->region->readonly[p->chunk]) MUST(mprotect(p->start, p->bytes, PROT_READ) == 0);
 }

@@ -25,6 +25,26 @@ fn a_large_limit_is_kept_to_three_percent() {
     outcome.expect_line("hog: ok").expect_within_limit();
 }
 
+/// How long a program may be held while what it has is taken on. A turn is 3 ms; what is more is for a busy machine.
+const TURN_MAX_US: u64 = 20_000;
+
+/// To take on 2 GiB takes sixty milliseconds, for which the program was held as one.
+#[test]
+fn a_large_program_that_comes_under_management_is_held_for_a_moment_at_a_time() {
+    let mut longest_us = Vec::new();
+    for _ in 0..4 {
+        let launch = Launch::program("hog", "2048 1").limit(2200 * MIB);
+        let outcome = launch.options("--report json").run();
+        outcome.expect_line("hog: ok").expect_within_limit();
+        assert!(outcome.figure("brake_us") > 10_000, "was it held at all? {}", outcome.report);
+        longest_us.push(outcome.figure("longest_brake_us"));
+        if longest_us.last() < Some(&TURN_MAX_US) {
+            return;
+        }
+    }
+    panic!("held for {longest_us:?} us");
+}
+
 /// Above `--memory-high` whoever takes pages pauses, and reclaim brings the tree back: the limit is far.
 #[test]
 fn taking_memory_above_high_is_slowed_down() {

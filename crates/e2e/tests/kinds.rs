@@ -1,6 +1,7 @@
 //! What a page can be beside plain memory: guards, areas of other kinds, pages that are locked, freed
 //! lazily, moved, or put over others. Each works or is left alone, while most memory is elsewhere.
 
+use ebb_e2e::MIB;
 use ebb_e2e::SMALL;
 use ebb_e2e::launch::Launch;
 use std::fs;
@@ -90,6 +91,44 @@ impl Drop for HugePages {
 }
 
 /// They were announced and registered, and the first touch waited for ever.
+/// Whether the system makes huge pages where a program asks for them.
+fn has_huge_pages() -> bool {
+    let mode = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    mode.is_ok_and(|mode| !mode.contains("[never]"))
+}
+
+/// MiB in huge pages that a run of `huge` had at first, and in the last area.
+fn huge_mib(limit: u64) -> [u64; 2] {
+    let outcome = Launch::program("huge", "").limit(limit).run();
+    let text = outcome.expect_code(0).expect_within_limit().text();
+    let numbers = text.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+    let figures: Vec<u64> = numbers.collect();
+    assert!(text.starts_with("huge: ok"), "{text}");
+    figures.try_into().expect("two figures")
+}
+
+/// Until they are managed page by page. What there is by then is taken apart where it leaves, not before.
+#[test]
+fn huge_pages_are_as_the_system_has_them_until_memory_is_short() {
+    if !has_huge_pages() {
+        return;
+    }
+    // All of it fits; areas beside each other are one to the kernel.
+    let [first, last] = huge_mib(1024 * MIB);
+    assert_eq!(first, 64);
+    assert!(last >= 32, "{last} MiB");
+    assert_eq!(huge_mib(192 * MIB), [64, 0]);
+}
+
+#[test]
+fn huge_pages_that_are_taken_apart_keep_every_word() {
+    for seed in [1, 2] {
+        let launch = Launch::program("torture", &format!("6 {seed} 384")).limit(192 * MIB);
+        let outcome = launch.env("HUGE_PAGES", "1").at_most(120).run();
+        outcome.expect_line("torture: ok").expect_within_limit();
+    }
+}
+
 #[test]
 fn huge_pages_are_left_alone() {
     if !rustix::process::getuid().is_root() {

@@ -12,6 +12,8 @@
 //!   calls would notice.
 //! * B3: held for [`LONGEST`] at most at a time, and then not again for [`REST`]; a hold counts as threads
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
+//! * B4: who fills what is being brought under management is held, too, and for [`TURN`] at a time as long as there is
+//!   room for what comes in the [`BREATH`] between: to take on 4 GiB takes a hundred milliseconds.
 
 use crate::counters;
 use crate::mm::Mm;
@@ -25,6 +27,9 @@ use std::time::{Duration, Instant};
 const LONGEST: Duration = Duration::from_secs(5);
 /// How long nothing is held after that: what reclaim could not bring back in so long is not had by waiting.
 const REST: Duration = Duration::from_secs(1);
+/// How long a program is held at a time while its areas are taken on, and let go in between (B4).
+const TURN: Duration = Duration::from_millis(3);
+const BREATH: Duration = Duration::from_millis(1);
 /// Pages over the limit before anything is held: far less than is allowed.
 const MARK_MIN: u64 = 512;
 
@@ -51,6 +56,8 @@ pub struct Brake {
     since: Option<Instant>,
     /// When the longest hold was over.
     tired: Option<Instant>,
+    /// When a turn began, or the breath after it (B4).
+    turn: Option<Instant>,
 }
 
 impl Brake {
@@ -64,14 +71,7 @@ impl Brake {
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
         match self.decide(pager.clock.now(), used, ceiling) {
             Act::Hold => growing.iter().for_each(|mm| self.hold(mm)),
-            Act::LetGo => self.held.retain(|hold| {
-                let gone = trace::let_go(hold.thread);
-                if gone {
-                    let us = pager.clock.since(hold.since).as_micros() as u64;
-                    counters::add(&pager.counters.brake_us, us);
-                }
-                !gone
-            }),
+            Act::LetGo => self.let_go(pager),
             Act::Wait => {}
         }
         if self.held.is_empty() {
@@ -93,6 +93,36 @@ impl Brake {
         } else {
             Act::Wait
         }
+    }
+
+    /// Areas of a process are being taken on, a slice is next: holds it in turns (B4), or as [`Brake::hold`] where there is
+    /// no room for what it fills in between.
+    pub fn hold_in_turns(&mut self, pager: &Pager, mm: &Mm, room: bool) {
+        let now = pager.clock.now();
+        let length = if self.is_on() { TURN } else { BREATH };
+        let over = self.turn.is_none_or(|began| now - began > length);
+        if self.is_on() && room {
+            if over {
+                self.let_go(pager);
+                self.turn = Some(now);
+            }
+        } else if over || !room {
+            self.hold(mm);
+            self.turn = Some(now);
+        }
+    }
+
+    /// Lets all go on that are held.
+    pub fn let_go(&mut self, pager: &Pager) {
+        self.held.retain(|hold| {
+            let gone = trace::let_go(hold.thread);
+            if gone {
+                let us = pager.clock.since(hold.since).as_micros() as u64;
+                counters::add(&pager.counters.brake_us, us);
+                pager.counters.longest_brake_us.fetch_max(us, Relaxed);
+            }
+            !gone
+        });
     }
 
     /// Holds the running threads of a process until the next look that finds the tree within its limit.

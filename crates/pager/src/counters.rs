@@ -33,6 +33,8 @@ pub struct Counters {
     pub lost_ticks: AtomicU64,
     /// How long the brake has held threads, in microseconds.
     pub brake_us: AtomicU64,
+    /// The longest that one was held at a time.
+    pub longest_brake_us: AtomicU64,
     pub processes: AtomicU64,
     pub throttled_us: AtomicU64,
     /// The longest that the lock of an address space that has ended was held, in nanoseconds.

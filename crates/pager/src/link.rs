@@ -5,11 +5,12 @@ use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
     ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_MADE, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER,
     OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared, State, TELL_BATCH,
-    TELL_LEAVE, pinned_home,
+    TELL_LEAVE, TELL_SMALL, pinned_home,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 /// One operation of a batch.
@@ -58,6 +59,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub struct Link {
     line: Arc<dyn Line>,
     clock: Clock,
+    /// The agent has been told that areas come under management.
+    told_small: Arc<AtomicBool>,
 }
 
 /// The result of an operation that the agent had not told of when it ended: no errno is that.
@@ -67,7 +70,7 @@ impl Link {
     /// The protocol over a line.
     #[must_use]
     pub fn new(line: Arc<dyn Line>, clock: Clock) -> Self {
-        Self { line, clock }
+        Self { line, clock, told_small: Arc::default() }
     }
 
     /// Whose line it is, simulated.
@@ -189,9 +192,20 @@ impl Link {
         self.shared().thread.load(Relaxed)
     }
 
-    /// Areas come under management from now on.
+    /// Areas come under management from now on. Said again it does nothing, once the agent has been told.
     pub fn managing(&self) {
-        self.shared().managing.store(1, Release);
+        self.shared().managing.store(1, SeqCst);
+        // One that is not ready yet looks by itself when it is.
+        if !self.told_small.load(Relaxed) && self.shared().ready.load(SeqCst) != 0 {
+            // A full line takes it the next time.
+            let told = self.line.send_now(&[TELL_SMALL]).is_ok_and(|sent| sent.is_some());
+            self.told_small.store(told, Relaxed);
+        }
+    }
+
+    /// The run is over: who would fork ends instead.
+    pub fn end(&self) {
+        self.shared().ending.store(1, Relaxed);
     }
 
     /// What the call behind a bell asks. None if there is no call, or none that makes sense.

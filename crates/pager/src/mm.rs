@@ -235,6 +235,11 @@ impl Mm {
         own.into_iter().chain(inherited).filter_map(made)
     }
 
+    /// The run is over: said in all memory that its process may look at.
+    pub fn tell_end(&self) {
+        self.link.get().into_iter().chain(&self.inherited).for_each(Link::end);
+    }
+
     /// It calls by this line, of those that it has inherited.
     pub fn has_called_by(&self, line: &Link) {
         // Lost only to another who learnt the same.

@@ -26,17 +26,24 @@ use std::time::{Duration, Instant};
 
 /// Faster than any two threads touch memory.
 const GROWTH_BYTES_PER_SECOND: u64 = 8 << 30;
+/// The same as long as the kernel may fill it by huge pages.
+const HUGE_GROWTH_BYTES_PER_SECOND: u64 = 40 << 30;
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// How long the fault thread may be kept from running by others on its CPU.
 const PAUSE_SOLO: Duration = Duration::from_millis(4);
 /// How often the whole tree is looked through for processes without an agent.
 const CENSUS: Duration = Duration::from_millis(100);
+/// How often it is while it is being killed: who dies needs the CPU, too.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// Pages beyond the known ones that make it worth reading the areas again. Of many processes that is a lot: while
 /// touches wait for memory, one is.
 const UNKNOWN_PAGES_MAX: u64 = 64;
 /// Pages beyond the known ones that make it worth holding the program while its areas are read.
 const HELD_PAGES_MIN: u64 = 512;
+
+/// Room for what a program fills while it is let go for a moment, its areas being taken on.
+const BREATH_PAGES: u64 = (32 << 20) / PAGE_SIZE as u64;
 
 pub struct Monitor {
     pager: Arc<Pager>,
@@ -62,7 +69,9 @@ pub fn run(pager: &Arc<Pager>) {
     let mut monitor = Monitor::new(pager);
     loop {
         let free_bytes = monitor.tick() * PAGE_SIZE as u64;
-        let pause = Duration::from_secs_f64(free_bytes as f64 / GROWTH_BYTES_PER_SECOND as f64);
+        let small = pager.managing.load(Relaxed);
+        let growth = if small { GROWTH_BYTES_PER_SECOND } else { HUGE_GROWTH_BYTES_PER_SECOND };
+        let pause = Duration::from_secs_f64(free_bytes as f64 / growth as f64);
         let most = if monitor.brake.is_on() {
             PAUSE_MIN
         } else if pager.solo.is_everywhere() {
@@ -141,8 +150,11 @@ impl Monitor {
         self.solo.look(&self.pager.solo, self.pager.clock.now(), || self.pager.has_messages());
         let mms = self.pager.mms();
         self.place_agents(&mms);
-        self.reap(&mms);
-        if self.pager.clock.since(self.census) > CENSUS {
+        let killing = self.pager.killing.load(Relaxed);
+        let pause = if killing { KILL_AGAIN } else { CENSUS };
+        let due = self.pager.clock.since(self.census) > pause;
+        self.reap(&mms, due);
+        if due {
             self.take_census(&mms);
         }
         self.count_sharing(&mms);
@@ -214,10 +226,10 @@ impl Monitor {
         free
     }
 
-    /// Drops what has ended.
-    fn reap(&self, mms: &[Arc<Mm>]) {
+    /// Drops what has ended. Of those that have no agent that is seen by looking, now and then.
+    fn reap(&self, mms: &[Arc<Mm>], look: bool) {
         for mm in mms {
-            let orphan = mm.link.get().is_none() && self.pager.clock.since(self.census) > CENSUS;
+            let orphan = mm.link.get().is_none() && look;
             // A child may still be to inherit from it.
             if (mm.closing.load(Relaxed) || orphan) && !mm.is_alive() && !mm.lock().copying {
                 self.pager.drop_mm(mm);
@@ -228,6 +240,7 @@ impl Monitor {
     fn take_census(&mut self, mms: &[Arc<Mm>]) {
         self.census = self.pager.clock.now();
         if self.pager.killing.load(Relaxed) {
+            mms.iter().for_each(|mm| mm.tell_end());
             self.pager.host.kill_tree(&self.pager);
         }
         for mm in mms {
@@ -327,13 +340,19 @@ impl Monitor {
             return;
         }
         // It would go on at the kernel's speed while it is being registered.
-        let brake = &mut self.brake;
+        let room = self.pager.resident().zone.free();
+        let is_roomy = |now: u64| room.saturating_sub(now.saturating_sub(resident)) > BREATH_PAGES;
+        let (brake, pager) = (&mut self.brake, &self.pager);
         let mut before = || {
-            if unknown_pages(mm, mm.resident_pages()) > HELD_PAGES_MIN {
-                brake.hold(mm);
+            let now = mm.resident_pages();
+            if unknown_pages(mm, now) > HELD_PAGES_MIN {
+                brake.hold_in_turns(pager, mm, is_roomy(now));
             }
         };
-        let registered = adopt::areas(&self.pager, mm, process, &mut before);
+        let registered = adopt::areas(pager, mm, process, &mut before);
+        if is_roomy(mm.resident_pages()) {
+            brake.let_go(pager);
+        }
         link.mapped();
         if registered {
             mm.unknown.store(unknown_pages(mm, mm.resident_pages()), Relaxed);

@@ -76,6 +76,8 @@ struct Report {
     /// How long faults may have had to wait for the lock of their address space, at most (`limits`).
     longest_hold_us: u64,
     longest_hold_cpu_us: u64,
+    /// The longest that a thread of the program was held by the brake at a time.
+    longest_brake_us: u64,
     /// Faults of Ebb's own books: pages promised to nobody; and pages that left when none were held, as they do
     /// where a measurement has seen them leave first.
     promises_lost: u64,
@@ -211,6 +213,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         },
         longest_hold_us: longest_us(pager, Mm::longest_hold_ns, &counters.longest_hold),
         longest_hold_cpu_us: longest_us(pager, Mm::longest_run_ns, &counters.longest_run),
+        longest_brake_us: get(&counters.longest_brake_us),
         cpu: Cpu::of(pager),
         lost: Lost::of(pager),
         stages,

@@ -343,6 +343,9 @@ impl Pager {
     /// Gives an agent to an address space.
     pub fn attach(&self, mm: &Arc<Mm>, link: Link) -> std::io::Result<()> {
         let link = mm.link.get_or_init(|| link);
+        if self.killing.load(SeqCst) {
+            link.end();
+        }
         link.descriptor().map_or(Ok(()), |fd| self.watch(fd, token_link(mm.id)))
     }
 
@@ -416,6 +419,8 @@ impl Pager {
     pub fn kill_tree(&self) {
         self.ending.store(true, SeqCst);
         self.killing.store(true, SeqCst);
+        // Who is not found and killed in time ends by itself where it would fork.
+        self.mms().iter().for_each(|mm| mm.tell_end());
         self.host.kill_tree(self);
     }
 }

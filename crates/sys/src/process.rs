@@ -122,8 +122,7 @@ pub fn group_of(thread: u32) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Makes the program to be started by `command` die when this thread does, keeps huge pages away from it
-/// and all it starts, and gives it signals and streams as this process got them.
+/// As [`attend`], and keeps huge pages away from the program and all it starts.
 pub fn confine(command: &mut Command) {
     attend(command);
     // SAFETY: the hook only calls the kernel.
@@ -135,7 +134,8 @@ pub fn confine(command: &mut Command) {
     }
 }
 
-/// As [`confine`], with huge pages as the system has them.
+/// Makes the program to be started by `command` die when this thread does, and gives it signals and streams as
+/// this process got them.
 pub fn attend(command: &mut Command) {
     // SAFETY: the hook only calls the kernel.
     unsafe {
