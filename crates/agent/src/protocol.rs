@@ -205,6 +205,8 @@ pub const GREET_FORKED: u32 = 1;
 pub const GREET_STAT: u32 = 2;
 /// The same for the generations; what it asks for follows the greeting, as text.
 pub const GREET_LRU_GEN: u32 = 3;
+/// The same: it wants the run to have more or less; what follows the greeting, as text.
+pub const GREET_SET: u32 = 4;
 
 /// The greeting. With that of a new program comes its userfaultfd.
 #[repr(C)]

@@ -7,6 +7,7 @@ mod lru_gen;
 mod probes;
 mod program;
 mod run;
+mod set;
 mod size;
 mod stat;
 
@@ -25,6 +26,7 @@ Examples:
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
   ebb stat $(pgrep -x redis-server)
   ebb stat --faults $(pgrep -x redis-server)
+  ebb set $(pgrep -x redis-server) memory.max=1G
   ebb lru-gen $(pgrep -x redis-server)
   ebb doctor"
 )]
@@ -39,6 +41,8 @@ enum Command {
     Run(run::Arguments),
     /// Show the figures of a run while it lasts
     Stat(stat::Arguments),
+    /// Change what a run may have while it lasts
+    Set(set::Arguments),
     /// Show a run's generations; age and evict them by command
     #[command(name = "lru-gen")]
     LruGen(lru_gen::Arguments),
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
+        Command::Set(arguments) => set::set(&arguments),
         Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {

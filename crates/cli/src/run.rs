@@ -8,7 +8,7 @@
 use crate::folder::Folder;
 use crate::{cgroup, doctor, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
-use ebb_pager::{Config, FrontMessage, ReportFormat};
+use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat};
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
@@ -44,8 +44,6 @@ const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harv
                             solo=0|1, split=0|1, eager=0|1 and io_uring=0|1";
 /// What the pager needs for itself and one process.
 const DESCRIPTORS_MIN: u64 = 32;
-/// Less cannot hold what a program touches between two faults.
-pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -196,12 +194,16 @@ fn start(
     Ok(front.watch(&program))
 }
 
-fn configure(arguments: &Arguments) -> Result<Config, String> {
-    let group = cgroup::memory_limit();
+/// What percentages are of, in bytes: the machine's memory, or what the control group allows if that is less.
+pub fn memory_total() -> u64 {
     // Not from /proc/meminfo, which some mounts of /proc lack.
     let info = rustix::system::sysinfo();
     let machine = info.totalram * u64::from(info.mem_unit);
-    let total = group.as_ref().map_or(machine, |limit| limit.bytes.min(machine));
+    cgroup::memory_limit().map_or(machine, |limit| limit.bytes.min(machine))
+}
+
+fn configure(arguments: &Arguments) -> Result<Config, String> {
+    let (group, total) = (cgroup::memory_limit(), memory_total());
     let memory_max_bytes = size::parse(&arguments.memory_max, total)
         .map_err(|error| format!("--memory-max: {error}"))?;
     if memory_max_bytes < MEMORY_MIN_BYTES {

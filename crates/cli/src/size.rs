@@ -1,4 +1,4 @@
-//! Sizes as systemd takes them: bytes, K M G T (base 1024), or a percentage of the machine's memory.
+//! Sizes as systemd takes them: bytes, K M G T (base 1024; KiB and the like, in any case, are the same), or a percentage of the machine's memory.
 
 /// Parses `text`; `total` is the machine's memory in bytes.
 pub fn parse(text: &str, total: u64) -> Result<u64, String> {
@@ -15,12 +15,15 @@ pub fn parse(text: &str, total: u64) -> Result<u64, String> {
     let Ok(number) = digits.parse::<f64>() else {
         return wrong("it does not begin with a number");
     };
-    let factor = match unit {
+    let factor = match unit.to_ascii_uppercase().as_str() {
         "" | "B" => 1.0,
-        "K" => 1024.0,
-        "M" => 1024.0 * 1024.0,
-        "G" => 1024.0 * 1024.0 * 1024.0,
-        "T" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        "K" | "KIB" => 1024.0,
+        "M" | "MIB" => 1024.0 * 1024.0,
+        "G" | "GIB" => 1024.0 * 1024.0 * 1024.0,
+        "T" | "TIB" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        "KB" | "MB" | "GB" | "TB" => {
+            return wrong(&format!("'{unit}' is 1000 to some and 1024 to others"));
+        }
         "%" if number <= 100.0 => total as f64 / 100.0,
         "%" => return wrong("more than all of the memory"),
         _ => return wrong(&format!("the unit '{unit}' is unknown")),
@@ -44,6 +47,9 @@ mod tests {
             ("1T", 1 << 40),
             ("25%", 250 << 20),
             ("0", 0),
+            ("256m", 256 << 20),
+            ("256MiB", 256 << 20),
+            ("1gib", 1 << 30),
         ] {
             assert_eq!(parse(text, total), Ok(bytes), "{text}");
         }
@@ -51,7 +57,7 @@ mod tests {
 
     #[test]
     fn what_is_no_size_says_why() {
-        for text in ["", "M", "12Q", "-5M", "101%", "1.2.3M", "12 M", "99999999999999T"] {
+        for text in ["", "M", "12Q", "-5M", "101%", "1.2.3M", "12 M", "12MB", "99999999999999T"] {
             let error = parse(text, 1 << 30).unwrap_err();
             assert!(error.contains(&format!("'{text}'")) && error.contains("256M"), "{error}");
         }

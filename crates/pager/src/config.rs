@@ -14,6 +14,9 @@ pub enum ReportFormat {
     Json,
 }
 
+/// Less cannot hold what a program touches between two faults.
+pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
+
 /// One run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Config {
@@ -63,10 +66,20 @@ impl Config {
     /// How large compressed memory may become, where nobody has said it and there is no other tier: what is left is
     /// for the program to run in.
     #[must_use]
-    pub fn ram_bytes_max(&self) -> Option<u64> {
+    pub fn ram_bytes_max(&self, memory_max_bytes: u64) -> Option<u64> {
         let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
         matches!(tiers[..], [TierSpec::Ram { limit: None }])
-            .then(|| self.memory_max_bytes - self.memory_max_bytes / 8)
+            .then(|| memory_max_bytes - memory_max_bytes / 8)
+    }
+
+    /// How large compressed memory may become, if that was said.
+    #[must_use]
+    pub fn ram_bytes_said(&self) -> Option<u64> {
+        let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
+        tiers.into_iter().find_map(|tier| match tier {
+            TierSpec::Ram { limit } => limit,
+            TierSpec::File { .. } => None,
+        })
     }
 
     /// How memory is divided between pages as they are and compressed ones, where both that and a file are there.

@@ -13,9 +13,9 @@ use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Connection, Process};
 use crate::server::Pager;
-use crate::{lru_gen, stat};
+use crate::{lru_gen, resize, stat};
 use ebb_agent::protocol::{
-    Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_STAT, Greeting, MAGIC,
+    Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_SET, GREET_STAT, Greeting, MAGIC,
 };
 use ebb_core::resident::Space;
 use ebb_sys::socket::Listener;
@@ -154,7 +154,7 @@ fn is_out_of_descriptors(error: &std::io::Error) -> bool {
 
 /// Whether a greeting of this kind may have text.
 fn asks(kind: u32) -> bool {
-    matches!(kind, GREET_STAT | GREET_LRU_GEN)
+    matches!(kind, GREET_STAT | GREET_LRU_GEN | GREET_SET)
 }
 
 fn refuse(connection: &dyn Connection) -> std::io::Result<()> {
@@ -189,6 +189,9 @@ fn heard(
     }
     if greeting.kind == GREET_LRU_GEN {
         return lru_gen::asked(pager, &String::from_utf8_lossy(text), connection);
+    }
+    if greeting.kind == GREET_SET {
+        return resize::asked(pager, &String::from_utf8_lossy(text), connection);
     }
     let joined = match (greeting.kind, child) {
         (GREET_FORKED, Some(child)) => welcome(pager, &child, connection),

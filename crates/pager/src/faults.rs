@@ -484,7 +484,6 @@ impl Server {
     /// Until when a touch must pause because its process took pages above `--memory-high`. Reclaim goes on
     /// meanwhile. Who must run for others to get on pauses never: agents, and children yet to greet.
     fn pause(&self, mm: &Mm, touch: &Touch) -> Option<Instant> {
-        self.pager.config.memory_high_bytes?;
         let us = self.pager.resident().zone.penalty_us();
         // Who was told to touch again has paused before, or would do nothing else.
         let exempt = mm.is_infant()

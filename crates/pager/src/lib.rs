@@ -55,6 +55,7 @@ mod quiet;
 mod reclaim;
 mod record;
 mod report;
+mod resize;
 mod seam;
 mod server;
 mod shared_memory;
@@ -71,7 +72,7 @@ mod unmanaged;
 mod unseen;
 mod vacant;
 
-pub use config::{Config, ReportFormat};
+pub use config::{Config, MEMORY_MIN_BYTES, ReportFormat};
 pub use door::FEATURES;
 pub use lru_gen::{DONE, REFUSED};
 pub use server::{FrontMessage, serve};

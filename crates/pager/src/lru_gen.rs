@@ -26,7 +26,8 @@ impl Requests {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn add(&self, commands: String, line: Box<dyn Connection>) {
+    /// One more.
+    pub fn add(&self, commands: String, line: Box<dyn Connection>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((commands, line));
     }
 }

@@ -8,6 +8,7 @@ use crate::brake::Brake;
 use crate::guard;
 use crate::mm::Mm;
 use crate::pressure::COUNT_EVERY;
+use crate::resize::Resize;
 use crate::seam::Process;
 use crate::server::Pager;
 use crate::shared_memory::SharedMemory;
@@ -47,8 +48,6 @@ const BREATH_PAGES: u64 = (32 << 20) / PAGE_SIZE as u64;
 
 pub struct Monitor {
     pager: Arc<Pager>,
-    /// Below this many pages nothing is registered.
-    threshold: u64,
     strangers: Strangers,
     shared: SharedMemory,
     thrashing: thrashing::Watch,
@@ -57,6 +56,7 @@ pub struct Monitor {
     sharing_counted: Instant,
     sharing_pause: Duration,
     solo: Watch,
+    resize: Resize,
     brake: Brake,
 }
 
@@ -83,6 +83,13 @@ pub fn run(pager: &Arc<Pager>) {
         };
         pager.host.wait(&pager.monitor, pause.clamp(PAUSE_MIN, most));
     }
+}
+
+/// Below so many pages nothing is registered, where reclaim aims at `goal`.
+fn threshold(goal: u64) -> u64 {
+    // What is filled before the next look, should this thread not be run for some milliseconds.
+    let room = (64 << 20) / PAGE_SIZE as u64;
+    goal.saturating_sub(room.max(goal / 8))
 }
 
 /// How many of a process's resident pages nobody knows.
@@ -126,13 +133,9 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
 impl Monitor {
     /// Ready to look.
     pub fn new(pager: &Arc<Pager>) -> Self {
-        let goal = pager.resident().zone.high();
-        // What is filled before the next look, should this thread not be run for some milliseconds.
-        let room = (64 << 20) / PAGE_SIZE as u64;
         let now = pager.clock.now();
         Self {
             pager: pager.clone(),
-            threshold: goal.saturating_sub(room.max(goal / 8)),
             strangers: Strangers::default(),
             shared: SharedMemory::new(now),
             thrashing: thrashing::Watch::default(),
@@ -141,6 +144,7 @@ impl Monitor {
             sharing_counted: now,
             sharing_pause: Duration::ZERO,
             solo: Watch::new(now),
+            resize: Resize::new(pager),
             brake: Brake::default(),
         }
     }
@@ -178,7 +182,9 @@ impl Monitor {
             *which += resident - mm.discount.load(Relaxed).min(resident);
         }
         total += self.strangers.pages(&self.pager, &mms, untold) + self.shared.pages();
-        self.account(total, &growing)
+        let room = self.account(total, &growing);
+        // What is over a step is seen at the next look.
+        if self.resize.look(&self.pager) { 0 } else { room }
     }
 
     /// Agents keep off the CPU that the fault thread shares with the program.
@@ -197,11 +203,11 @@ impl Monitor {
         let store = self.pager.store.ram_bytes().div_ceil(PAGE_SIZE as u64);
         let counters = &self.pager.counters;
         counters.peak_resident.fetch_max(tree_pages * PAGE_SIZE as u64, Relaxed);
-        let (used, free, low, ceiling) = {
+        let (used, free, low, ceiling, threshold) = {
             let mut resident = self.pager.resident();
             let zone = &mut resident.zone;
             zone.measured(tree_pages + store);
-            (zone.used(), zone.free(), zone.is_low(), zone.ceiling())
+            (zone.used(), zone.free(), zone.is_low(), zone.ceiling(), threshold(zone.high()))
         };
         counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
         self.brake.look(&self.pager, used, ceiling, growing);
@@ -217,11 +223,11 @@ impl Monitor {
             self.pager.wake_if_waiting();
         }
         if !self.pager.managing.load(Relaxed) {
-            if used >= self.threshold {
+            if used >= threshold {
                 self.pager.managing.store(true, Relaxed);
                 return 0;
             }
-            return self.threshold - used;
+            return threshold - used;
         }
         free
     }

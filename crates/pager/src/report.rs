@@ -169,7 +169,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         command: pager.config.command.clone(),
         exit_status,
         wall_time_us: pager.clock.since(pager.started).as_micros() as u64,
-        memory_max_bytes: pager.config.memory_max_bytes,
+        memory_max_bytes: pager.memory_max_bytes(),
         memory_high_bytes: pager.config.memory_high_bytes,
         peak_resident_bytes: get(&counters.peak_resident),
         peak_resident_and_compressed_bytes: get(&counters.peak_managed),

@@ -11,6 +11,7 @@ use crate::mm::Mm;
 use crate::pending::Pending;
 use crate::pressure::Pressure;
 use crate::record::Recorder;
+use crate::resize::Wishes;
 use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
 use crate::solo::{CPUS_MAX, Solo};
@@ -174,6 +175,8 @@ pub struct Pager {
     pub thrashing: OnceLock<Finding>,
     /// What `ebb lru-gen` wants done.
     pub requests: Requests,
+    /// What the run is to have instead, for the monitor.
+    pub wishes: Wishes,
     pub recorder: Option<Recorder>,
     /// Held while the program is being killed by a lost page and that is said.
     pub last_words: Mutex<()>,
@@ -229,6 +232,7 @@ impl Pager {
             unmanaged: Unmanaged::default(),
             thrashing: OnceLock::new(),
             requests: Requests::default(),
+            wishes: Wishes::default(),
             recorder,
             last_words: Mutex::default(),
             complained: AtomicU32::new(0),
@@ -241,6 +245,11 @@ impl Pager {
             pager.watch(completions, TOKEN_STORE)?;
         }
         Ok(pager)
+    }
+
+    /// The limit, as it is now.
+    pub fn memory_max_bytes(&self) -> u64 {
+        self.resident().zone.limit() * PAGE_SIZE as u64
     }
 
     /// The engine of the run.

@@ -62,7 +62,7 @@ impl Watch {
         let Some(mut finding) = self.decide(Moment::now(pager, at, &stats)) else { return };
         finding.enough_bytes = enough(pager, &stats);
         let finding = pager.thrashing.get_or_init(|| finding);
-        pager.say(&finding.text(pager.config.memory_max_bytes, &stats));
+        pager.say(&finding.text(pager.memory_max_bytes(), &stats));
     }
 
     fn decide(&mut self, now: Moment) -> Option<Finding> {

@@ -33,7 +33,7 @@ use crate::observe::vmstat::VmStat;
 use crate::reclaim::{Asked, Desk, Kswapd, Policy, Step};
 use crate::resident::{Cooling, Place, Pressure, Resident, Space, Split};
 use crate::tunables::Tunables;
-use crate::types::{Pfn, Vpn};
+use crate::types::{PAGE_SIZE, Pfn, Vpn};
 use pass::{Found, Pass, Stage};
 
 /// Pages taken, stored or dropped at a time: what an agent moves in one batch.
@@ -153,6 +153,16 @@ impl Engine {
     pub fn with_split(mut self, split: Option<Split>) -> Self {
         self.split = split;
         self
+    }
+
+    /// Another budget from here on: `limit_pages`, with reclaim aiming at `high_pages`, and of `compressed` bytes at most
+    /// for compressed memory where the budget is divided with that. What is in use may be more: reclaim goes to work when
+    /// it is asked next.
+    pub fn resize(&mut self, limit_pages: u64, high_pages: u64, compressed: u64) {
+        self.set.resize(limit_pages, high_pages);
+        if let Some(split) = &mut self.split {
+            *split = Split::new(limit_pages * PAGE_SIZE as u64, compressed);
+        }
     }
 
     /// How it learns of use.

@@ -101,6 +101,11 @@ impl Resident {
         }
     }
 
+    /// Another budget from here on, of `limit_pages`, with reclaim aiming at `high_pages`.
+    pub fn resize(&mut self, limit_pages: u64, high_pages: u64) {
+        self.zone.resize(limit_pages, high_pages, stock::marks_of(limit_pages));
+    }
+
     /// Tells the time, in milliseconds from any beginning: the ages of generations are counted in it.
     pub fn set_now_ms(&mut self, now_ms: u64) {
         self.order.set_now_ms(now_ms);

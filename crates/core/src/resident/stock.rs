@@ -9,7 +9,7 @@
 //! What is free of the budget is therefore measured ([`Zone`](super::Zone)), not read off the
 //! allocator; a number is never refused.
 
-use crate::frame::watermark::Marks;
+use crate::frame::watermark::{self, Marks};
 use crate::frame::{Checks, Config, Frames};
 use crate::types::Pfn;
 
@@ -106,12 +106,24 @@ impl Stock {
 
 /// One zone, used by whoever holds the resident set. Its watermarks lie closer together than the
 /// kernel's on a small machine: every page of the reserve is a page that the program does without.
+/// The watermarks of a budget of `limit` pages, as its zone would have them.
+pub fn marks_of(limit: u64) -> Marks {
+    let pages = limit.clamp(1, ZONE_MAX);
+    let (min_free_kbytes, scale_factor) = factors(pages);
+    watermark::marks(pages, pages, min_free_kbytes, scale_factor, false)
+}
+
+/// What the kernel's formula is given: KiB kept free, and the distance of the marks.
+fn factors(pages: u64) -> (u64, u64) {
+    let (min, step) = ((pages / 256).clamp(8, 1024), (pages / 128).clamp(16, 2048));
+    (4 * min, (step * 10_000).div_ceil(pages))
+}
+
 fn allocator(pages: u32) -> Frames {
     let mut config = Config::flat(pages, 1);
-    let limit = u64::from(pages);
-    let (min, step) = ((limit / 256).clamp(8, 1024), (limit / 128).clamp(16, 2048));
-    config.min_free_kbytes = Some(4 * min);
-    config.watermark_scale_factor = (step * 10_000).div_ceil(limit);
+    let (min_free_kbytes, scale_factor) = factors(pages.into());
+    config.min_free_kbytes = Some(min_free_kbytes);
+    config.watermark_scale_factor = scale_factor;
     // Every frame has a descriptor here that knows whether it is used; the allocator's own table
     // would say it twice.
     config.checks = if cfg!(debug_assertions) { Checks::OnPop } else { Checks::Off };
@@ -122,6 +134,13 @@ fn allocator(pages: u32) -> Frames {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn a_budget_that_changes_has_the_watermarks_of_one_that_began_so() {
+        for limit in [16, 1024, 12_345, 262_144, ZONE_MAX, ZONE_MAX * 3] {
+            assert_eq!(marks_of(limit), Stock::new(limit).marks(), "{limit}");
+        }
+    }
 
     #[test]
     fn numbers_go_on_beyond_the_zone_and_none_is_given_twice() {

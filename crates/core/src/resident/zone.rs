@@ -86,6 +86,11 @@ impl Zone {
         Self { limit, high: high.min(limit), lent: 0, held: 0, promised: 0, unheld: 0, marks }
     }
 
+    /// Another budget from here on. What is in use may be more than it.
+    pub(super) fn resize(&mut self, limit: u64, high: u64, marks: Marks) {
+        (self.limit, self.high, self.marks) = (limit, high.min(limit), marks);
+    }
+
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
@@ -217,9 +222,13 @@ impl Zone {
         self.high
     }
 
-    /// How long whoever took one page must pause for it, in microseconds: as for `memory.high`, a second at most.
+    /// How long whoever took one page must pause for it, in microseconds: as for `memory.high`, a second at most. Nobody
+    /// does where reclaim aims at the limit itself.
     #[must_use]
     pub fn penalty_us(&self) -> u64 {
+        if self.high == self.limit {
+            return 0;
+        }
         high_penalty_us(self.used(), self.high, 1).min(1_000_000)
     }
 }

@@ -7,16 +7,26 @@ use super::Reclaim;
 use crate::lru_gen::{DONE, REFUSED};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_core::observe::lru_gen::{Action, Command, CommandError, run_all};
+use ebb_core::types::PAGE_SIZE;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// How long bringing areas under management may take that were left alone so far.
 const ADOPTION: Duration = Duration::from_secs(2);
 
+/// So many passes in a row may find nothing before what was wanted is given up: where all is young the first only ages.
+/// As many as the kernel's `memory.reclaim` takes.
+const FRUITLESS_MAX: u32 = 16;
+
 impl Reclaim {
     /// Carries out what was asked for since the last time.
     pub fn serve_requests(&mut self) {
         for (text, line) in self.pager.requests.take() {
+            if let Some(bytes) = text.strip_prefix("reclaim=") {
+                let answer = self.reclaim_bytes(bytes);
+                let _ = line.say(answer.as_bytes());
+                continue;
+            }
             let mut last = None;
             let done = run_all(&text, |command| {
                 last = Some(command);
@@ -29,6 +39,33 @@ impl Reclaim {
             // Who asked may have left.
             let _ = line.say(answer.as_bytes());
         }
+    }
+
+    /// So many bytes leave at once, as many as can. What to answer.
+    fn reclaim_bytes(&mut self, bytes: &str) -> String {
+        let Ok(bytes) = bytes.parse::<u64>() else {
+            return format!("{REFUSED}'{bytes}' is no number of bytes");
+        };
+        self.have_managed();
+        let (wanted, mut done, mut fruitless) = (bytes.div_ceil(PAGE_SIZE as u64), 0, 0);
+        while done < wanted && fruitless < FRUITLESS_MAX {
+            let most = (wanted - done).min(BATCH_MAX as u64) as usize;
+            let cooled = self.cool(most);
+            let stored = self.evict(most) as u64;
+            self.drop_retired(1);
+            if cooled == 0 && stored == 0 {
+                fruitless += 1;
+                self.pager.host.sleep(Duration::from_millis(1));
+            } else {
+                fruitless = 0;
+            }
+            done += stored;
+        }
+        if done >= wanted {
+            return DONE.to_owned();
+        }
+        let mib = |pages: u64| pages as f64 / 256.0;
+        format!("{REFUSED}{:.1} MiB of {:.1} could be reclaimed", mib(done), mib(wanted))
     }
 
     fn carry_out(&mut self, command: &Command) -> Result<(), CommandError> {

@@ -202,7 +202,7 @@ impl Reclaim {
         let mut failed = Dropped::default();
         // A page that no tier takes is laid aside, or every search for one that can leave would begin with thousands of
         // its like. Compressed memory that is all there is may grow (`grow_store`), and take it the next time.
-        let grows = self.pager.config.ram_bytes_max().is_some();
+        let grows = self.pager.config.ram_bytes_max(self.pager.memory_max_bytes()).is_some();
         let (mut full, mut refused) = (false, 0);
         let count = writes.len();
         let tried = victims.iter_mut().map(|(victim, _)| victim).filter(|victim| victim.written);
@@ -232,8 +232,9 @@ impl Reclaim {
     /// Compressed memory that is full, and the only tier, gets some of the program's: as long as pages get smaller
     /// in it, more of them fit in less.
     fn grow_store(&self) {
-        let Some(most) = self.pager.config.ram_bytes_max() else { return };
-        let step = self.pager.config.memory_max_bytes / GROW_SHARE;
+        let max = self.pager.memory_max_bytes();
+        let Some(most) = self.pager.config.ram_bytes_max(max) else { return };
+        let step = max / GROW_SHARE;
         self.pager.store.grow_ram(step, most);
     }
 

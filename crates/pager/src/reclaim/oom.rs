@@ -214,7 +214,7 @@ impl Reclaim {
     /// Pages in use would have to go for others in use, and the user said (`gen.min_ttl_ms`) that the run
     /// is better ended than slowed down by that.
     pub fn prevent_thrashing(&self) {
-        let (limit, ttl) = (self.pager.config.memory_max_bytes, self.pager.config.tunables());
+        let (limit, ttl) = (self.pager.memory_max_bytes(), self.pager.config.tunables());
         let ttl = ttl.map_or(0, |tunables| tunables.min_ttl_ms);
         self.pager.say(&format!(
             "thrashing: what the program used in the last {ttl} ms does not fit in {:.1} MiB. Raise \

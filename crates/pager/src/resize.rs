@@ -1,0 +1,217 @@
+//! What a run may have is changed while it lasts (`ebb set`).
+//!
+//! The monitor takes one wish after another and carries it out, a step at each look.
+//!
+//! * S1: more takes effect at once.
+//! * S2: less comes in steps of a 128th, each begun when the tree is within the one before: what is over the limit for
+//!   that is less than the brake holds anybody for.
+//! * S3: a step that is not reached within [`PATIENCE`] is taken back, and who asked is told how far it went. That is less
+//!   than a run is given before it is out of memory: none is ended for a wish.
+//! * S4: a wish whose words are not all understood changes nothing.
+
+use crate::config::MEMORY_MIN_BYTES;
+use crate::lru_gen::{DONE, REFUSED};
+use crate::seam::Connection;
+use crate::server::Pager;
+use ebb_core::types::PAGE_SIZE;
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long the tree may be over a step before that is taken back (S3).
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A step, as a share of the limit, and the least of it in pages (S2).
+const STEP_SHARE: u64 = 128;
+const STEP_MIN: u64 = 256;
+
+/// What is wanted, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+struct Wish {
+    max: Option<u64>,
+    /// `u64::MAX` is none.
+    high: Option<u64>,
+    ram: Option<u64>,
+}
+
+impl Wish {
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut wish = Self::default();
+        for word in text.split_ascii_whitespace() {
+            let (key, value) = word.split_once('=').ok_or_else(|| format!("'{word}' has no ="))?;
+            let bytes = match value {
+                "max" => u64::MAX,
+                _ => value.parse().map_err(|_| format!("'{value}' is no number of bytes"))?,
+            };
+            match key {
+                "memory.max" => wish.max = Some(bytes),
+                "memory.high" => wish.high = Some(bytes),
+                "tier.ram" => wish.ram = Some(bytes),
+                _ => return Err(format!("there is no '{key}' to set")),
+            }
+        }
+        if wish.max == Some(u64::MAX) {
+            return Err("memory.max=max: a run has a limit; write a size".into());
+        }
+        if let Some(max) = wish.max.filter(|&max| max < MEMORY_MIN_BYTES) {
+            return Err(format!(
+                "memory.max={max} is less than the {MEMORY_MIN_BYTES} bytes needed"
+            ));
+        }
+        Ok(wish)
+    }
+}
+
+/// Wishes for the monitor, each with the line its answer goes to.
+#[derive(Debug, Default)]
+pub struct Wishes(Mutex<VecDeque<(Wish, Box<dyn Connection>)>>);
+
+impl Wishes {
+    fn add(&self, wish: Wish, line: Box<dyn Connection>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((wish, line));
+    }
+
+    fn next(&self) -> Option<(Wish, Box<dyn Connection>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+/// Takes a wish. What is to be reclaimed at once is kswapd's work.
+pub fn asked(pager: &Pager, request: &str, line: Box<dyn Connection>) -> std::io::Result<()> {
+    if request.starts_with("reclaim=") {
+        pager.requests.add(request.to_owned(), line);
+        pager.kswapd.raise();
+        return Ok(());
+    }
+    match Wish::parse(request) {
+        Ok(wish) => {
+            pager.wishes.add(wish, line);
+            pager.monitor.raise();
+            Ok(())
+        }
+        // Who takes no answer gets none.
+        Err(reason) => line.say(format!("{REFUSED}{reason}").as_bytes()),
+    }
+}
+
+/// Less is wanted, and the way there is not over.
+#[derive(Debug)]
+struct UnderWay {
+    /// Pages wanted.
+    target: u64,
+    /// The limit before the last step.
+    reached: u64,
+    stepped: Instant,
+    line: Box<dyn Connection>,
+}
+
+/// The monitor's part.
+#[derive(Debug)]
+pub struct Resize {
+    under_way: Option<UnderWay>,
+    /// Where reclaim is to aim, in pages, if that was said.
+    high: Option<u64>,
+    /// The most that compressed memory may take, in bytes, if that was said.
+    ram: Option<u64>,
+}
+
+impl Resize {
+    /// As the run began.
+    pub fn new(pager: &Pager) -> Self {
+        let high = pager.config.memory_high_bytes.map(|bytes| bytes / PAGE_SIZE as u64);
+        Self { under_way: None, high, ram: pager.config.ram_bytes_said() }
+    }
+
+    /// One look. True while there is more to do, and looks are wanted often.
+    pub fn look(&mut self, pager: &Pager) -> bool {
+        if let Some(way) = self.under_way.take() {
+            self.go_on(pager, way);
+        } else if let Some((wish, line)) = pager.wishes.next() {
+            self.begin(pager, wish, line);
+        }
+        self.under_way.is_some()
+    }
+
+    fn begin(&mut self, pager: &Pager, wish: Wish, line: Box<dyn Connection>) {
+        if let Some(bytes) = wish.high {
+            self.high = (bytes != u64::MAX).then_some(bytes / PAGE_SIZE as u64);
+        }
+        if let Some(bytes) = wish.ram {
+            self.ram = (bytes != u64::MAX).then_some(bytes);
+        }
+        let now = pager.resident().zone.limit();
+        let target = wish.max.map_or(now, |bytes| bytes / PAGE_SIZE as u64);
+        if target >= now {
+            self.apply(pager, target);
+            say(&*line, DONE);
+        } else {
+            self.apply(pager, now);
+            let way = UnderWay { target, reached: now, stepped: pager.clock.now(), line };
+            self.go_on(pager, way);
+        }
+    }
+
+    fn go_on(&mut self, pager: &Pager, mut way: UnderWay) {
+        let (limit, used) = {
+            let resident = pager.resident();
+            (resident.zone.limit(), resident.zone.used())
+        };
+        if used <= limit {
+            if limit == way.target {
+                return say(&*way.line, DONE);
+            }
+            way.reached = limit;
+            let step = (limit / STEP_SHARE).max(STEP_MIN);
+            self.apply(pager, limit.saturating_sub(step).max(way.target));
+            way.stepped = pager.clock.now();
+        } else if pager.clock.since(way.stepped) > PATIENCE {
+            self.apply(pager, way.reached);
+            let mib = |pages: u64| pages as f64 / 256.0;
+            return say(
+                &*way.line,
+                &format!(
+                    "{REFUSED}memory.max is {:.1} MiB now, not {:.1}: of what is in memory no more can \
+                     leave (areas that are locked, not writable or not managed; a tier that is full)",
+                    mib(way.reached),
+                    mib(way.target)
+                ),
+            );
+        }
+        self.under_way = Some(way);
+    }
+
+    fn apply(&self, pager: &Pager, limit: u64) {
+        let bytes = limit * PAGE_SIZE as u64;
+        let ram = self.ram.unwrap_or(bytes / 2).min(bytes);
+        pager.engine().resize(limit, self.high.unwrap_or(limit), ram);
+        pager.store.set_ram_limit(ram);
+        pager.wake_kswapd();
+        pager.wake_if_waiting();
+    }
+}
+
+/// Who asked may have left.
+fn say(line: &dyn Connection, text: &str) {
+    let _ = line.say(text.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Wish;
+
+    #[test]
+    fn a_wish_is_understood_whole_or_refused() {
+        let wish = Wish::parse("memory.max=67108864 memory.high=max tier.ram=1024").unwrap();
+        let all = Wish { max: Some(64 << 20), high: Some(u64::MAX), ram: Some(1024) };
+        assert_eq!(wish, all);
+        for (text, word) in [
+            ("memory.max", "no ="),
+            ("memory.max=64M", "'64M'"),
+            ("memory.max=max", "limit"),
+            ("memory.max=4096", "less than"),
+            ("memory.high=1 pids.max=1", "'pids.max'"),
+        ] {
+            let error = Wish::parse(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}
