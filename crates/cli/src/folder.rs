@@ -112,6 +112,18 @@ pub fn line_to(front: u32) -> Result<Option<Socket>> {
     Ok(None)
 }
 
+/// The fronts of this user's runs.
+pub fn runs() -> Vec<u32> {
+    let named = places()
+        .filter(|place| usable(place).is_ok())
+        .flat_map(|place| own_folders(&place, is_a_runs));
+    let front = |path: PathBuf| path.file_name()?.to_str()?.split('-').nth(1)?.parse().ok();
+    let mut fronts: Vec<u32> = named.filter_map(front).collect();
+    fronts.sort_unstable();
+    fronts.dedup();
+    fronts
+}
+
 /// How the names of a run's folders begin.
 fn prefix(front: u32) -> String {
     format!("ebb-{front}-")

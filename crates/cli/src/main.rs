@@ -4,8 +4,10 @@ mod cgroup;
 mod doctor;
 mod folder;
 mod lru_gen;
+mod metrics;
 mod probes;
 mod program;
+mod ps;
 mod run;
 mod set;
 mod size;
@@ -24,6 +26,7 @@ use std::process::ExitCode;
 Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
+  ebb ps
   ebb stat $(pgrep -x redis-server)
   ebb stat --faults $(pgrep -x redis-server)
   ebb set $(pgrep -x redis-server) memory.max=1G
@@ -39,6 +42,8 @@ struct Arguments {
 enum Command {
     /// Run an unmodified program in less memory than it wants
     Run(run::Arguments),
+    /// Show your runs
+    Ps(ps::Arguments),
     /// Show the figures of a run while it lasts
     Stat(stat::Arguments),
     /// Change what a run may have while it lasts
@@ -71,6 +76,7 @@ fn main() -> ExitCode {
     }
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Ps(arguments) => ps::ps(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Set(arguments) => set::set(&arguments),
         Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),

@@ -1,6 +1,6 @@
 //! `ebb stat`: asks the pager of a run for its figures, over the socket in the user's runtime folder.
 
-use crate::folder;
+use crate::{folder, metrics};
 use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
 use ebb_pager::{FAULTS, FAULTS_JSON, PRESSURE};
 use ebb_sys::proc;
@@ -30,6 +30,7 @@ Examples:
   ebb stat --pressure 4711
   ebb stat --faults 4711
   ebb stat --faults --format json 4711 | jq .waited_ns
+  ebb stat --format openmetrics 4711 > /var/lib/node_exporter/ebb.prom
   watch -n1 'ebb stat $(pgrep -o -x redis-server) | grep -E \"pgmajfault|nr_free\"'")]
 pub struct Arguments {
     /// Any process of the run, or the `ebb run` itself
@@ -41,8 +42,8 @@ pub struct Arguments {
     /// Where the time of faults goes instead, by kind and stage
     #[arg(long, conflicts_with = "pressure")]
     faults: bool,
-    /// How --faults prints it
-    #[arg(long, value_enum, default_value = "text", requires = "faults")]
+    /// Form of the figures
+    #[arg(long, value_enum, default_value = "text", conflicts_with = "pressure")]
     format: Format,
 }
 
@@ -50,26 +51,42 @@ pub struct Arguments {
 enum Format {
     Text,
     Json,
+    /// What Prometheus and its like read
+    Openmetrics,
 }
 
 impl Arguments {
-    fn request(&self) -> &'static str {
+    /// What is asked for, in its form.
+    fn text(&self) -> Result<String, String> {
+        let ask = |request| ask(self.pid, GREET_STAT, request);
         match (self.faults, self.format) {
-            (true, Format::Json) => FAULTS_JSON,
-            (true, Format::Text) => FAULTS,
-            (false, _) if self.pressure => PRESSURE,
-            (false, _) => "",
+            (true, Format::Text) => ask(FAULTS),
+            (true, Format::Json) => ask(FAULTS_JSON),
+            (true, Format::Openmetrics) => {
+                Err("--faults has no openmetrics; --format json, or leave --faults out".into())
+            }
+            (false, _) if self.pressure => ask(PRESSURE),
+            (false, Format::Text) => ask(""),
+            (false, Format::Json) => Ok(metrics::json(&ask("")?)),
+            (false, Format::Openmetrics) => {
+                metrics::openmetrics(self.pid, &ask("")?, &ask(PRESSURE)?)
+                    .map_err(|error| error.to_string())
+            }
         }
     }
 }
 
+/// On standard output. A reader that has seen enough is no failure.
+pub fn say(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
 /// Prints them.
 pub fn stat(arguments: &Arguments) -> ExitCode {
-    match ask(arguments.pid, GREET_STAT, arguments.request()) {
+    match arguments.text() {
         Ok(text) => {
-            use std::io::Write;
-            // A reader that has seen enough is no failure.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            say(&text);
             ExitCode::SUCCESS
         }
         Err(reason) => {

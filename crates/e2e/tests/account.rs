@@ -22,7 +22,7 @@ def ask(*words):
     print(done.stdout, end="")
 ask("--faults")
 ask("--faults", "--format", "json")
-assert subprocess.run([sys.argv[1], "stat", "--format", "json", "1"], capture_output=True).returncode == 2
+assert subprocess.run([sys.argv[1], "stat", "--format", "xml", "1"], capture_output=True).returncode == 2
 "#;
 
 #[test]

@@ -208,6 +208,34 @@ fn a_socket_left_by_a_killed_run_with_this_number() {
     assert_eq!(outcome.expect_code(0).text(), "0  True\n");
 }
 
+/// A run finds itself among its user's runs, and its figures in the forms of other programs.
+const LISTED: &str = r#"
+import json, os, subprocess, sys
+def ask(*words):
+    done = subprocess.run([sys.argv[1], *words], capture_output=True, text=True)
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+front = os.getppid()
+run = next(run for run in json.loads(ask("ps", "--format", "json")) if run["pid"] == front)
+assert run["memory_max_bytes"] == 64 << 20 and run["used_bytes"] > 1 << 20, run
+assert run["command"].startswith("/usr/bin/python3 -c"), run
+head, *lines = ask("ps").splitlines()
+assert head.split()[0] == "PID" and any(line.split()[:2] == [str(front), "64.0M"] for line in lines), lines
+assert len(lines) == sum(line.split()[0].isdigit() for line in lines), lines
+figures = json.loads(ask("stat", "--format", "json", str(front)))
+assert figures["ebb_nr_limit"] == 16384, figures
+text = ask("stat", "--format", "openmetrics", str(front))
+assert f'ebb_nr_limit{{pid="{front}"}} 16384' in text and text.rstrip().endswith(" EOF"), text
+print("well")
+"#;
+
+#[test]
+fn a_run_is_listed_and_its_figures_have_the_forms_of_other_programs() {
+    let command = [OsStr::new("-c"), OsStr::new(LISTED), ebb().as_os_str()];
+    let outcome = Launch::new("/usr/bin/python3").args(command).limit(64 * MIB).run();
+    assert_eq!(outcome.expect_code(0).text(), "well\n", "{}", outcome.stderr);
+}
+
 /// Asks a run for its generations from inside, has it age and reclaim, and reads its memory again.
 const LRU_GEN: &str = r#"
 import os, subprocess, sys, time

@@ -1,0 +1,89 @@
+//! The figures of a run for other programs: JSON, and the text that Prometheus and its like read (OpenMetrics 1.0).
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::borrow::Cow;
+
+/// Its figures, `NAME VALUE` a line.
+fn figures(stat: &str) -> impl Iterator<Item = (&str, u64)> {
+    let pairs = stat.lines().filter_map(|line| line.split_once(' '));
+    pairs.filter_map(|(name, value)| Some((name, value.parse().ok()?)))
+}
+
+/// Levels; all others only grow.
+fn is_level(name: &str) -> bool {
+    let counted = ["nr_vmscan_write", "nr_vmscan_immediate_reclaim", "nr_dirtied", "nr_written"];
+    let level = name.starts_with("nr_") || name.starts_with("ebb_nr_");
+    let tier = ["_pages", "_bytes"].iter().any(|end| name.ends_with(end));
+    (level || tier) && !counted.contains(&name)
+}
+
+/// One object, by name.
+pub fn json(stat: &str) -> String {
+    let all: serde_json::Map<String, serde_json::Value> =
+        figures(stat).map(|(name, value)| (name.to_owned(), value.into())).collect();
+    serde_json::to_string(&all).expect("names and numbers") + "\n"
+}
+
+/// The exposition, each figure under `ebb_` and with the run's number.
+pub fn openmetrics(pid: u32, stat: &str, pressure: &str) -> Result<String, std::fmt::Error> {
+    let mut all =
+        Registry::with_labels(std::iter::once((Cow::Borrowed("pid"), Cow::Owned(pid.to_string()))));
+    let run = all.sub_registry_with_prefix("ebb");
+    for (name, value) in figures(stat) {
+        let name = name.strip_prefix("ebb_").unwrap_or(name);
+        if is_level(name) {
+            let level = i64::try_from(value).unwrap_or(i64::MAX);
+            run.register(name, "A level, as `ebb stat` shows it", ConstGauge::new(level));
+        } else {
+            run.register(name, "A count, as `ebb stat` shows it", ConstCounter::new(value));
+        }
+    }
+    for line in pressure.lines() {
+        let total = line.split_once(' ').zip(line.rsplit_once("total="));
+        if let Some(((which, _), (_, us))) = total
+            && let Ok(us) = us.parse::<f64>()
+        {
+            let help = "Time that threads waited for memory";
+            let lost = ConstCounter::new(us / 1e6);
+            run.register_with_unit(format!("pressure_{which}"), help, Unit::Seconds, lost);
+        }
+    }
+    let mut text = String::new();
+    encode(&mut text, &all)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{json, openmetrics};
+
+    const STAT: &str = "nr_free_pages 64\nebb_file_bytes 4096\npgfault 7\nnr_written 3\n";
+
+    #[test]
+    fn figures_are_an_object() {
+        let text = json(STAT);
+        assert_eq!(
+            text,
+            "{\"ebb_file_bytes\":4096,\"nr_free_pages\":64,\"nr_written\":3,\"pgfault\":7}\n"
+        );
+    }
+
+    #[test]
+    fn levels_are_gauges_and_what_grows_is_counted() {
+        let pressure = "some avg10=0.00 total=1500000\nfull avg10=0.00 total=0\n";
+        let text = openmetrics(7, STAT, pressure).unwrap();
+        for line in [
+            "# TYPE ebb_nr_free_pages gauge\nebb_nr_free_pages{pid=\"7\"} 64\n",
+            "# TYPE ebb_file_bytes gauge\nebb_file_bytes{pid=\"7\"} 4096\n",
+            "# TYPE ebb_pgfault counter\nebb_pgfault_total{pid=\"7\"} 7\n",
+            "# TYPE ebb_nr_written counter\nebb_nr_written_total{pid=\"7\"} 3\n",
+            "# UNIT ebb_pressure_some_seconds seconds\nebb_pressure_some_seconds_total{pid=\"7\"} 1.5\n",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+}

@@ -1,0 +1,137 @@
+//! `ebb ps`: this user's runs, a line each.
+
+use crate::folder;
+use crate::stat::{ask, say};
+use ebb_agent::protocol::GREET_STAT;
+use ebb_pager::PRESSURE;
+use std::collections::HashMap;
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+PID is the `ebb run` itself: what `ebb stat`, `set` and `lru-gen` take. USED is what counts in the limit,
+compressed memory included; COMPRESSED and FILE are what was stored there, as it was before; SOME is the share
+of the last ten seconds in which at least one thread waited for memory.
+
+Examples:
+  ebb ps
+  ebb ps --format json | jq '.[] | select(.pressure_some_percent > 10) | .pid'")]
+pub struct Arguments {
+    /// Form of the list
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// One run.
+#[derive(Debug, PartialEq, serde::Serialize)]
+struct Run {
+    pid: u32,
+    memory_max_bytes: u64,
+    used_bytes: u64,
+    compressed_pages: u64,
+    file_pages: u64,
+    pressure_some_percent: f64,
+    command: String,
+}
+
+impl Run {
+    /// By what `ebb stat` shows of it.
+    fn of(pid: u32, stat: &str, pressure: &str, command: String) -> Self {
+        let figures: HashMap<&str, u64> = (stat.lines())
+            .filter_map(|line| line.split_once(' '))
+            .filter_map(|(name, value)| Some((name, value.parse().ok()?)))
+            .collect();
+        let figure = |name| figures.get(name).copied().unwrap_or(0);
+        // "some avg10=4.52 avg60=…"
+        let some = pressure.split(['=', ' ']).nth(2).and_then(|share| share.parse().ok());
+        Self {
+            pid,
+            memory_max_bytes: figure("ebb_nr_limit") * 4096,
+            used_bytes: figure("nr_anon_pages") * 4096,
+            compressed_pages: figure("ebb_ram_pages"),
+            file_pages: figure("ebb_file_pages"),
+            pressure_some_percent: some.unwrap_or(0.0),
+            command,
+        }
+    }
+
+    /// None if it has ended meanwhile.
+    fn ask(pid: u32) -> Option<Self> {
+        let stat = ask(pid, GREET_STAT, "").ok()?;
+        let pressure = ask(pid, GREET_STAT, PRESSURE).ok()?;
+        Some(Self::of(pid, &stat, &pressure, command_of(pid)))
+    }
+}
+
+/// The program and its arguments, as its `ebb run` was given them.
+fn command_of(front: u32) -> String {
+    let words = std::fs::read(format!("/proc/{front}/cmdline")).unwrap_or_default();
+    let words: Vec<_> = words.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+    let begin = words.iter().position(|word| word == "--").map_or(0, |at| at + 1);
+    words[begin..].join(" ").trim_end().to_owned()
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1}M", bytes as f64 / (1 << 20) as f64)
+}
+
+fn table(runs: &[Run]) -> String {
+    let head = ["PID", "MAX", "USED", "COMPRESSED", "FILE", "SOME"].map(str::to_owned);
+    let rows = runs.iter().map(|run| {
+        let pages = |pages: u64| mib(pages * 4096);
+        let some = format!("{:.1}%", run.pressure_some_percent);
+        let [max, used] = [run.memory_max_bytes, run.used_bytes].map(mib);
+        [run.pid.to_string(), max, used, pages(run.compressed_pages), pages(run.file_pages), some]
+    });
+    let rows: Vec<[String; 6]> = [head].into_iter().chain(rows).collect();
+    let widths: Vec<usize> = (0..6)
+        .map(|column| rows.iter().map(|row| row[column].len()).max().unwrap_or_default())
+        .collect();
+    let commands = ["COMMAND"].into_iter().chain(runs.iter().map(|run| run.command.as_str()));
+    let mut text = String::new();
+    for (row, command) in rows.iter().zip(commands) {
+        for (cell, width) in row.iter().zip(&widths) {
+            text += &format!("{cell:>width$}  ");
+        }
+        // A line each, and nothing that a terminal would act upon.
+        text.extend(command.chars().map(|letter| if letter.is_control() { ' ' } else { letter }));
+        text.push('\n');
+    }
+    text
+}
+
+/// Shows them.
+pub fn ps(arguments: &Arguments) -> ExitCode {
+    let mut runs: Vec<Run> = folder::runs().into_iter().filter_map(Run::ask).collect();
+    runs.sort_by_key(|run| run.pid);
+    say(&match arguments.format {
+        Format::Text => table(&runs),
+        Format::Json => serde_json::to_string_pretty(&runs).expect("numbers and strings") + "\n",
+    });
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Run, table};
+
+    #[test]
+    fn a_run_is_a_line_whatever_is_missing() {
+        let stat = "nr_anon_pages 256\nebb_nr_limit 65536\nebb_file_pages 512\nodd\n";
+        let run = Run::of(42, stat, "some avg10=4.52 avg60=0.81\n", "sleep 5".into());
+        assert_eq!(run.pressure_some_percent, 4.52);
+        let runs = [run, Run::of(4711, "", "", "x\n\x1b".into())];
+        assert_eq!(
+            table(&runs),
+            " PID     MAX  USED  COMPRESSED  FILE  SOME  COMMAND\n\
+             \x20 42  256.0M  1.0M        0.0M  2.0M  4.5%  sleep 5\n\
+             4711    0.0M  0.0M        0.0M  0.0M  0.0%  x  \n"
+        );
+    }
+}
