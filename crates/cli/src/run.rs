@@ -8,7 +8,7 @@
 use crate::folder::Folder;
 use crate::{cgroup, doctor, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
-use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat};
+use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
@@ -75,9 +75,12 @@ pub struct Arguments {
     /// Form of the report at the end
     #[arg(long, value_enum, default_value = "text")]
     report: Report,
-    /// Write the report there instead of standard error
+    /// Write the report there instead of standard error; -: to standard output, which stays open for it
     #[arg(long, value_name = "FILE")]
     report_file: Option<PathBuf>,
+    /// No report on standard error; what is wrong is still said there
+    #[arg(short, long)]
+    quiet: bool,
     /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -239,7 +242,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
             Report::Text => ReportFormat::Text,
             Report::Json => ReportFormat::Json,
         },
-        report_file: arguments.report_file.clone(),
+        report_to: report_to(arguments),
         record: arguments.record.clone(),
         inject: arguments.inject.clone(),
         io_uring: true,
@@ -258,14 +261,26 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         apply(&mut config, setting)?;
     }
     // Found out now, not after the run.
-    let files = [("--report-file", &config.report_file), ("--record", &config.record)];
-    for (option, path) in files {
+    let report = match &config.report_to {
+        ReportTo::File(path) => Some(path),
+        _ => None,
+    };
+    for (option, path) in [("--report-file", report), ("--record", config.record.as_ref())] {
         if let Some(path) = path {
             std::fs::File::create(path)
                 .map_err(|error| format!("{option} {}: {error}", path.display()))?;
         }
     }
     Ok(config)
+}
+
+fn report_to(arguments: &Arguments) -> ReportTo {
+    match &arguments.report_file {
+        Some(path) if path.as_os_str() == "-" => ReportTo::Stdout,
+        Some(path) => ReportTo::File(path.clone()),
+        None if arguments.quiet => ReportTo::Nowhere,
+        None => ReportTo::Stderr,
+    }
 }
 
 fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, String> {
@@ -350,12 +365,16 @@ impl Front {
         let (socket, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
         let other: OwnedFd =
             other.as_fd().try_clone_to_owned().map_err(|error| cannot("copy a socket", error))?;
-        let stdout = nothing.try_clone().map_err(|error| cannot("copy a descriptor", error))?;
+        let stdout = if config.report_to == ReportTo::Stdout {
+            Stdio::inherit()
+        } else {
+            // Whoever reads the program's output waits for the program only.
+            nothing.try_clone().map_err(|error| cannot("copy a descriptor", error))?.into()
+        };
         let pager = Command::new("/proc/self/exe")
             .arg("__pager")
             .stdin(Stdio::from(other))
-            // Whoever reads the program's output waits for the program only.
-            .stdout(Stdio::from(stdout))
+            .stdout(stdout)
             .spawn()
             .map_err(|error| cannot("start the pager", error))?;
         let pager_life = Pidfd::open_thread(pager.id())

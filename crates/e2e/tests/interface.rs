@@ -538,6 +538,28 @@ fn reports_go_where_they_are_sent() {
     }
 }
 
+/// Behind what the program has written, in one stream that ends when both have; or nowhere.
+#[test]
+fn a_report_goes_to_standard_output_or_is_left_out() {
+    let run = |options: &str, limit: u64| {
+        let line =
+            format!("run {options} --memory-max {limit} -- {} 48 1", program("verify").display());
+        Launch::new(ebb()).args(line.split_ascii_whitespace()).run()
+    };
+    let outcome = run("--report-file -", SMALL);
+    let text = outcome.expect_code(0).text();
+    let (answer, report) = text.split_once('\n').expect("two parts");
+    assert_eq!(format!("{answer}\n"), Launch::program("verify", "48 1").run().text());
+    assert!(report.starts_with("ebb: wall time") && report.contains("pages evicted"), "{text}");
+    assert_eq!(outcome.stderr, "");
+    let outcome = run("--quiet", SMALL);
+    assert_eq!((outcome.expect_code(0).text().lines().count(), &*outcome.stderr), (1, ""));
+    // What never came near its limit has no lines of zeros.
+    let outcome = run("", 1 << 30);
+    assert!(!outcome.expect_code(0).stderr.contains(" 0 pages"), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.lines().count(), 4, "{}", outcome.stderr);
+}
+
 #[test]
 fn doctor_says_what_the_kernel_offers() {
     let text = Launch::new(ebb()).arg("doctor").run();

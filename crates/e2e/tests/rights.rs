@@ -364,7 +364,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         socket: folder.join("socket"),
         pool_bytes: 16 << 20,
         report: ReportFormat::Json,
-        report_file: Some(folder.join("report")),
+        report_to: ebb_pager::ReportTo::File(folder.join("report")),
         record: None,
         inject: None,
         io_uring: true,

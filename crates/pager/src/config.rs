@@ -14,6 +14,16 @@ pub enum ReportFormat {
     Json,
 }
 
+/// Where the report goes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReportTo {
+    Stderr,
+    Stdout,
+    File(PathBuf),
+    Nowhere,
+}
+
 /// Less cannot hold what a program touches between two faults.
 pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 
@@ -31,8 +41,7 @@ pub struct Config {
     /// Address space for the pool of each process.
     pub pool_bytes: u64,
     pub report: ReportFormat,
-    /// Standard error if absent.
-    pub report_file: Option<PathBuf>,
+    pub report_to: ReportTo,
     /// A trace of the pages asked for goes there.
     pub record: Option<PathBuf>,
     /// Faults to inject into the store, for tests.

@@ -72,7 +72,7 @@ mod unmanaged;
 mod unseen;
 mod vacant;
 
-pub use config::{Config, MEMORY_MIN_BYTES, ReportFormat};
+pub use config::{Config, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 pub use door::FEATURES;
 pub use lru_gen::{DONE, REFUSED};
 pub use server::{FrontMessage, serve};

@@ -1,6 +1,6 @@
 //! What unit tests stand on: a pager without threads, and an address space that answers as it is told.
 
-use crate::config::{Config, ReportFormat};
+use crate::config::{Config, ReportFormat, ReportTo};
 use crate::seam::{AddressSpace, Clock, Event, Machine};
 use crate::server::{Pager, World};
 use ebb_store::{Options, Store, parse_tiers};
@@ -19,7 +19,7 @@ pub fn config(memory_max_bytes: u64) -> Config {
         socket: PathBuf::new(),
         pool_bytes: memory_max_bytes,
         report: ReportFormat::Text,
-        report_file: None,
+        report_to: ReportTo::Stderr,
         record: None,
         inject: None,
         io_uring: false,

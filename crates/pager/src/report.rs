@@ -1,7 +1,7 @@
 //! The end-of-run report.
 
 use crate::account;
-use crate::config::ReportFormat;
+use crate::config::{ReportFormat, ReportTo};
 use crate::costs::{Cpu, Lost};
 use crate::mm::Mm;
 use crate::server::Pager;
@@ -10,6 +10,7 @@ use ebb_core::resident::lost_pages;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -68,7 +69,9 @@ struct Report {
     pages_unmovable: u64,
     pages_lost: u64,
     tiers: Vec<Tier>,
+    /// Pages that repeat one word, which are in no tier: at the end, and the most there were.
     same_filled_pages: u64,
+    same_filled_peak: u64,
     recorded: u64,
     recorded_lost: u64,
     waiting: Waiting,
@@ -201,6 +204,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         pages_lost: get(&counters.poisoned),
         tiers,
         same_filled_pages: stats.same_filled_pages,
+        same_filled_peak: stats.same_filled_peak,
         recorded: pager.recorder.as_ref().map_or(0, |recorder| get(&recorder.written)),
         recorded_lost: pager.recorder.as_ref().map_or(0, |recorder| get(&recorder.lost)),
         waiting: Waiting {
@@ -238,15 +242,14 @@ pub fn write(pager: &Pager, exit_status: i32) -> std::io::Result<()> {
         ReportFormat::Json => serde_json::to_string(&report)? + "\n",
         ReportFormat::Text => text(&report),
     };
-    match &pager.config.report_file {
-        Some(path) => std::fs::write(path, text),
-        None => {
-            use std::io::Write;
-            // Nobody reads it: then nobody misses it.
-            let _ = std::io::stderr().write_all(text.as_bytes());
-            Ok(())
-        }
+    // Nobody reads a stream: then nobody misses it.
+    match &pager.config.report_to {
+        ReportTo::File(path) => std::fs::write(path, text)?,
+        ReportTo::Stdout => drop(std::io::stdout().write_all(text.as_bytes())),
+        ReportTo::Stderr => drop(std::io::stderr().write_all(text.as_bytes())),
+        ReportTo::Nowhere => {}
     }
+    Ok(())
 }
 
 fn bytes(bytes: u64) -> String {
@@ -288,21 +291,29 @@ fn text(report: &Report) -> String {
         0 => String::new(),
         pages => format!(", {pages} copied after a fork"),
     };
-    line(
-        "faults",
-        format!(
-            "{} first touches, {} rescued while cooling, {} loaded{copied}",
-            report.faults.first_touch, report.faults.rescued, report.faults.loaded
-        ),
-    );
-    line(
-        "pages evicted",
-        format!(
-            "{}: {} written, {} not written because clean",
-            report.pages_evicted, report.pages_written, report.pages_not_written_because_clean
-        ),
-    );
-    for tier in &report.tiers {
+    // Of a run that never came near its limit there is no more to say.
+    if report.stages.count > 0 {
+        line(
+            "faults",
+            format!(
+                "{} first touches, {} rescued while cooling, {} loaded{copied}",
+                report.faults.first_touch, report.faults.rescued, report.faults.loaded
+            ),
+        );
+    }
+    if report.pages_evicted > 0 {
+        line(
+            "pages evicted",
+            format!(
+                "{}: {} written, {} not written because clean",
+                report.pages_evicted, report.pages_written, report.pages_not_written_because_clean
+            ),
+        );
+    }
+    if report.same_filled_peak > 0 {
+        line("one word repeated", format!("{} pages at most, in no tier", report.same_filled_peak));
+    }
+    for tier in report.tiers.iter().filter(|tier| tier.writes + tier.reads > 0) {
         let ratio = tier.peak_ratio_permille as f64 / 1000.0;
         line(
             &format!("tier {}", tier.name),
@@ -316,19 +327,19 @@ fn text(report: &Report) -> String {
             ),
         );
     }
-    line(
-        "waiting for pages",
-        format!(
-            "{} in all, estimated; p50 {}, p99 {}",
-            time(report.waiting.total_us * 1000),
-            time(report.waiting.p50_ns),
-            time(report.waiting.p99_ns)
-        ),
-    );
     if report.stages.count > 0 {
+        line(
+            "waiting for pages",
+            format!(
+                "{} in all, estimated; p50 {}, p99 {}",
+                time(report.waiting.total_us * 1000),
+                time(report.waiting.p50_ns),
+                time(report.waiting.p99_ns)
+            ),
+        );
         line("a fault", of_a_fault(&report.stages));
+        line("lost beside", lost(&report.lost, report.stages.kept_off_ns));
     }
-    line("lost beside", lost(&report.lost, report.stages.kept_off_ns));
     line("CPU beside the program", cpu(&report.cpu));
     if let Some(finding) = &report.thrashing {
         line(

@@ -18,6 +18,8 @@ pub(crate) struct Index {
     pub table: Table,
     pub arena: Arena,
     pub same_pages: u64,
+    /// The most there were.
+    pub same_peak: u64,
     pub ram_pages: u64,
     /// The most there were, and the bytes that they occupied then.
     pub ram_peak: (u64, u64),
@@ -36,6 +38,7 @@ impl Index {
             table: Table::new(),
             arena: Arena::new(ram_limit),
             same_pages: 0,
+            same_peak: 0,
             ram_pages: 0,
             ram_peak: (0, 0),
             ram_stored: 0,
@@ -70,7 +73,10 @@ impl Index {
     /// Writes down a place. Returns a page of a file that is now free.
     pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Place) -> Option<FilePlace> {
         match place {
-            Place::Same(_) => self.same_pages += 1,
+            Place::Same(_) => {
+                self.same_pages += 1;
+                self.same_peak = self.same_peak.max(self.same_pages);
+            }
             Place::Ram { length, .. } => {
                 self.ram_pages += 1;
                 if self.ram_pages > self.ram_peak.0 {

@@ -15,6 +15,8 @@ pub struct StoreStats {
     pub tiers: Vec<TierStats>,
     /// Pages that repeat one word: they occupy nothing but their entry in the slot table.
     pub same_filled_pages: u64,
+    /// The most there were.
+    pub same_filled_peak: u64,
     /// Bytes of the slot table.
     pub index_bytes: u64,
     /// Whether asynchronous reads go through io_uring.
@@ -121,7 +123,8 @@ impl Store {
                 demoted: index.demoted,
             });
         }
-        let (same_filled_pages, index_bytes) = (index.same_pages, index.table.bytes());
+        let (same_filled_pages, same_filled_peak) = (index.same_pages, index.same_peak);
+        let index_bytes = index.table.bytes();
         drop(index);
         for file in self.files.iter() {
             let (taken, limit) = file.fill();
@@ -144,6 +147,6 @@ impl Store {
             });
         }
         let io_uring = self.reads.uses_io_uring();
-        StoreStats { tiers, same_filled_pages, index_bytes, io_uring }
+        StoreStats { tiers, same_filled_pages, same_filled_peak, index_bytes, io_uring }
     }
 }
