@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A step, as a share of the limit, and the least of it in pages (S2).
 const STEP_SHARE: u64 = 128;
-const STEP_MIN: u64 = 256;
+const STEP_MIN: u64 = if cfg!(test) { 8 } else { 256 };
 
 /// What is wanted, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -68,6 +68,12 @@ pub struct Wishes(Mutex<VecDeque<(Wish, Box<dyn Connection>)>>);
 impl Wishes {
     fn add(&self, wish: Wish, line: Box<dyn Connection>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((wish, line));
+    }
+
+    /// So many pages are to be the limit, simulated: of less memory than a wish may ask for.
+    #[cfg(test)]
+    pub fn add_pages(&self, max: u64, line: Box<dyn Connection>) {
+        self.add(Wish { max: Some(max * PAGE_SIZE as u64), ..Wish::default() }, line);
     }
 
     fn next(&self) -> Option<(Wish, Box<dyn Connection>)> {

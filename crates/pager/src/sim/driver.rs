@@ -4,7 +4,7 @@
 //! only while no lock of the pager is held, and only by those that are not in the middle of something.
 //! D2: who waits has others run until the clock, which goes on with each of their steps, says that it is over.
 
-use super::fakes::{FakeConnection, FakeHost, FakeStorage, Shelf};
+use super::fakes::{FakeConnection, FakeHost, FakeStorage, Nobody, Shelf};
 use super::program::Mix;
 use super::world::{Id, World};
 use crate::broken::Rule;
@@ -51,8 +51,11 @@ pub struct Driver {
     /// Programs begin new operations.
     active: Cell<bool>,
     pub mix: Mix,
-    /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, time passes, and errands are gone.
-    weights: [u64; 8],
+    /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, time passes, errands are gone, and
+    /// somebody wants another limit.
+    weights: [u64; 9],
+    /// The limit at first, in pages.
+    limit: u64,
     pub steps: Cell<u64>,
     /// How often the monitor has looked.
     pub looks: Cell<u64>,
@@ -122,6 +125,8 @@ impl Driver {
             1 + rng.below(6),
             1 + rng.below(4),
             1 + rng.below(20),
+            // Of a lot of its own: seeds of old mean what they meant.
+            if super::rng::Rng::new(seed ^ 0x5e7).once_in(4) { 1 } else { 0 },
         ];
         let (slow, keeps, fails) = (rng.below(100), rng.once_in(2), rare(rng, 60));
         let trouble = rare(rng, 20);
@@ -156,6 +161,7 @@ impl Driver {
             active: Cell::new(true),
             mix,
             weights,
+            limit,
             steps: Cell::new(0),
             looks: Cell::new(0),
             balance: RefCell::default(),
@@ -196,11 +202,9 @@ impl Driver {
 
     /// What went wrong, now that the run is over.
     pub fn end(&self) -> Option<String> {
+        let limit = self.pager.memory_max_bytes() / 4096;
         let mut world = self.world.lock();
-        if world.killed
-            && world.failure.is_none()
-            && !world.is_stuck_full(self.pager.config.memory_max_bytes / 4096)
-        {
+        if world.killed && world.failure.is_none() && !world.is_stuck_full(self.limit.min(limit)) {
             let said = world.said.join("; ");
             let held = world.held();
             world.fail(format!("the run was ended: {said}; {held}"));
@@ -319,6 +323,11 @@ impl Driver {
             7 if free && !self.on_errand.replace(true) => {
                 errand::go(&self.pager, &self.pending);
                 self.on_errand.set(false);
+            }
+            // Changes are rare beside looks.
+            8 if free && self.active.get() && self.world.lock().rng.once_in(10) => {
+                let percent = self.world.lock().rng.between(20, 150);
+                self.pager.wishes.add_pages(self.limit * percent / 100, Box::new(Nobody));
             }
             _ => {}
         }

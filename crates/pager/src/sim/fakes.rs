@@ -430,6 +430,36 @@ impl FakeConnection {
     }
 }
 
+/// Who asks for something and has left.
+#[derive(Debug)]
+pub struct Nobody;
+
+impl Connection for Nobody {
+    fn hear(
+        &self,
+        _: &mut [u8],
+        _: &mut Option<Box<dyn AddressSpace>>,
+    ) -> io::Result<Option<usize>> {
+        Ok(Some(0))
+    }
+
+    fn peer(&self) -> io::Result<u32> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+
+    fn say(&self, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn into_line(self: Box<Self>) -> io::Result<Arc<dyn Line>> {
+        Err(io::ErrorKind::NotConnected.into())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
 impl Connection for FakeConnection {
     fn hear(
         &self,
