@@ -46,7 +46,8 @@ enum Act {
 #[derive(Debug)]
 struct Hold {
     thread: u32,
-    since: Instant,
+    /// When it was first seen to stand. One that has no CPU does so when it gets one, and loses nothing until then.
+    stands: Option<Instant>,
 }
 
 /// The brake. Belongs to the monitor thread, as the kernel wants it.
@@ -69,6 +70,7 @@ impl Brake {
     /// One look: the tree has `used` pages of the `ceiling`; `growing` are the processes with pages in areas
     /// not found yet.
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
+        self.see(pager);
         match self.decide(pager.clock.now(), used, ceiling) {
             Act::Hold => growing.iter().for_each(|mm| self.hold(mm)),
             Act::LetGo => self.let_go(pager),
@@ -98,17 +100,26 @@ impl Brake {
     /// Areas of a process are being taken on, a slice is next: holds it in turns (B4), or as [`Brake::hold`] where there is
     /// no room for what it fills in between.
     pub fn hold_in_turns(&mut self, pager: &Pager, mm: &Mm, room: bool) {
+        self.see(pager);
         let now = pager.clock.now();
         let length = if self.is_on() { TURN } else { BREATH };
         let over = self.turn.is_none_or(|began| now - began > length);
         if self.is_on() && room {
             if over {
                 self.let_go(pager);
-                self.turn = Some(now);
+                // Who does not stand yet is let go when it does.
+                self.turn = self.turn.filter(|_| self.is_on()).or(Some(now));
             }
         } else if over || !room {
             self.hold(mm);
             self.turn = Some(now);
+        }
+    }
+
+    /// Notes who stands.
+    fn see(&mut self, pager: &Pager) {
+        for hold in self.held.iter_mut().filter(|hold| hold.stands.is_none()) {
+            hold.stands = trace::stands(hold.thread).then(|| pager.clock.now());
         }
     }
 
@@ -117,7 +128,8 @@ impl Brake {
         self.held.retain(|hold| {
             let gone = trace::let_go(hold.thread);
             if gone {
-                let us = pager.clock.since(hold.since).as_micros() as u64;
+                let stood = hold.stands.map_or(Duration::ZERO, |since| pager.clock.since(since));
+                let us = stood.as_micros() as u64;
                 counters::add(&pager.counters.brake_us, us);
                 pager.counters.longest_brake_us.fetch_max(us, Relaxed);
             }
@@ -145,7 +157,7 @@ impl Brake {
             let ours = thread == agent || self.held.iter().any(|held| held.thread == thread);
             // Another may trace it: then it is that one's.
             if state == 'R' && !ours && hold(thread) {
-                self.held.push(Hold { thread, since: Instant::now() });
+                self.held.push(Hold { thread, stands: None });
             }
         }
     }

@@ -24,6 +24,17 @@ pub fn hold(thread: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a held thread stands by now: one that waits for a CPU does so only when it gets one.
+#[must_use]
+pub fn stands(thread: u32) -> bool {
+    let flags = libc::__WALL | libc::WNOHANG | libc::WNOWAIT | libc::WSTOPPED;
+    // SAFETY: a plain structure, for which all zeros is valid.
+    let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure outlives the call, which does not wait, and takes nothing away.
+    let result = unsafe { libc::waitid(libc::P_PID, thread, &raw mut found, flags) };
+    result == 0 && found.si_signo != 0
+}
+
 /// Lets a held thread go on. False if it has not stopped yet: to be called again.
 pub fn let_go(thread: u32) -> bool {
     let mut status = 0;
@@ -67,6 +78,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(state(), Some('t'));
+        assert!(stands(child.id()) && stands(child.id()), "to look takes nothing away");
         while !let_go(child.id()) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -77,5 +89,6 @@ mod tests {
         child.wait().unwrap();
         assert!(hold(child.id()).is_err());
         assert!(let_go(child.id()), "what is gone is let go");
+        assert!(!stands(child.id()));
     }
 }
