@@ -15,12 +15,19 @@ mod stat;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use std::sync::LazyLock;
+
+/// The version, and the commit that it was built from where git knew it.
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let commit = ebb_lab::experiment::score::COMMIT.map(|commit| format!(" ({commit})"));
+    format!("{}{}", env!("CARGO_PKG_VERSION"), commit.unwrap_or_default())
+});
 
 /// Run programs in less memory than they want.
 #[derive(Parser)]
 #[command(
     name = "ebb",
-    version,
+    version = VERSION.as_str(),
     arg_required_else_help = true,
     after_help = "\
 Examples:
