@@ -120,6 +120,15 @@ fn huge_pages_are_as_the_system_has_them_until_memory_is_short() {
     assert_eq!(huge_mib(192 * MIB), [64, 0]);
 }
 
+/// Memory comes by 2 MiB at a time until it is managed, at 20 GiB a second.
+#[test]
+fn huge_pages_do_not_outrun_the_limit() {
+    for limit in [16, 72, 160].map(|mib| mib * MIB) {
+        let launch = Launch::program("hog", "512 4").limit(limit).env("HUGE_PAGES", "1");
+        launch.run().expect_line("hog: ok").expect_within_limit();
+    }
+}
+
 #[test]
 fn huge_pages_that_are_taken_apart_keep_every_word() {
     for seed in [1, 2] {
