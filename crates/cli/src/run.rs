@@ -59,6 +59,7 @@ Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram:64M,file:/var/tmp:8G -- redis-server --save ''
   ebb run --memory-max 1G --memory-high 800M -- make -j4
+  ebb run --memory-max 2G --pressure-target 5% -- redis-server
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
   ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
   ebb lab mrc faults.csv.zst")]
@@ -84,6 +85,9 @@ pub struct Arguments {
     /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
+    #[arg(long, value_name = "PERCENT")]
+    pressure_target: Option<String>,
     /// End the run with status 125 when memory is met that cannot be managed: static programs, shared memory
     #[arg(long)]
     strict: bool,
@@ -255,6 +259,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         switches: Vec::new(),
         eager: false,
         strict: arguments.strict,
+        pressure_target_permille: arguments.pressure_target.as_deref().map(permille).transpose()?,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     };
     for setting in &arguments.set {
@@ -272,6 +277,15 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         }
     }
     Ok(config)
+}
+
+/// A share as it is written: 5%, or 2.5%.
+fn permille(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    match number.map(|percent| (percent * 10.0).round()) {
+        Some(permille @ 1.0..=500.0) => Ok(permille as u32),
+        _ => Err(format!("--pressure-target {text}: write a share from 0.1% to 50%, as 5%")),
+    }
 }
 
 fn report_to(arguments: &Arguments) -> ReportTo {

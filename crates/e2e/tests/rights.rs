@@ -377,6 +377,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         harvest: false,
         eager: false,
         strict: false,
+        pressure_target_permille: None,
         command: Vec::new(),
     };
     serde_json::to_vec(&FrontMessage::Start(Box::new(config))).expect("JSON")

@@ -136,3 +136,41 @@ print("well")
         64 * MIB,
     );
 }
+
+/// 96 MiB that are filled once, and 8 that are used all the time.
+const COLD: &str = r#"
+cold = fill(96)
+hot = mmap.mmap(-1, 8 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+end = time.time() + 20
+while time.time() < end:
+    for at in range(0, len(hot), PAGE):
+        hot[at] = 1
+low = limit()
+assert low < 80, low
+assert ask("set", "memory.max=200M")[0] == 0
+time.sleep(2.5)
+assert limit() == 200, "who says a limit has it"
+assert right(cold)
+print("well")
+"#;
+
+/// What is not used leaves, and what is used is not waited for.
+#[test]
+fn the_limit_that_keeps_the_pressure_at_its_target_is_found() {
+    let launch = Launch::new("/usr/bin/python3").args(["-c", &format!("{PROLOGUE}{COLD}")]);
+    let launch = launch.arg(ebb().display().to_string()).limit(1024 * MIB);
+    let outcome = launch.options("--pressure-target 5% --report json").run();
+    let [wall, lost] =
+        ["wall_time_us", "total_us"].map(|name| outcome.expect_line("well").figure(name));
+    assert!(lost * 4 < wall, "{lost} of {wall} us were lost");
+}
+
+#[test]
+fn a_target_that_is_none_is_refused() {
+    for target in ["0%", "60%", "5", "much"] {
+        let command = ["run", "--pressure-target", target, "--", "true"];
+        let outcome = Launch::new(ebb()).args(command).run();
+        outcome.expect_code(125);
+        assert!(outcome.stderr.contains("as 5%"), "{}", outcome.stderr);
+    }
+}

@@ -67,6 +67,8 @@ pub struct Config {
     pub eager: bool,
     /// Memory that is not managed ends the run.
     pub strict: bool,
+    /// The share of time that may be lost to waiting for memory, in thousandths: the limit follows it.
+    pub pressure_target_permille: Option<u32>,
     /// The command line, for the report.
     pub command: Vec<String>,
 }

@@ -50,6 +50,7 @@ mod own_cost;
 mod pending;
 mod pool;
 mod pressure;
+mod pressure_target;
 #[cfg(test)]
 mod quiet;
 mod reclaim;

@@ -32,6 +32,7 @@ pub fn config(memory_max_bytes: u64) -> Config {
         switches: Vec::new(),
         eager: false,
         strict: false,
+        pressure_target_permille: None,
         command: Vec::new(),
     }
 }

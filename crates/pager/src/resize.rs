@@ -11,6 +11,7 @@
 
 use crate::config::MEMORY_MIN_BYTES;
 use crate::lru_gen::{DONE, REFUSED};
+use crate::pressure_target::PressureTarget;
 use crate::seam::Connection;
 use crate::server::Pager;
 use ebb_core::types::PAGE_SIZE;
@@ -118,13 +119,18 @@ pub struct Resize {
     high: Option<u64>,
     /// The most that compressed memory may take, in bytes, if that was said.
     ram: Option<u64>,
+    /// Who finds the limit, if nobody says it.
+    target: Option<PressureTarget>,
 }
 
 impl Resize {
     /// As the run began.
     pub fn new(pager: &Pager) -> Self {
         let high = pager.config.memory_high_bytes.map(|bytes| bytes / PAGE_SIZE as u64);
-        Self { under_way: None, high, ram: pager.config.ram_bytes_said() }
+        let max = pager.config.memory_max_bytes / PAGE_SIZE as u64;
+        let target = pager.config.pressure_target_permille;
+        let target = target.map(|permille| PressureTarget::new(permille, max));
+        Self { under_way: None, high, ram: pager.config.ram_bytes_said(), target }
     }
 
     /// One look. True while there is more to do, and looks are wanted often.
@@ -132,7 +138,20 @@ impl Resize {
         if let Some(way) = self.under_way.take() {
             self.go_on(pager, way);
         } else if let Some((wish, line)) = pager.wishes.next() {
+            // Who says a limit has it.
+            self.target = self.target.take().filter(|_| wish.max.is_none());
             self.begin(pager, wish, line);
+        } else if let Some(target) = &mut self.target {
+            let at = pager.clock.since(pager.started);
+            // From the touch to running again: the stalls of the pressure file are a part of it.
+            let lost_us = pager.waited().1 / 1000;
+            let (limit, used) = {
+                let resident = pager.resident();
+                (resident.zone.limit(), resident.zone.used())
+            };
+            if let Some(limit) = target.look(at, lost_us, limit, used) {
+                self.apply(pager, limit);
+            }
         }
         self.under_way.is_some()
     }

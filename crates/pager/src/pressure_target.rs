@@ -1,0 +1,116 @@
+//! The limit that keeps the pressure at a target, found while the run lasts (`--pressure-target`), as senpai finds it for
+//! control groups.
+//!
+//! Once a second the time that threads lost waiting for pages is looked at. Below the target the limit comes down by a
+//! 16th while there is next to none, by a 64th where there is some; above it, it goes up, the more the further it is above,
+//! by a quarter at most. While the program grows within it, it stays.
+//!
+//! * T1: never above what `--memory-max` says, nor below [`MEMORY_MIN_BYTES`].
+//! * T2: what is not reached within a second, the tree being over it, is taken back as a step of `ebb set` is.
+
+use crate::config::MEMORY_MIN_BYTES;
+use ebb_core::types::PAGE_SIZE;
+use std::time::Duration;
+
+/// How often it looks.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Decides, from looks an [`INTERVAL`] apart.
+#[derive(Debug)]
+pub struct PressureTarget {
+    target_permille: u64,
+    /// The most, in pages (T1).
+    max: u64,
+    /// When it looked, and what had been lost by then.
+    looked: Option<(Duration, u64)>,
+    used: u64,
+}
+
+impl PressureTarget {
+    /// Holds `target_permille` of pressure with at most `max` pages.
+    pub fn new(target_permille: u32, max: u64) -> Self {
+        Self { target_permille: u64::from(target_permille).max(1), max, looked: None, used: 0 }
+    }
+
+    /// A look at `at`: so much has been lost, so many pages are the limit and so many used. The new limit, if it changes.
+    pub fn look(&mut self, at: Duration, lost_us: u64, limit: u64, used: u64) -> Option<u64> {
+        let Some((then, lost_then)) = self.looked else {
+            (self.looked, self.used) = (Some((at, lost_us)), used);
+            return None;
+        };
+        let span = at.saturating_sub(then);
+        if span < INTERVAL {
+            return None;
+        }
+        self.looked = Some((at, lost_us));
+        let share = lost_us.saturating_sub(lost_then) * 1000 / (span.as_micros() as u64).max(1);
+        let grows = used > self.used + self.used / 64;
+        self.used = used;
+        let next = if used > limit {
+            // T2.
+            used + limit / 64
+        } else if share > self.target_permille {
+            let over = ((share - self.target_permille) * 16 / self.target_permille).clamp(1, 16);
+            limit + limit * over / 64
+        } else if grows {
+            limit
+        } else if share * 50 < self.target_permille {
+            // What is not even used goes at once.
+            let wanted = limit.min(used + used / 8);
+            wanted - wanted / 16
+        } else if share * 2 < self.target_permille {
+            limit - limit / 64
+        } else {
+            limit
+        };
+        let next = next.clamp(MEMORY_MIN_BYTES / PAGE_SIZE as u64, self.max);
+        (next != limit).then_some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that needs `hot` pages: below that it loses time in proportion to what it lacks.
+    fn lost_us(limit: u64, hot: u64) -> u64 {
+        hot.saturating_sub(limit) * 1_000_000 / hot
+    }
+
+    #[test]
+    fn a_working_set_is_found_and_followed() {
+        let mut target = PressureTarget::new(50, 100_000);
+        let (mut limit, mut lost) = (100_000, 0);
+        let run = |seconds: std::ops::Range<u64>,
+                   hot: u64,
+                   limit: &mut u64,
+                   lost: &mut u64,
+                   target: &mut PressureTarget| {
+            for second in seconds {
+                *lost += lost_us(*limit, hot);
+                let used = (*limit).min(90_000);
+                if let Some(next) = target.look(Duration::from_secs(second), *lost, *limit, used) {
+                    *limit = next;
+                }
+            }
+        };
+        run(0..60, 10_000, &mut limit, &mut lost, &mut target);
+        assert!((9_300..10_700).contains(&limit), "{limit}");
+        run(60..90, 40_000, &mut limit, &mut lost, &mut target);
+        assert!((36_000..44_000).contains(&limit), "{limit}");
+        run(90..150, 2_000, &mut limit, &mut lost, &mut target);
+        assert!((1_850..2_150).contains(&limit), "{limit}");
+    }
+
+    #[test]
+    fn it_stays_between_the_least_and_what_was_allowed() {
+        let mut target = PressureTarget::new(50, 20_000);
+        let second = Duration::from_secs;
+        assert_eq!(target.look(second(0), 0, 20_000, 10_000), None, "nothing is known yet");
+        assert_eq!(target.look(second(1), 0, 20_000, 10_000), Some(11_250 - 703));
+        assert_eq!(target.look(second(2), 0, 20_000, 10), Some(1_024), "T1");
+        assert_eq!(target.look(second(3), 1_000_000, 20_000, 10_000), None, "there is no more");
+        assert_eq!(target.look(second(4), 1_000_000, 1_024, 1_000), None, "there is no less");
+        assert_eq!(target.look(second(5), 1_000_000, 4_096, 6_000), Some(6_064), "it cannot leave");
+    }
+}
