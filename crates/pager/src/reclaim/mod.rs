@@ -90,7 +90,7 @@ pub struct Reclaim {
     copies: u64,
     /// How many there were at the last harvest.
     harvested_at: u64,
-    /// What could not be moved, since all that is parked was last let go, and between the two times before.
+    /// What could not be moved, since all that is parked was last let go, and before.
     immovable: Immovable,
     immovable_before: Immovable,
 }
@@ -362,7 +362,11 @@ impl Reclaim {
 
     fn unpark(&mut self) {
         self.unparked = self.pager.clock.now();
-        self.immovable_before = std::mem::take(&mut self.immovable);
+        // A pass looks at a part of them: what several have found while somebody waits is told by the one that found most.
+        let found = std::mem::take(&mut self.immovable);
+        let before = if self.does_anybody_wait() { self.immovable_before } else { found };
+        self.immovable_before =
+            Immovable { fixed: found.fixed.max(before.fixed), busy: found.busy.max(before.busy) };
         let mut left = self.pager.resident().count(Place::Parked);
         while left > 0 {
             let slice = left.min(SLICE_PAGES);
