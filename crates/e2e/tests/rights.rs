@@ -299,6 +299,12 @@ fn the_files_of_another_users_run_cannot_be_meddled_with() {
     let stat = Launch::new(build::ebb()).args(["stat", &front.to_string()]).at_most(10).run();
     assert!(stat.expect_code(0).text().contains("ebb_nr_limit"), "{}", stat.text());
     assert_eq!(meddler.finish().text(), "done\n");
+    // Nor can its limit be changed, and it is in no list but its user's.
+    let ebb = account.copy(build::ebb(), "ebb");
+    let set = account.shell(&format!("{ebb} set {front} memory.max=8M")).run();
+    set.expect_code(1);
+    assert!(set.stderr.contains("no run of yours"), "{}", set.stderr);
+    assert_eq!(account.shell(&format!("{ebb} ps")).run().text().lines().count(), 1);
     let outcome = victim.finish();
     assert_eq!(outcome.expect_code(0).text(), format!("begun\n{}", right_answer()));
     outcome.expect_silence();

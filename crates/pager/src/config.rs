@@ -83,6 +83,12 @@ impl Config {
             .then(|| memory_max_bytes - memory_max_bytes / 8)
     }
 
+    /// Whether compressed memory may grow: nobody has said how large it is, and there is no other tier.
+    #[must_use]
+    pub fn ram_grows(&self) -> bool {
+        self.ram_bytes_max(0).is_some()
+    }
+
     /// How large compressed memory may become, if that was said.
     #[must_use]
     pub fn ram_bytes_said(&self) -> Option<u64> {

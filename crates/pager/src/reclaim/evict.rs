@@ -202,7 +202,7 @@ impl Reclaim {
         let mut failed = Dropped::default();
         // A page that no tier takes is laid aside, or every search for one that can leave would begin with thousands of
         // its like. Compressed memory that is all there is may grow (`grow_store`), and take it the next time.
-        let grows = self.pager.config.ram_bytes_max(self.pager.memory_max_bytes()).is_some();
+        let grows = self.pager.config.ram_grows();
         let (mut full, mut refused) = (false, 0);
         let count = writes.len();
         let tried = victims.iter_mut().map(|(victim, _)| victim).filter(|victim| victim.written);
