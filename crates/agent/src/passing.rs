@@ -6,7 +6,8 @@
 //!
 //! * A1: whoever gives such advice does so while no fork of this memory is under way, and after the pager has
 //!   followed those that were.
-//!   Forks of the advising thread itself do not count: it is in a signal handler, before or after the fork itself.
+//!   Forks of the advising thread itself do not count: it is in a signal handler, before or after the fork itself. So
+//!   that it knows its own, no handler runs between the count of forks and the note of whose one is.
 //! * A2: nobody waits for ever: where the other side does not end (a thread that was killed) it goes on. And neither
 //!   side starves: whoever comes while the other waits lets that go first.
 //! * A3: the word is in the page that the kernel wipes in a child ([`crate::own`]), where none of its forks is under way.
@@ -44,12 +45,14 @@ pub struct Passing {
 pub fn fork_begins() {
     end_if_killed();
     let Some(Passing { word, forkers }) = own_passing() else { return };
+    let signals = syscall::block_signals();
     let begun = |now: u32| (now & !FORK_WAITS) + 1;
     if !take(word, |now| now & ADVISING != 0, [FORK_WAITS, ADVICE_WAITS], begun) {
         // A2.
         word.fetch_add(1, AcqRel);
     }
     exchange(forkers, 0, own_thread());
+    syscall::set_signals(&signals, None);
 }
 
 /// A tree that forks faster than its processes are found and killed would never end. A child that has yet to join reads what
@@ -65,9 +68,11 @@ fn end_if_killed() {
 /// It has returned, or failed.
 pub fn fork_ends() {
     let Some(Passing { word, forkers }) = own_passing() else { return };
+    let signals = syscall::block_signals();
     exchange(forkers, own_thread(), 0);
     word.fetch_sub(1, Release);
     syscall::wake(word);
+    syscall::set_signals(&signals, None);
 }
 
 /// Changes what forks pass on.

@@ -6,8 +6,10 @@
 
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <sys/ptrace.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/user.h>
 
 static struct ballast load(int argc, char **argv, int index) {
     return ballast_new(number(argc, argv, index, 48), 21);
@@ -115,6 +117,65 @@ static int case_advice_in_handler(int argc, char **argv) {
         if (now.tv_sec - began.tv_sec > 60) die("%d forks took a minute", turn);
     }
     puts("advice-in-handler: ok");
+    return 0;
+}
+
+/* The same at each instruction of the hooks around a fork: a debugger sends the signal there. A fork takes less than a
+   second: where the handler took its own thread's fork for another's it waited for five. */
+static void fork_by_steps(int raw) {
+    MUST(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0);
+    for (;;) {
+        MUST(raise(SIGTRAP) == 0);
+        pid_t child = raw ? (pid_t)syscall(SYS_fork) : fork();
+        MUST(child >= 0);
+        if (child == 0) _exit(0);
+        while (waitpid(child, NULL, 0) < 0) MUST(errno == EINTR);
+    }
+}
+
+static int step(pid_t tracee, int how, int signal) {
+    int status;
+    MUST(ptrace(how, tracee, 0, signal) == 0);
+    MUST(waitpid(tracee, &status, 0) == tracee);
+    if (!WIFSTOPPED(status)) die("the traced process ended: %x", status);
+    return WSTOPSIG(status);
+}
+
+/* Makes up to `most` steps, less where it comes to its mark. */
+static int steps_of(pid_t tracee, int most) {
+    siginfo_t info;
+    for (int n = 0; n < most; n++) {
+        int signal = step(tracee, PTRACE_SINGLESTEP, 0);
+        MUST(ptrace(PTRACE_GETSIGINFO, tracee, 0, &info) == 0);
+        if (signal == SIGTRAP && info.si_code == SI_TKILL) return n;
+    }
+    return most;
+}
+
+static int case_advice_at_each_step(int argc, char **argv) {
+    int parts = number(argc, argv, 0, 400), status;
+    torn.start = map(torn.bytes);
+    MUST(signal(SIGALRM, advise_in_handler) != SIG_ERR);
+    for (int raw = 0; raw < 2; raw++) {
+        pid_t tracee = fork();
+        MUST(tracee >= 0);
+        if (tracee == 0) fork_by_steps(raw);
+        MUST(waitpid(tracee, &status, 0) == tracee);
+        int all = steps_of(tracee, 1 << 20);
+        for (int part = 0; part < parts; part++) {
+            steps_of(tracee, (long)all * part / parts);
+            struct timespec began, now;
+            MUST(clock_gettime(CLOCK_MONOTONIC, &began) == 0);
+            int got = step(tracee, PTRACE_CONT, SIGALRM);
+            while (got != SIGTRAP) got = step(tracee, PTRACE_CONT, got);
+            MUST(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+            long ms = (now.tv_sec - began.tv_sec) * 1000 + (now.tv_nsec - began.tv_nsec) / 1000000;
+            if (ms > 4000) die("at part %d of %d, %d steps: it took %ld ms", part, parts, all, ms);
+        }
+        MUST(kill(tracee, SIGKILL) == 0);
+        MUST(waitpid(tracee, &status, 0) == tracee && WIFSIGNALED(status));
+    }
+    puts("advice-at-each-step: ok");
     return 0;
 }
 
@@ -645,6 +706,7 @@ static int case_move_in_handler(int argc, char **argv) {
 static const struct test_case cases[] = {
     {"wipe-on-fork", case_wipe_on_fork}, {"advice-taken-back", case_advice_taken_back},
     {"advice-in-handler", case_advice_in_handler},
+    {"advice-at-each-step", case_advice_at_each_step},
     {"dont-fork", case_dont_fork},
     {"discard", case_discard}, {"break", case_break}, {"direct-io", case_direct_io},
     {"aio", case_aio}, {"vectors", case_vectors}, {"vmsplice", case_vmsplice},

@@ -130,6 +130,12 @@ fn a_handler_that_gives_advice_within_a_fork_does_not_wait_for_that() {
     case("advice-in-handler");
 }
 
+/// Between the count of forks and the note of whose one is, it took its own thread's for another's.
+#[test]
+fn a_handler_that_gives_advice_at_any_step_of_a_fork_does_not_wait_for_that() {
+    case("advice-at-each-step 200");
+}
+
 #[test]
 fn absent_after_fork() {
     case("dont-fork 48");
