@@ -2,6 +2,7 @@
 
 mod cgroup;
 mod doctor;
+mod fit;
 mod folder;
 mod lru_gen;
 mod metrics;
@@ -33,6 +34,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
+  ebb fit --slowdown 5% -- python3 job.py
   ebb ps
   ebb stat $(pgrep -x redis-server)
   ebb stat --faults $(pgrep -x redis-server)
@@ -49,6 +51,8 @@ struct Arguments {
 enum Command {
     /// Run an unmodified program in less memory than it wants
     Run(run::Arguments),
+    /// Find the smallest limit that keeps a program's slowdown, by running it
+    Fit(fit::Arguments),
     /// Show your runs
     Ps(ps::Arguments),
     /// Show the figures of a run while it lasts
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
     }
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Fit(arguments) => fit::fit(&arguments),
         Command::Ps(arguments) => ps::ps(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Set(arguments) => set::set(&arguments),

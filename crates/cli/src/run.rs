@@ -85,6 +85,9 @@ pub struct Arguments {
     /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// See how soon a sample of pages is used again, also those in memory: the JSON report gets a miss-ratio curve (ebb fit)
+    #[arg(long)]
+    sample: bool,
     /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
     #[arg(long, value_name = "PERCENT")]
     pressure_target: Option<String>,
@@ -258,6 +261,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         harvest: false,
         switches: Vec::new(),
         eager: false,
+        sample: arguments.sample,
         strict: arguments.strict,
         pressure_target_permille: arguments.pressure_target.as_deref().map(permille).transpose()?,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),

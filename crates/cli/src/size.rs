@@ -32,6 +32,11 @@ pub fn parse(text: &str, total: u64) -> Result<u64, String> {
     if bytes >= u64::MAX as f64 { wrong("it is too large") } else { Ok(bytes as u64) }
 }
 
+/// A size as it is typed, in whole units, not less.
+pub fn whole(bytes: u64) -> String {
+    format!("{}M", bytes.div_ceil(1 << 20))
+}
+
 #[cfg(test)]
 mod tests {
     use super::parse;

@@ -382,6 +382,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         look_around: true,
         harvest: false,
         eager: false,
+        sample: false,
         strict: false,
         pressure_target_permille: None,
         command: Vec::new(),

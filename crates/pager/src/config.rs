@@ -65,6 +65,8 @@ pub struct Config {
     pub harvest: bool,
     /// Manage every area from the start, however far the limit is.
     pub eager: bool,
+    /// A sample of pages is taken out of sight again and again, to see how soon each is used again.
+    pub sample: bool,
     /// Memory that is not managed ends the run.
     pub strict: bool,
     /// The share of time that may be lost to waiting for memory, in thousandths: the limit follows it.

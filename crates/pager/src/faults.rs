@@ -446,6 +446,10 @@ impl Server {
                 if let Some(recorder) = &self.pager.recorder {
                     recorder.note(mm.id, [vpn], write || protected);
                 }
+                if let Some(sampling) = &self.pager.sampling {
+                    let fresh = state.space.get(vpn) == Entry::None;
+                    sampling.note(mm.id, vpn, fresh, self.pager.clock.now());
+                }
                 let window = match state.space.get(vpn) {
                     Entry::None | Entry::Cool(_) | Entry::Stored { loading: false, .. }
                         // What will have no agent gives nothing back, and gets what it asks for.
@@ -696,6 +700,10 @@ impl Server {
                 let how = if page == 0 { Arrival::Fresh } else { Arrival::Ahead };
                 resident.map(&mut state.space, Vpn(vpn.0 + page), how, None);
             }
+        }
+        if let Some(sampling) = &self.pager.sampling {
+            let now = self.pager.clock.now();
+            (1..pages).for_each(|page| sampling.note(mm.id, Vpn(vpn.0 + page), true, now));
         }
         match placed {
             Err((0, error)) => self.not_placed(mm, state, touch, error),

@@ -57,6 +57,7 @@ mod reclaim;
 mod record;
 mod report;
 mod resize;
+mod sampling;
 mod seam;
 mod server;
 mod shared_memory;

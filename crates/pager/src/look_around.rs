@@ -24,7 +24,8 @@ pub type Beside = Box<[Page; BESIDE_MAX]>;
 impl Server {
     /// Brings the cool pages of the touch's window back, as far as there is memory for them.
     pub fn look_around(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
-        if touch.window.count == 0 || !self.pager.config.look_around {
+        let wanted = self.pager.config.look_around && !self.pager.config.sample;
+        if touch.window.count == 0 || !wanted {
             return;
         }
         let window = touch.window.pages(Vpn::of_address(touch.address));

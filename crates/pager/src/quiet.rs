@@ -31,6 +31,7 @@ pub fn config(memory_max_bytes: u64) -> Config {
         harvest: false,
         switches: Vec::new(),
         eager: false,
+        sample: false,
         strict: false,
         pressure_target_permille: None,
         command: Vec::new(),

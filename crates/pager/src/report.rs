@@ -5,7 +5,7 @@ use crate::config::{ReportFormat, ReportTo};
 use crate::costs::{Cpu, Lost};
 use crate::mm::Mm;
 use crate::server::Pager;
-use crate::{thrashing, unmanaged};
+use crate::{sampling, thrashing, unmanaged};
 use ebb_core::resident::lost_pages;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -90,6 +90,8 @@ struct Report {
     stages: account::Faults,
     unmanaged: Vec<unmanaged::Line>,
     thrashing: Option<thrashing::Finding>,
+    /// How soon pages were used again, where that was looked at.
+    reuse: Option<sampling::Found>,
 }
 
 /// Time in which at least one thread waited for memory, and in which nobody did anything else.
@@ -226,6 +228,7 @@ fn collect(pager: &Pager, exit_status: i32) -> Report {
         unheld_pages: pager.resident().zone.unheld(),
         unmanaged: pager.unmanaged.list(),
         thrashing: pager.thrashing.get().cloned(),
+        reuse: pager.sampling.as_ref().map(sampling::Sampling::found),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::pending::Pending;
 use crate::pressure::Pressure;
 use crate::record::Recorder;
 use crate::resize::Wishes;
+use crate::sampling::Sampling;
 use crate::seam::{Clock, Host, Machine, Storage};
 use crate::signal::Signal;
 use crate::solo::{CPUS_MAX, Solo};
@@ -178,6 +179,8 @@ pub struct Pager {
     /// What the run is to have instead, for the monitor.
     pub wishes: Wishes,
     pub recorder: Option<Recorder>,
+    /// How soon pages are used again, if that is wanted.
+    pub sampling: Option<Sampling>,
     /// Held while the program is being killed by a lost page and that is said.
     pub last_words: Mutex<()>,
     complained: AtomicU32,
@@ -216,7 +219,7 @@ impl Pager {
             kswapd: Signal::default(),
             desk: Desk::new(),
             monitor: Signal::default(),
-            managing: AtomicBool::new(config.eager),
+            managing: AtomicBool::new(config.eager || config.sample),
             starving: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             starved_since_ms: AtomicU64::new(0),
@@ -234,6 +237,7 @@ impl Pager {
             requests: Requests::default(),
             wishes: Wishes::default(),
             recorder,
+            sampling: config.sample.then(|| Sampling::new(clock.now())),
             last_words: Mutex::default(),
             complained: AtomicU32::new(0),
             clock,

@@ -2,4 +2,5 @@
 
 pub mod lru_gen;
 pub mod psi;
+pub mod reuse;
 pub mod vmstat;

@@ -270,11 +270,19 @@ impl Resident {
         self.frames.put_first(pfn);
     }
 
-    /// A frame that is as good as stored is to be taken next.
-    pub fn prefer(&mut self, pfn: Pfn) {
-        if self.frames.place(pfn) == Place::Lru {
+    /// Takes a frame off the LRU's lists, isolated. False if it is not on them.
+    pub fn take(&mut self, pfn: Pfn) -> bool {
+        let there = self.frames.place(pfn) == Place::Lru;
+        if there {
             self.order.remove(&self.frames, pfn);
             self.frames.put(pfn, Place::Lru, Place::Isolated);
+        }
+        there
+    }
+
+    /// A frame that is as good as stored is to be taken next.
+    pub fn prefer(&mut self, pfn: Pfn) {
+        if self.take(pfn) {
             self.frames.put_first(pfn);
         }
     }

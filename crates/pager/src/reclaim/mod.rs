@@ -8,6 +8,7 @@ mod cool;
 mod evict;
 mod harvest;
 mod oom;
+mod sample;
 
 use crate::limits::SLICE_PAGES;
 use crate::link::Outcome;
@@ -150,6 +151,7 @@ impl Reclaim {
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return self.tidy();
         }
+        self.sample_if_due();
         let order = self.next();
         let (before, progress) = (self.scanned, self.progress);
         let pages = match order {
@@ -160,7 +162,7 @@ impl Reclaim {
             Do::Thrashing => return self.prevent_thrashing(),
             Do::Again => return self.rest(),
             Do::Nap | Do::Sleep => {
-                self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
+                self.pager.host.wait(&self.pager.kswapd, self.nap());
                 return self.tidy();
             }
         };

@@ -143,8 +143,10 @@ impl Driver {
             host: Box::new(FakeHost { world: world.clone() }),
             store: Box::new(storage.clone()),
         };
+        // Of a lot of its own, as the ninth weight.
+        let sample = super::rng::Rng::new(seed ^ 0x5a3).once_in(5);
         let config =
-            Config { cool_permille: cool, memory_high_bytes: high, ..config(limit * 4096) };
+            Config { cool_permille: cool, memory_high_bytes: high, sample, ..config(limit * 4096) };
         let pager = Arc::new(Pager::new(config, parts, 0).expect("a pager"));
         let pending = Arc::new(Pending::default());
         Rc::new(Self {

@@ -1,0 +1,539 @@
+//! Reuse distances of a sample of pages, and the miss-ratio curve that follows from them.
+//!
+//! The reuse distance of a use is the number of other pages used since the last use of the same page: an LRU of that many
+//! pages, or fewer, has let it go by then (Mattson et al. 1970). A sample of pages, chosen by a hash of their numbers,
+//! has the same distances on a smaller scale: with one page in `n` they are divided by `n` (SHARDS, Waldspurger et al., FAST
+//! '15). The sample has a fixed size: where more pages turn up than it may have, half of them leave it.
+//!
+//! * R1: `last` holds for each sampled page the place of its last use, and `marks` has exactly those places.
+//! * R2: every page in `last` is in the sample ([`Reuse::samples`]).
+//! * R3: a use counts as many times as pages stand behind one of the sample at that time.
+//!
+//! Who cannot see every use hides pages, sees their next use, and leaves them in sight for a while ([`Reuse::hide`]). Uses of pages
+//! seldom used are made up for: where these were hidden for `w` in all before they were used, and in sight for `d` before that,
+//! there were `d / w` times as many that nobody saw, as of uses that come by chance. Which are seldom used is told by the time
+//! before, or those that came late by chance would count as such.
+//!
+//! The interval comes from the sample itself: it is divided in [`PARTS`] by other bits of the hash, each of which is a sample of
+//! its own.
+
+use std::collections::HashMap;
+
+/// Independent parts of the sample.
+pub const PARTS: usize = 8;
+/// 97.5 % quantile of Student's t for one less than that.
+const T: f64 = 2.365;
+/// Distances are told apart to a sixteenth of an octave (4.4 %).
+const STEPS: u32 = 16;
+/// Places for each page that the sample may have, before they are numbered anew.
+const PLACES: usize = 4;
+
+/// How often a memory of a size would miss.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Point {
+    /// The size, in pages.
+    pub pages: u64,
+    /// Uses that would find their page gone, first uses left out.
+    pub misses: f64,
+    /// Half of the 95 % interval of that.
+    pub error: f64,
+}
+
+/// The last use of a page, in whatever unit of time the caller has.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    place: usize,
+    used: u64,
+    /// When it was hidden, so that its next use would be seen; and how long it was then, without end for a first use.
+    hidden: u64,
+    waited: u64,
+}
+
+/// Uses of a distance.
+#[derive(Clone, Copy, Default, Debug)]
+struct Bin {
+    /// As many as pages of the sample stand for: of pages often used, and of others.
+    often: u64,
+    seldom: u64,
+}
+
+/// What was seen of a sample of pages.
+#[derive(Debug)]
+pub struct Reuse {
+    /// Of `1 << shift` pages one is in the sample.
+    shift: u32,
+    most: usize,
+    last: HashMap<u64, Seen>,
+    marks: Marks,
+    /// Uses by distance, for each part.
+    bins: [Vec<Bin>; PARTS],
+    first: u64,
+    again: u64,
+    /// For how long pages seldom used had been hidden when they were, and in sight before that.
+    hidden: u64,
+    sight: u64,
+    /// Pages there are, as far as that was told.
+    pages: u64,
+}
+
+/// A page that is hidden for so many times as long as it is in sight is seldom used.
+const SELDOM: u64 = 4;
+/// How far the share of pages in the sample may be from what it should be, by chance.
+const STRETCH_MAX: f64 = 1.25;
+
+impl Reuse {
+    /// A sample of at most `most` pages, which begins with one page in `1 << shift`.
+    #[must_use]
+    pub fn new(most: usize, shift: u32) -> Self {
+        let most = most.max(1);
+        Self {
+            shift,
+            most,
+            last: HashMap::with_capacity(most + 1),
+            marks: Marks::new((most + 1) * PLACES),
+            bins: [const { Vec::new() }; PARTS],
+            first: 0,
+            again: 0,
+            hidden: 0,
+            sight: 0,
+            pages: 0,
+        }
+    }
+
+    /// Whether a page is in the sample. That it is may change, that it is not stays.
+    #[must_use]
+    pub fn samples(&self, page: u64) -> bool {
+        hash(page) & ((1 << self.shift) - 1) == 0
+    }
+
+    /// One page in so many is in the sample.
+    #[must_use]
+    pub fn one_in(&self) -> u64 {
+        1 << self.shift
+    }
+
+    /// Pages of the sample that were used.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.last.len()
+    }
+
+    /// Whether no page was used.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.last.is_empty()
+    }
+
+    /// First uses, and later ones, as many as pages of the sample stand for.
+    #[must_use]
+    pub fn uses(&self) -> (u64, u64) {
+        (self.first, self.again)
+    }
+
+    /// A page of the sample is used at a time; `fresh` if it holds nothing yet, and the use is its first whatever was there before.
+    /// False if it is not in the sample.
+    pub fn touch(&mut self, page: u64, fresh: bool, now: u64) -> bool {
+        if !self.samples(page) {
+            return false;
+        }
+        let weight = self.one_in();
+        if self.marks.is_full() {
+            self.number();
+        }
+        let before = self.last.get(&page).copied();
+        let again = before.filter(|_| !fresh);
+        let waited = again.map_or(u64::MAX, |seen| now.saturating_sub(seen.hidden));
+        let place = self.marks.next();
+        self.last.insert(page, Seen { place, used: now, hidden: now, waited });
+        let between = before.map(|seen| (seen, self.marks.take(seen.place)));
+        self.marks.set();
+        match between.filter(|_| !fresh) {
+            Some((before, between)) => {
+                let at = bin_of(between * weight);
+                let bins = &mut self.bins[part_of(page)];
+                if bins.len() <= at {
+                    bins.resize(at + 1, Bin::default());
+                }
+                let sight = before.hidden.saturating_sub(before.used);
+                if before.waited != u64::MAX && before.waited > sight.saturating_mul(SELDOM) {
+                    bins[at].seldom += weight;
+                    self.hidden += now.saturating_sub(before.hidden.max(before.used));
+                    self.sight += sight;
+                } else {
+                    bins[at].often += weight;
+                }
+                self.again += weight;
+            }
+            None => self.first += weight,
+        }
+        while self.last.len() > self.most {
+            self.thin();
+        }
+        true
+    }
+
+    /// Who looks hides these pages of the sample from now on, so that their next use is seen; what has used them since the
+    /// last was not. Such a page counts as used until as long before now as it had been hidden before it was used (time
+    /// turned round), or when it was seen to be used if that is later. One that was never seen is used for the first time.
+    pub fn hide(&mut self, pages: &[u64], now: u64) {
+        let mut later: Vec<(u64, u64)> = Vec::new();
+        for &page in pages {
+            match self.last.get(&page) {
+                None => drop(self.touch(page, true, now)),
+                Some(seen) if seen.waited < now.saturating_sub(seen.used) => {
+                    later.push((seen.waited, page));
+                }
+                Some(_) => {}
+            }
+        }
+        later.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, page) in later {
+            if self.marks.is_full() {
+                self.number();
+            }
+            let next = self.marks.next();
+            if let Some(seen) = self.last.get_mut(&page) {
+                let before = std::mem::replace(&mut seen.place, next);
+                self.marks.take(before);
+                self.marks.set();
+            }
+        }
+        for page in pages {
+            if let Some(seen) = self.last.get_mut(page) {
+                seen.hidden = now;
+            }
+        }
+    }
+
+    /// Whether it is time to hide a page of the sample again: at once where it was hidden for long before it was used, and so
+    /// is used seldom; another only so long after its last use, or its uses would be all that is seen.
+    #[must_use]
+    pub fn is_due(&self, page: u64, pause: u64, now: u64) -> bool {
+        let due = |seen: &Seen| seen.waited >= pause || now.saturating_sub(seen.used) >= pause;
+        self.last.get(&page).is_none_or(due)
+    }
+
+    /// Half of the pages leave the sample.
+    pub fn thin(&mut self) {
+        self.shift += 1;
+        let mask = (1u64 << self.shift) - 1;
+        self.last.retain(|&page, _| hash(page) & mask == 0);
+        self.number();
+    }
+
+    /// The places are numbered anew, in their order.
+    fn number(&mut self) {
+        let mut pages: Vec<(usize, u64)> =
+            self.last.iter().map(|(&page, seen)| (seen.place, page)).collect();
+        pages.sort_unstable();
+        self.marks.clear();
+        for (_, page) in pages {
+            if let Some(seen) = self.last.get_mut(&page) {
+                seen.place = self.marks.next();
+            }
+            self.marks.set();
+        }
+    }
+
+    /// There are so many pages, in the sample or not: how many are in it is a matter of chance, and made up for.
+    pub fn set_pages(&mut self, pages: u64) {
+        self.pages = pages;
+    }
+
+    /// What a page of the sample stands for, to what it should.
+    fn stretch(&self) -> f64 {
+        let stands_for = self.last.len() as f64 * self.one_in() as f64;
+        let stretch = if self.pages == 0 { 1.0 } else { self.pages as f64 / stands_for.max(1.0) };
+        stretch.clamp(1.0 / STRETCH_MAX, STRETCH_MAX)
+    }
+
+    /// Uses of a distance, with those that were not seen.
+    fn uses_of(&self, bin: &Bin) -> f64 {
+        let unseen = if self.hidden == 0 { 0.0 } else { self.sight as f64 / self.hidden as f64 };
+        (bin.often as f64 + bin.seldom as f64 * (1.0 + unseen)) * self.stretch()
+    }
+
+    /// How often memories of each size would miss, smallest first; from the first on that some use needed.
+    #[must_use]
+    pub fn curve(&self) -> Vec<Point> {
+        let end = self.bins.iter().map(Vec::len).max().unwrap_or(0);
+        let mut missed = [0f64; PARTS];
+        let mut points = Vec::new();
+        for bin in (0..end).rev() {
+            let before = missed;
+            for (missed, bins) in missed.iter_mut().zip(&self.bins) {
+                *missed += bins.get(bin).map_or(0.0, |bin| self.uses_of(bin));
+            }
+            if missed != before {
+                let (misses, error) = sum_and_error(&before);
+                let pages = (end_of(bin) as f64 * self.stretch()) as u64;
+                points.push(Point { pages, misses, error });
+            }
+        }
+        points.reverse();
+        points
+    }
+
+    /// Uses that would find their page gone with so many pages, first uses left out, and half of the 95 % interval.
+    #[must_use]
+    pub fn misses(&self, pages: u64) -> (f64, f64) {
+        let pages = (pages as f64 / self.stretch()).round() as u64;
+        let mut missed = [0f64; PARTS];
+        for (missed, bins) in missed.iter_mut().zip(&self.bins) {
+            let beyond = bins.iter().enumerate().filter(|&(bin, _)| end_of(bin) > pages);
+            // From the largest on, as the curve adds them up.
+            *missed = beyond.rev().map(|(_, bin)| self.uses_of(bin)).sum();
+        }
+        sum_and_error(&missed)
+    }
+}
+
+fn sum_and_error(parts: &[f64; PARTS]) -> (f64, f64) {
+    let count = PARTS as f64;
+    let sum = parts.iter().sum::<f64>();
+    let mean = sum / count;
+    let variance = parts.iter().map(|&part| (part - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    (sum, T * (variance * count).sqrt())
+}
+
+/// Fibonacci hashing, folded so that the low bits are good.
+fn hash(page: u64) -> u64 {
+    let mixed = page.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    mixed ^ mixed >> 32
+}
+
+/// By bits that do not decide whether a page is in the sample.
+fn part_of(page: u64) -> usize {
+    (hash(page) >> 61) as usize % PARTS
+}
+
+/// The bin of a distance.
+fn bin_of(distance: u64) -> usize {
+    let octave = (distance + 1).ilog2();
+    let part = ((distance + 1 - (1 << octave)) * u64::from(STEPS)) >> octave;
+    (u64::from(octave * STEPS) + part) as usize
+}
+
+/// The least number of pages that has no misses of this bin.
+fn end_of(bin: usize) -> u64 {
+    let (octave, part) = ((bin as u32) / STEPS, bin as u64 % u64::from(STEPS));
+    // The least distance of the next bin; one page more than the distance must fit.
+    let next = (1u64 << octave) + ((part + 1) << octave).div_ceil(u64::from(STEPS));
+    next - 1
+}
+
+/// Which places are marked, and how many between two: a Fenwick tree.
+#[derive(Debug)]
+struct Marks {
+    tree: Vec<u32>,
+    next: usize,
+}
+
+impl Marks {
+    fn new(places: usize) -> Self {
+        Self { tree: vec![0; places + 1], next: 0 }
+    }
+
+    fn is_full(&self) -> bool {
+        self.next + 1 >= self.tree.len()
+    }
+
+    /// The place that the next mark gets.
+    fn next(&self) -> usize {
+        self.next
+    }
+
+    /// Marks it.
+    fn set(&mut self) {
+        self.add(self.next, 1);
+        self.next += 1;
+    }
+
+    /// Removes a mark. How many come after it.
+    fn take(&mut self, place: usize) -> u64 {
+        self.add(place, u32::MAX);
+        u64::from(self.before(self.next) - self.before(place))
+    }
+
+    fn add(&mut self, place: usize, value: u32) {
+        let mut at = place + 1;
+        while at < self.tree.len() {
+            self.tree[at] = self.tree[at].wrapping_add(value);
+            at += at & at.wrapping_neg();
+        }
+    }
+
+    /// Marks before a place.
+    fn before(&self, place: usize) -> u32 {
+        let (mut at, mut sum) = (place, 0u32);
+        while at > 0 {
+            sum = sum.wrapping_add(self.tree[at]);
+            at &= at - 1;
+        }
+        sum
+    }
+
+    fn clear(&mut self) {
+        self.tree.fill(0);
+        self.next = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// As the definition has it.
+    fn distances(uses: &[u64]) -> Vec<Option<u64>> {
+        let between = |at: usize| {
+            let before = uses[..at].iter().rposition(|&page| page == uses[at])?;
+            let others: std::collections::HashSet<_> = uses[before + 1..at].iter().collect();
+            Some(others.len() as u64)
+        };
+        (0..uses.len()).map(between).collect()
+    }
+
+    #[test]
+    fn bins_follow_one_another_and_end_where_the_next_begins() {
+        for distance in (0..5000).chain([1 << 20, (1 << 33) + 12_345]) {
+            let bin = bin_of(distance);
+            assert!(distance < end_of(bin), "{distance} in {bin}, which ends at {}", end_of(bin));
+            assert!(bin == 0 || distance >= end_of(bin - 1), "{distance} in {bin}");
+        }
+    }
+
+    proptest! {
+        /// With all pages in the sample each size misses as the definition says.
+        #[test]
+        fn all_pages_give_the_exact_curve(uses in prop::collection::vec(0u64..60, 1..400)) {
+            let mut reuse = Reuse::new(64, 0);
+            uses.iter().for_each(|&page| assert!(reuse.touch(page, false, 0)));
+            let distances = distances(&uses);
+            let first = distances.iter().filter(|distance| distance.is_none()).count() as u64;
+            prop_assert_eq!(reuse.uses(), (first, uses.len() as u64 - first));
+            // Up to 16 pages each distance has a bin of its own.
+            for pages in 1..16 {
+                let missed = distances.iter().flatten().filter(|&&distance| distance >= pages).count();
+                prop_assert_eq!(reuse.misses(pages).0, missed as f64, "{} pages", pages);
+            }
+            for point in reuse.curve() {
+                prop_assert_eq!(point.misses, reuse.misses(point.pages).0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_that_holds_nothing_is_used_for_the_first_time() {
+        let mut reuse = Reuse::new(16, 0);
+        for (page, fresh) in [(1, true), (2, true), (1, false), (1, true)] {
+            reuse.touch(page, fresh, 0);
+        }
+        assert_eq!((reuse.uses(), reuse.misses(1).0), ((3, 1), 1.0));
+    }
+
+    /// A sample of a twentieth of the pages finds the misses of all within its interval, and a tenth.
+    #[test]
+    fn a_sample_finds_the_curve_of_all() {
+        const PAGES: u64 = 40_000;
+        let mut seed = 1u64;
+        let mut random = || {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) as f64 / (1u64 << 31) as f64
+        };
+        let (mut all, mut some) = (Reuse::new(PAGES as usize, 0), Reuse::new(2000, 0));
+        for _ in 0..1_000_000 {
+            // Few pages are used often, many seldom.
+            let page = (random().powi(3) * PAGES as f64) as u64;
+            all.touch(page, false, 0);
+            some.touch(page, false, 0);
+        }
+        assert!(some.one_in() >= 16 && some.len() <= 2000, "{} of {}", some.len(), some.one_in());
+        for pages in [4000, 8000, 16_000, 24_000, 32_000] {
+            let (exact, (found, error)) = (all.misses(pages).0, some.misses(pages));
+            let off = (found - exact).abs();
+            assert!(
+                off < 0.1 * exact && off < 2.0 * error,
+                "{pages}: {found} ± {error}, not {exact}"
+            );
+        }
+    }
+
+    /// One that was used as soon as it was hidden is taken as used until it is hidden again; one that was not, as used once.
+    #[test]
+    fn a_page_used_at_once_counts_as_used_until_it_is_hidden() {
+        let mut reuse = Reuse::new(16, 0);
+        reuse.hide(&[1, 2, 3, 4, 5], 1000);
+        for (page, at) in [(1, 1001), (2, 1800), (3, 1900)] {
+            reuse.touch(page, false, at);
+        }
+        assert_eq!(reuse.misses(4).0, 3.0, "hidden in their order, and touched in it");
+        reuse.hide(&[1, 2, 3], 2000);
+        reuse.touch(1, false, 2001);
+        assert_eq!((reuse.misses(1).0, reuse.uses()), (3.0, (5, 4)), "nothing since it was hidden");
+        reuse.touch(2, false, 2002);
+        assert_eq!((reuse.misses(2).0, reuse.misses(3).0), (4.0, 3.0), "3 and 1 since it was used");
+        reuse.hide(&[1, 2], 2004);
+        reuse.touch(6, true, 2005);
+        reuse.hide(&[6], 3000);
+        reuse.touch(6, false, 3001);
+        assert_eq!(
+            reuse.misses(1).0,
+            4.0,
+            "a first use is no use at once, and nothing came after it"
+        );
+    }
+
+    /// Uses that come by chance, some of which find their page in sight, are found all the same.
+    #[test]
+    fn uses_that_nobody_saw_are_made_up_for() {
+        const PAGES: u64 = 64;
+        let mut seed = 7u64;
+        let mut reuse = Reuse::new(PAGES as usize, 0);
+        (0..PAGES).for_each(|page| assert!(reuse.touch(page, true, 0)));
+        let mut hidden = [false; PAGES as usize];
+        let mut all = 0;
+        for now in 1..200_000u64 {
+            if now % 8 == 0 {
+                let seen: Vec<u64> = (0..PAGES).filter(|&page| !hidden[page as usize]).collect();
+                reuse.hide(&seen, now);
+                hidden.fill(true);
+            }
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let page = (seed >> 33) % PAGES;
+            all += 1;
+            if std::mem::take(&mut hidden[page as usize]) {
+                reuse.touch(page, false, now);
+            }
+        }
+        let (seen, found) = (reuse.uses().1, reuse.misses(0).0);
+        assert!(
+            seen < all * 19 / 20 && (found / all as f64 - 1.0).abs() < 0.02,
+            "{seen}, {found} of {all}"
+        );
+    }
+
+    #[test]
+    fn a_page_that_is_used_seldom_is_hidden_soon_again() {
+        let mut reuse = Reuse::new(16, 0);
+        assert!(reuse.is_due(1, 100, 0), "never seen");
+        reuse.hide(&[1, 2], 1000);
+        reuse.touch(1, false, 1010);
+        reuse.touch(2, false, 1500);
+        assert!(!reuse.is_due(1, 100, 1100) && reuse.is_due(1, 100, 1110));
+        assert!(reuse.is_due(2, 100, 1501));
+    }
+
+    /// Places are numbered anew many times.
+    #[test]
+    fn a_long_row_of_uses_forgets_no_order() {
+        let mut reuse = Reuse::new(8, 0);
+        (0..10_000u64).for_each(|at| assert!(reuse.touch(at % 5, false, at)));
+        assert_eq!((reuse.misses(4).0, reuse.misses(5).0), (9995.0, 0.0), "a loop of five");
+    }
+}

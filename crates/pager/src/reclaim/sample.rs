@@ -1,0 +1,82 @@
+//! Rounds of sampling: the pages of the sample that the program can see are taken out of its sight.
+//!
+//! Part of the kswapd thread; what a sample is stands in `sampling.rs`. They are cooled as any page is, and come back
+//! as any page does.
+
+use super::Reclaim;
+use crate::limits::BATCH_PATIENCE;
+use crate::mm::Mm;
+use crate::sampling::Sampling;
+use ebb_agent::protocol::BATCH_MAX;
+use ebb_core::reclaim::NAP_MS;
+use ebb_core::resident::Entry;
+use ebb_core::types::{MmId, Pfn, Vpn};
+use std::time::Duration;
+
+/// Entries of a page table looked at in one hold.
+const SLICE: u64 = 16 << 10;
+
+impl Reclaim {
+    /// How long kswapd sleeps at most when it has nothing to do.
+    pub fn nap(&self) -> Duration {
+        let nap = Duration::from_millis(NAP_MS);
+        let sampling = self.pager.sampling.as_ref();
+        sampling.map_or(nap, |sampling| nap.min(sampling.pause(self.pager.clock.now())))
+    }
+
+    /// A round, if it is time for one.
+    pub fn sample_if_due(&mut self) {
+        let pager = self.pager.clone();
+        let Some(sampling) = &pager.sampling else { return };
+        let began = pager.clock.now();
+        if !sampling.pause(began).is_zero() {
+            return;
+        }
+        let mut pages = 0;
+        // Whose pages they are, one address space after the other.
+        let mut taken = Vec::new();
+        for mm in pager.mms() {
+            pages += self.take_sample(&mm, sampling, &mut taken);
+        }
+        sampling.set_pages(pages);
+        let pages: Vec<(MmId, Vpn)> = {
+            let resident = pager.resident();
+            let of = |&pfn: &Pfn| resident.is_used(pfn).then(|| resident.frame(pfn));
+            taken.iter().filter_map(of).map(|frame| (frame.mm, frame.vpn)).collect()
+        };
+        sampling.hide(&pages, pager.clock.now());
+        for batch in taken.chunks(BATCH_MAX) {
+            self.cool_isolated(batch);
+        }
+        sampling.end_round(began, pager.clock.now());
+    }
+
+    /// Takes the pages of the sample that an address space has, and its program can see. How many pages it has in all.
+    fn take_sample(&self, mm: &Mm, sampling: &Sampling, taken: &mut Vec<Pfn>) -> u64 {
+        let mut pages = 0;
+        let mut next = Some(Vpn(0));
+        while let Some(start) = next {
+            let Some(state) = mm.lock_settled(BATCH_PATIENCE) else { break };
+            if state.ended {
+                break;
+            }
+            let mut visible: Vec<Vpn> = Vec::new();
+            next = state.space.visit(start, SLICE, |vpn, entry| {
+                pages += 1;
+                if let Entry::Resident(_) = entry {
+                    visible.push(vpn);
+                }
+            });
+            let chosen = sampling.choose(mm.id, visible.into_iter(), self.pager.clock.now());
+            let mut resident = self.pager.resident();
+            for vpn in chosen {
+                if let Entry::Resident(pfn) = state.space.get(vpn)
+                    && resident.take(pfn)
+                {
+                    taken.push(pfn);
+                }
+            }
+        }
+        pages
+    }
+}
