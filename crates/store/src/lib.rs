@@ -26,7 +26,6 @@
 //! Lock order: `put`, then `index`; `index` is never held across I/O, compression, mapping or
 //! another lock. The locks of file space and read queues are leaves.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 mod arena;
 mod error;

@@ -92,10 +92,10 @@ pub struct Outcome {
     pub ebb_bytes: u64,
     /// Resident memory that Ebb shares with the program: the pages that cool.
     pub ebb_shared_bytes: u64,
-    /// Accesses in which the thread slept, from the start, and how long
-    /// all of these took; where they are timed.
+    /// Accesses in which the thread slept, from the start; where they are timed.
     #[serde(default)]
     pub long_accesses: u64,
+    /// How long all of these took.
     #[serde(default)]
     pub long_us: u64,
 }

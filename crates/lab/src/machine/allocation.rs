@@ -189,8 +189,9 @@ pub struct Measured {
     pub take: Times,
     /// To give one back.
     pub give: Times,
-    /// Sets filled and emptied, each with the lock held.
+    /// Sets filled, each with the lock held.
     pub refills: u64,
+    /// Sets emptied, each with the lock held.
     pub drains: u64,
 }
 
