@@ -139,6 +139,7 @@ pub mod lru;
 pub mod memcg;
 pub mod nearest;
 pub mod observe;
+pub mod random;
 pub mod readahead;
 pub mod reclaim;
 pub mod resident;

@@ -1,6 +1,7 @@
 //! Clients of the servers under test: just enough of the protocols of Redis and memcached to
 //! write values and to check each of them.
 
+use ebb_core::random as numbers;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -116,7 +117,7 @@ impl Connection {
 /// The bytes that belong to a key: different for every key and version, so that a wrong value is
 /// told from a right one, and half of them repeated so that they compress as real data does.
 pub fn value_of(key: u64, version: u64, bytes: usize) -> Vec<u8> {
-    let mut random = Random(key << 8 ^ version);
+    let mut random = Random::new(key << 8 ^ version);
     let mut value = Vec::with_capacity(bytes + 16);
     while value.len() < bytes {
         let word = random.next().to_le_bytes();
@@ -127,18 +128,20 @@ pub fn value_of(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// Numbers from a seed (splitmix64).
-pub struct Random(pub u64);
+/// Numbers from a seed.
+pub struct Random(numbers::Random);
 
 impl Random {
+    /// The sequence of this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(numbers::Random(seed))
+    }
+
     /// The next of all 64 bits.
     #[expect(clippy::should_implement_trait, reason = "an endless source, not an iterator")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        self.0.word()
     }
 
     /// One of `0..limit`.

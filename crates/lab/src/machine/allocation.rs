@@ -17,7 +17,7 @@ use ebb_core::types::Pfn;
 use serde::Deserialize;
 
 use super::histogram::Histogram;
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// When frames are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
