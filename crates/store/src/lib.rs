@@ -43,7 +43,7 @@ mod table;
 pub use error::{StoreError, TierName};
 pub use get::Source;
 pub use page::{Page, ZERO_PAGE, page_hash};
-pub use spec::{TierSpec, TierSpecError, parse_tiers};
+pub use spec::{TierSpec, TierSpecError, parse_tiers, unit_shift};
 pub use stats::{StoreReads, StoreStats, TierStats};
 
 use ebb_core::types::SlotId;
