@@ -17,11 +17,9 @@ use ebb_sys::sched::CpuSet;
 use ebb_sys::socket::Socket;
 use serde::{Deserialize, Serialize};
 
-use super::looping;
+use super::looping::{self, SEED, WORDS};
 use crate::draw::{Alias, Random};
 
-pub(super) const WORDS: usize = 512;
-pub(super) const SEED: u64 = 0x00eb_b0eb_b0eb_b0eb;
 /// Clock ticks of `/proc/PID/stat` are hundredths of a second on every Linux of today.
 const TICK_US: u64 = 10_000;
 

@@ -11,7 +11,8 @@ use ebb_sys::{proc, process, signals};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::list::{Program, Use, find};
+use super::inputs::find;
+use super::list::{Program, Use};
 use super::redis;
 use crate::kernel::{Cgroup, Compressed, Swap, SwapFile};
 
