@@ -22,6 +22,10 @@ fn main() {
     if std::env::var_os("EBB_COMMIT").is_some() {
         return;
     }
+    // In a folder of somebody else's repository (a vendored copy) its commit is not ours.
+    if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
+        return;
+    }
     let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return };
     let clean = git(&["status", "--porcelain", "--", ".", "../core"]).is_some_and(|t| t.is_empty());
     println!("cargo::rustc-env=EBB_COMMIT={commit}{}", if clean { "" } else { "+" });

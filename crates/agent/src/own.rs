@@ -67,7 +67,7 @@ impl Page {
     /// The process has joined, with this memory.
     pub fn joined(self, shared: &'static Shared) {
         // SAFETY: made by `make` and given up by nobody.
-        unsafe { &*self.0 }.is_joined(shared);
+        unsafe { &*self.0 }.set_joined(shared);
         OWN.store(self.0, Release);
     }
 
@@ -85,7 +85,7 @@ impl Page {
 }
 
 impl Own {
-    fn is_joined(&self, shared: &'static Shared) {
+    fn set_joined(&self, shared: &'static Shared) {
         self.shared.store(core::ptr::from_ref(shared).cast_mut(), Relaxed);
         self.state.store(JOINED, Release);
     }
@@ -113,7 +113,7 @@ pub fn own() -> Option<&'static Shared> {
         match join::join_forked() {
             Some(shared) => {
                 lost::note(shared, began);
-                page.is_joined(shared);
+                page.set_joined(shared);
                 pin_thread(own_thread_block());
             }
             None => page.state.store(ALONE, Release),

@@ -122,7 +122,9 @@ pub struct Call {
     pub what: AtomicU32,
     /// When the place was taken, in seconds since the machine was started.
     pub since_s: AtomicU32,
+    /// First argument, as `what` has it.
     pub a: AtomicU64,
+    /// Second argument, as `what` has it.
     pub b: AtomicU64,
 }
 
@@ -144,10 +146,15 @@ pub const TELL_SMALL: u8 = 3;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Entry {
+    /// [`OP_MOVE`], [`OP_DROP`] or [`OP_UNSHARE`].
     pub op: AtomicU32,
+    /// 0, or a negated errno; written by the agent.
     pub result: AtomicI32,
+    /// Address of the pages; of a move, where they go.
     pub a: AtomicU64,
+    /// Of a move, where they come from.
     pub b: AtomicU64,
+    /// Length in bytes, whole pages.
     pub len: AtomicU64,
 }
 
@@ -155,8 +162,11 @@ pub struct Entry {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Shared {
+    /// [`MAGIC`].
     pub magic: AtomicU32,
+    /// How far the batch is, [`IDLE`] to [`DONE`], and the futex on which its end is awaited.
     pub state: AtomicU32,
+    /// Operations of the batch, [`BATCH_MAX`] at most.
     pub count: AtomicU32,
     /// 1 once the agent's thread is ready for batches.
     pub ready: AtomicU32,
@@ -173,10 +183,11 @@ pub struct Shared {
     pub ending: AtomicU32,
     /// Start of the area through which pages of the pool leave; 0 if there is none.
     pub bin: AtomicU64,
-    /// Times that threads of the program were in a hook for something that they had not asked for, and how long that
-    /// was, in ticks of the processor's counter.
+    /// Times that threads of the program were in a hook for something that they had not asked for.
     pub lost_calls: AtomicU64,
+    /// How long that was, in ticks of the processor's counter.
     pub lost_ticks: AtomicU64,
+    /// The batch: the first `count` of them.
     pub entries: [Entry; BATCH_MAX],
     /// One for each bell.
     pub calls: [Call; BELLS],
@@ -212,11 +223,17 @@ pub const GREET_SET: u32 = 4;
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Greeting {
+    /// [`MAGIC`].
     pub magic: u32,
+    /// [`VERSION`].
     pub version: u32,
+    /// Who greets: [`GREET_START`] to [`GREET_SET`].
     pub kind: u32,
+    /// 0.
     pub reserved: u32,
+    /// Address of the pool; 0 where there is none.
     pub pool_start: u64,
+    /// Bytes of the pool.
     pub pool_len: u64,
 }
 
@@ -225,7 +242,9 @@ pub struct Greeting {
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Answer {
+    /// [`MAGIC`].
     pub magic: u32,
+    /// 1 if the greeting is refused, else 0.
     pub refused: u32,
 }
 

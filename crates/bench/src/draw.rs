@@ -1,19 +1,6 @@
 //! Seeded numbers, and draws of a few from many by their popularity.
 
-/// Splitmix: small, seeded, good enough to draw pages.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next of them.
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
+pub use ebb_core::random::Random;
 
 /// Walker's table: a column is kept with probability `keep / 2^32`, else its alias is taken.
 #[derive(Debug)]

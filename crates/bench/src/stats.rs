@@ -38,6 +38,12 @@ impl Summary {
     }
 }
 
+/// The median; not a number of no values.
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
+    Summary::of(values).map_or(f64::NAN, |all| all.median)
+}
+
 /// Between two neighbours of sorted values, in proportion.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = (sorted.len() - 1) as f64 * share;

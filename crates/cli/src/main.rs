@@ -1,6 +1,7 @@
 //! The `ebb` command: arguments in, library call, report out.
 
 mod cgroup;
+mod check;
 mod doctor;
 mod fit;
 mod folder;

@@ -1,7 +1,7 @@
 //! The checks of `ebb doctor`, each with what follows from it and the command that gets it.
 
 use crate::cgroup;
-use crate::doctor::Check;
+use crate::check::Check;
 use crate::folder::Folder;
 use ebb_pager::FEATURES;
 use ebb_sys::uffd::feature;

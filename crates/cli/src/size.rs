@@ -15,18 +15,13 @@ pub fn parse(text: &str, total: u64) -> Result<u64, String> {
     let Ok(number) = digits.parse::<f64>() else {
         return wrong("it does not begin with a number");
     };
-    let factor = match unit.to_ascii_uppercase().as_str() {
-        "" | "B" => 1.0,
-        "K" | "KIB" => 1024.0,
-        "M" | "MIB" => 1024.0 * 1024.0,
-        "G" | "GIB" => 1024.0 * 1024.0 * 1024.0,
-        "T" | "TIB" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
-        "KB" | "MB" | "GB" | "TB" => {
-            return wrong(&format!("'{unit}' is 1000 to some and 1024 to others"));
-        }
+    let factor = match unit {
         "%" if number <= 100.0 => total as f64 / 100.0,
         "%" => return wrong("more than all of the memory"),
-        _ => return wrong(&format!("the unit '{unit}' is unknown")),
+        unit => match ebb_store::unit_shift(unit) {
+            Ok(shift) => (1u64 << shift) as f64,
+            Err(why) => return wrong(&why),
+        },
     };
     let bytes = number * factor;
     if bytes >= u64::MAX as f64 { wrong("it is too large") } else { Ok(bytes as u64) }

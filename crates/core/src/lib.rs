@@ -7,13 +7,59 @@
 //! Its parts can be driven each by itself, as a kernel's are ([`frame`], [`lru`], [`space`], [`reclaim`], [`writeback`],
 //! [`swap`], [`memcg`]), or all together as one budget of memory through [`engine::Engine`], which is what `ebb run` does.
 //!
-//! A driver in some sixty lines. Its store takes everything at once, and its machine does what it is told before it goes on:
+//! # The life of a page
+//!
+//! A page is nothing yet, resident, cool (in memory, and out of its program's sight), or stored. Who drives the engine makes
+//! each step and tells it; the engine says which pages are to make it ([`Engine::isolate`], [`Engine::coolest`]).
 //!
 //! ```
-//! use ebb_core::engine::{Did, Do, Engine, Evidence, Seen};
-//! use ebb_core::reclaim::Desk;
-//! use ebb_core::resident::{Arrival, Entry, Space};
-//! use ebb_core::types::{Pfn, Vpn};
+//! use ebb_core::{Arrival, Engine, Entry, Evidence, Vpn};
+//!
+//! // Room for a hundred pages. Nobody can see whether they are used but by taking them out of sight.
+//! let evidence = Evidence::Cooling;
+//! let mut engine = Engine::new(100, 100, evidence.tunables(), evidence);
+//! let mut space = engine.create_space(Vpn(1_000));
+//! let page = Vpn(7);
+//! assert_eq!(space.get(page), Entry::None);
+//!
+//! // The first touch. A page that is on its way is promised, and then in its place.
+//! let charge = engine.set.zone.charge(1);
+//! engine.set.zone.place(charge);
+//! let pfn = engine.set.map(&mut space, page, Arrival::Fresh, None);
+//! assert_eq!(space.get(page), Entry::Resident(pfn));
+//!
+//! // It is the one to leave: taken out of sight. It is touched there, and so proves that it is used.
+//! let mut leaving = Vec::new();
+//! engine.set.isolate_hard(1, &mut leaving);
+//! assert_eq!(leaving, [pfn]);
+//! engine.set.cool(&mut space, pfn, 0);
+//! assert_eq!(space.get(page), Entry::Cool(pfn));
+//! engine.set.rescue(&mut space, pfn);
+//!
+//! // The next time nobody touches it. It is written to the store, and its memory is free.
+//! leaving.clear();
+//! engine.set.isolate_hard(1, &mut leaving);
+//! engine.set.cool(&mut space, pfn, 0);
+//! let slot = engine.set.take_slot()?;
+//! engine.set.evict(&mut space, pfn, slot);
+//! engine.set.zone.gone(1);
+//! assert!(matches!(space.get(page), Entry::Stored { slot: kept, .. } if kept == slot));
+//! assert_eq!(engine.set.zone.used(), 0);
+//!
+//! // Touched again: loaded. It knows its copy, which is good for as long as nobody writes to the page.
+//! let charge = engine.set.zone.charge(1);
+//! engine.set.zone.place(charge);
+//! let pfn = engine.set.map(&mut space, page, Arrival::Loaded, Some(slot));
+//! assert_eq!(engine.set.frame(pfn).slot(), Some(slot));
+//! # Ok::<(), ebb_core::swap::NoSlot>(())
+//! ```
+//!
+//! # A driver
+//!
+//! In some sixty lines. Its store takes everything at once, and its machine does what it is told before it goes on:
+//!
+//! ```
+//! use ebb_core::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
 //!
 //! struct Machine { engine: Engine, space: Space, desk: Desk, loads: u64 }
 //!
@@ -79,6 +125,11 @@
 //!     assert!(machine.loads < 2_500, "{evidence:?}: {} of 50,000 were missing", machine.loads);
 //! }
 //! ```
+//!
+//! # Examples
+//!
+//! In `examples/`, each run by a test: `machine` (the same program in less and less memory), `own_policy` (a driver that
+//! keeps what is dear to bring back), `file_cache` (a cache of a file's pages, beside a plain LRU).
 #![forbid(unsafe_code)]
 
 pub mod engine;
@@ -88,6 +139,7 @@ pub mod lru;
 pub mod memcg;
 pub mod nearest;
 pub mod observe;
+pub mod random;
 pub mod readahead;
 pub mod reclaim;
 pub mod resident;
@@ -96,3 +148,10 @@ pub mod swap;
 pub mod tunables;
 pub mod types;
 pub mod writeback;
+
+// What a driver of the facade names.
+pub use engine::{Did, Do, Engine, Evidence, Loads, Seen};
+pub use reclaim::{Asked, Desk};
+pub use resident::{Arrival, Charge, Dropped, Entry, Frame, Pressure, Resident, Space, Zone};
+pub use tunables::Tunables;
+pub use types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};

@@ -8,8 +8,8 @@
 //!
 //! Invariants:
 //! * I1: a window is 0 or between [`WINDOW_MIN`] and the limit given at creation.
-//! * I2: a miss next to none of the last [`RECENT`] misses never starts a stream.
-//! * I3: a stream that did not go on for [`IDLE_MAX`] misses is over: else every pass there ever was would be continued by
+//! * I2: a miss next to none of the last `RECENT` misses never starts a stream.
+//! * I3: a stream that did not go on for `IDLE_MAX` misses is over: else every pass there ever was would be continued by
 //!   the scattered misses that happen to come near its end, each of which fetched a whole window for nothing.
 
 use crate::types::Vpn;
@@ -28,7 +28,9 @@ const SLACK: u64 = 4;
 /// Pages to fetch beside a miss: `count` of them, upwards or downwards from its neighbour.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Window {
+    /// In pages; 0: nothing is fetched.
     pub count: u32,
+    /// Towards lower addresses.
     pub down: bool,
 }
 

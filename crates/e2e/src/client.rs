@@ -1,6 +1,7 @@
 //! Clients of the servers under test: just enough of the protocols of Redis and memcached to
 //! write values and to check each of them.
 
+use ebb_core::random as numbers;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -46,14 +47,19 @@ impl Connection {
 /// An answer of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
+    /// A status (`+`).
     Text(String),
+    /// An integer (`:`).
     Number(i64),
+    /// A string (`$`).
     Bytes(Vec<u8>),
+    /// There is no such key (`$-1`).
     Nothing,
 }
 
 /// The part of the Redis protocol that the tests need.
 impl Connection {
+    /// Sends a command and its arguments; the answer is to be read with [`Connection::redis_answer`].
     pub fn redis_send(&mut self, words: &[&[u8]]) {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -64,6 +70,7 @@ impl Connection {
         self.send(&request);
     }
 
+    /// Reads one answer. Panics at an error (`-`): the tests ask for nothing that may fail.
     pub fn redis_answer(&mut self) -> Answer {
         let line = self.line();
         let (kind, rest) = line.split_at(1);
@@ -76,6 +83,7 @@ impl Connection {
         }
     }
 
+    /// Sends a command and reads its answer.
     pub fn redis(&mut self, words: &[&[u8]]) -> Answer {
         self.redis_send(words);
         self.redis_answer()
@@ -84,6 +92,7 @@ impl Connection {
 
 /// The part of the memcached protocol that the tests need.
 impl Connection {
+    /// Stores a value, and panics if the server does not say that it has.
     pub fn cache_set(&mut self, key: &str, value: &[u8]) {
         self.send(format!("set {key} 0 0 {}\r\n", value.len()).as_bytes());
         self.send(value);
@@ -91,6 +100,7 @@ impl Connection {
         assert_eq!(self.line(), "STORED", "{key}");
     }
 
+    /// Reads a value; None if the server has none.
     pub fn cache_get(&mut self, key: &str) -> Option<Vec<u8>> {
         self.send(format!("get {key}\r\n").as_bytes());
         let line = self.line();
@@ -107,7 +117,7 @@ impl Connection {
 /// The bytes that belong to a key: different for every key and version, so that a wrong value is
 /// told from a right one, and half of them repeated so that they compress as real data does.
 pub fn value_of(key: u64, version: u64, bytes: usize) -> Vec<u8> {
-    let mut random = Random(key << 8 ^ version);
+    let mut random = Random::new(key << 8 ^ version);
     let mut value = Vec::with_capacity(bytes + 16);
     while value.len() < bytes {
         let word = random.next().to_le_bytes();
@@ -118,19 +128,23 @@ pub fn value_of(key: u64, version: u64, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// Numbers from a seed (splitmix64).
-pub struct Random(pub u64);
+/// Numbers from a seed.
+pub struct Random(numbers::Random);
 
 impl Random {
-    #[expect(clippy::should_implement_trait, reason = "an endless source, not an iterator")]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+    /// The sequence of this seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(numbers::Random(seed))
     }
 
+    /// The next of all 64 bits.
+    #[expect(clippy::should_implement_trait, reason = "an endless source, not an iterator")]
+    pub fn next(&mut self) -> u64 {
+        self.0.word()
+    }
+
+    /// One of `0..limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }

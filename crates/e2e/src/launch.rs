@@ -62,21 +62,25 @@ impl Launch {
         Self::new(build::program(name)).args(arguments.split_whitespace())
     }
 
+    /// One more argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push(argument.as_ref().to_owned());
         self
     }
 
+    /// More arguments.
     pub fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
         self.arguments.extend(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         self
     }
 
+    /// Sets a variable of its environment.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.variables.push((name.into(), value.as_ref().to_owned()));
         self
     }
 
+    /// Starts in this directory.
     pub fn directory(mut self, path: &Path) -> Self {
         self.directory = Some(path.to_owned());
         self
@@ -163,10 +167,13 @@ impl Launch {
 /// The most memory seen, and by whom.
 #[derive(Clone, Debug, Default)]
 pub struct Peak {
+    /// Anonymous memory of all processes of the run, looked at now and then.
     pub bytes: u64,
+    /// What each process had then.
     pub holders: String,
     /// The most that Ebb's own processes held, whatever it was for.
     pub own: u64,
+    /// How often it was looked.
     pub samples: u64,
 }
 
@@ -253,6 +260,7 @@ pub struct Running {
 }
 
 impl Running {
+    /// What identifies the run.
     pub fn root(&self) -> &Root {
         &self.root
     }
@@ -267,6 +275,7 @@ impl Running {
         self.written("out")
     }
 
+    /// What it wrote to standard error so far.
     pub fn stderr(&self) -> String {
         self.written("err")
     }
@@ -276,6 +285,7 @@ impl Running {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
+    /// Sends a signal to the process started.
     pub fn signal(&self, signal: Signal) {
         send(self.root.pid, signal);
     }
@@ -364,13 +374,19 @@ pub fn send(pid: i32, signal: Signal) {
 /// How a run ended and what it left.
 #[derive(Clone, Debug)]
 pub struct Outcome {
+    /// Program and arguments, with spaces between.
     pub command: String,
+    /// Of the process started.
     pub status: ExitStatus,
+    /// All of its standard output.
     pub stdout: Vec<u8>,
+    /// All of its standard error; what is not UTF-8 is replaced.
     pub stderr: String,
     /// What Ebb reported, if it did.
     pub report: String,
+    /// The most memory seen.
     pub peak: Peak,
+    /// From the start to the end.
     pub wall: Duration,
     limit: Option<u64>,
 }
@@ -381,6 +397,7 @@ impl Outcome {
         self.status.code().or(self.status.signal().map(|signal| 128 + signal)).expect("ended")
     }
 
+    /// Its standard output as text; what is not UTF-8 is replaced.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }

@@ -20,8 +20,11 @@ pub const TAG: &str = "EBB_E2E_TAG";
 /// What identifies a run: the process started, its tag, and the `ebb` binary.
 #[derive(Clone, Debug)]
 pub struct Root {
+    /// The process started: the program, or `ebb`.
     pub pid: i32,
+    /// The value of [`TAG`].
     pub tag: String,
+    /// The binary under test: Ebb's own processes run it.
     pub ebb: PathBuf,
 }
 

@@ -64,7 +64,7 @@ fn is_stopped(pid: i32) -> bool {
 fn streams_are_the_programs_own() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let input = folder.path().join("input");
-    let bytes = value_of(Random(4).next(), 1, 8 << 20);
+    let bytes = value_of(Random::new(4).next(), 1, 8 << 20);
     fs::write(&input, &bytes).expect("input");
     let outcome = Launch::program("process", "copy 32").input(&input).limit(SMALL).run();
     outcome.expect_code(0);

@@ -71,7 +71,7 @@ fn folders_of(front: i32) -> Vec<String> {
 #[test]
 fn the_program_dies_with_ebb_and_never_reads_a_wrong_byte() {
     let rounds = std::env::var("EBB_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
-    let mut random = Random(9);
+    let mut random = Random::new(9);
     for number in 0..rounds.unwrap_or(50) {
         round(number, &mut random);
     }
@@ -84,7 +84,7 @@ fn a_fault_thread_that_ends_late() {
     let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
     let mut others = [busy(), busy(), busy(), busy(), busy(), busy()];
     let launch = Launch::program("verify", "48 60 5 1").limit(16 * MIB);
-    let mut random = Random(10);
+    let mut random = Random::new(10);
     let result = std::panic::catch_unwind(move || {
         for round in 0..6 {
             end_of(&launch, 2 * round + 1, &mut random);

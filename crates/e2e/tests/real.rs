@@ -45,7 +45,7 @@ fn sort_with_a_large_buffer() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let path = folder.path().join("lines");
     let mut file = BufWriter::new(File::create(&path).expect("file"));
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     for _ in 0..200_000 {
         writeln!(file, "{:016x}{:016x} line", random.next(), random.next()).expect("written");
     }
@@ -118,7 +118,7 @@ fn redis_write(connection: &mut Connection, keys: &[u64], version: u64) {
 
 /// Reads every value in random order; `version` says which one each key must have.
 fn redis_check(connection: &mut Connection, seed: u64, version: impl Fn(u64) -> u64) {
-    for key in Random(seed).order(REDIS_VALUES) {
+    for key in Random::new(seed).order(REDIS_VALUES) {
         let answer = connection.redis(&[b"GET", format!("key:{key}").as_bytes()]);
         let want = Answer::Bytes(value_of(key, version(key), REDIS_VALUE_BYTES));
         assert!(answer == want, "key {key} has a wrong value");
@@ -193,14 +193,14 @@ fn memcached_session(limit: Option<u64>) -> Outcome {
         connection.cache_set(&name(key), &value_of(key, 1, cache_bytes(key)));
     }
     let changed = |key: u64| key.is_multiple_of(3);
-    for key in Random(5).order(CACHE_VALUES) {
+    for key in Random::new(5).order(CACHE_VALUES) {
         let value = connection.cache_get(&name(key));
         assert!(value == Some(value_of(key, 1, cache_bytes(key))), "key {key} has a wrong value");
         if changed(key) {
             connection.cache_set(&name(key), &value_of(key, 2, cache_bytes(key)));
         }
     }
-    for key in Random(6).order(CACHE_VALUES) {
+    for key in Random::new(6).order(CACHE_VALUES) {
         let version = if changed(key) { 2 } else { 1 };
         let want = Some(value_of(key, version, cache_bytes(key)));
         assert!(connection.cache_get(&name(key)) == want, "key {key} has a wrong value");

@@ -133,7 +133,7 @@ impl Account {
 
     /// The thread of a fault is woken next. Looks at it, now and then.
     pub fn look(&self, mm: &Mm, served: &Served, woken: u64) {
-        if self.unseen.is_due(served, woken) {
+        if self.unseen.count_served(served, woken) {
             self.unseen.turn(mm.pid(), served, self.began.ns_per_tick());
         }
     }
@@ -371,7 +371,7 @@ mod tests {
             let served = Served { kind, thread, since, lock, read, begun, got, placed };
             let woken = mark();
             ledger.note(&served, woken);
-            if account.unseen.is_due(&served, woken) {
+            if account.unseen.count_served(&served, woken) {
                 account.unseen.turn(pid, &served, ns);
                 looks += 1;
             }

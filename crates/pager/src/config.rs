@@ -10,7 +10,9 @@ use std::path::PathBuf;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReportFormat {
+    /// Lines for people, `ebb: NAME VALUE`.
     Text,
+    /// One object with a schema version; plain integers, with the unit in the key.
     Json,
 }
 
@@ -18,9 +20,13 @@ pub enum ReportFormat {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReportTo {
+    /// The standard error of `ebb run`, which is the program's.
     Stderr,
+    /// Its standard output.
     Stdout,
+    /// A file, which is overwritten.
     File(PathBuf),
+    /// There is none.
     Nowhere,
 }
 
@@ -40,7 +46,9 @@ pub struct Config {
     pub socket: PathBuf,
     /// Address space for the pool of each process.
     pub pool_bytes: u64,
+    /// The report's form.
     pub report: ReportFormat,
+    /// Its place.
     pub report_to: ReportTo,
     /// A trace of the pages asked for goes there.
     pub record: Option<PathBuf>,

@@ -249,7 +249,7 @@ pub fn take_on(
     let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()));
     // Who has connected need not be whose userfaultfd this is.
-    if !is_process(pager, &mm, &*process) {
+    if !confirm_process(pager, &mm, &*process) {
         // What was put there to see that is nobody's any more.
         let known = mm.known.load(Relaxed);
         mm.gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
@@ -290,7 +290,7 @@ fn greet_forked(pager: &Arc<Pager>, connection: Box<dyn Connection>) -> std::io:
         let Some(candidate) = candidate else {
             return refuse(&*connection);
         };
-        if is_process(pager, &candidate, &*process) {
+        if confirm_process(pager, &candidate, &*process) {
             break candidate;
         }
         strangers.push(candidate);
@@ -344,8 +344,8 @@ fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
     pager.host.open(pid)
 }
 
-/// Whether an address space is that of `process`.
-pub fn is_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
+/// Whether an address space is that of `process`: a page with a token is put into it and looked for there.
+pub fn confirm_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
     for _ in 0..LOOKS_MAX {
         let Some(mut state) = mm.lock_quiet(DOOR_PATIENCE) else {
             pager.host.sleep(LOOK_PAUSE);

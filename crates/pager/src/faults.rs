@@ -535,7 +535,7 @@ impl Server {
         for touch in books.waiting.iter().filter(|touch| touch.refused.get()) {
             count += 1;
             oldest = oldest.into_iter().chain([touch.since]).min();
-            touch.mm.was_refused();
+            touch.mm.note_refused();
         }
         let ms = |since: Instant| since.saturating_duration_since(self.pager.started).as_millis();
         self.pager
@@ -618,7 +618,7 @@ impl Server {
 
     /// Takes a page of the budget.
     pub fn charge(&mut self, mm: &Mm, touch: &Touch) -> Option<Charge> {
-        if mm.returns() {
+        if mm.take_recalled() {
             return Some(self.pager.resident().zone.charge(1));
         }
         self.find_room(mm, touch)
@@ -633,7 +633,7 @@ impl Server {
             (charge, resident.zone.is_low())
         };
         if charge.is_none()
-            && (self.may_feed() && mm.is_fed()
+            && (self.may_feed() && mm.take_extra_page()
                 || mm.link.get().is_some_and(|link| link.thread() == touch.thread))
         {
             charge = Some(self.pager.resident().zone.charge(1));
@@ -814,7 +814,7 @@ impl Server {
         touch.begun.set(ticks::now());
         let page = std::array::from_mut(&mut *self.buffer);
         // A child that has not asked for an agent is not known yet.
-        if mm.process().is_none() && mm.is_sought() {
+        if mm.process().is_none() && mm.try_search() {
             self.pending.send(Errand::Seek(mm.clone()));
         }
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
@@ -858,7 +858,7 @@ impl Server {
         let certain = mm.calls(bell).take(2).count() == 1;
         for (line, caller, ask) in mm.calls(bell) {
             if certain && mm.link.get().is_none() {
-                mm.has_called_by(line);
+                mm.note_line(line);
             }
             match ask {
                 Ask::Manage { start, end } => {
@@ -874,7 +874,7 @@ impl Server {
                 Ask::Wish(Wish::Alone { .. }) if !certain => line.answer(caller, 0),
                 Ask::Wish(wish) => {
                     match wish {
-                        Wish::Join { .. } => mm.has_asked(),
+                        Wish::Join { .. } => mm.note_asked(),
                         Wish::Alone { .. } => mm.alone.store(true, SeqCst),
                     }
                     let (mm, line) = (mm.clone(), line.clone());

@@ -241,7 +241,7 @@ impl Mm {
     }
 
     /// It calls by this line, of those that it has inherited.
-    pub fn has_called_by(&self, line: &Link) {
+    pub fn note_line(&self, line: &Link) {
         // Lost only to another who learnt the same.
         let _ = self.calls_by.set(line.clone());
     }
@@ -253,7 +253,7 @@ impl Mm {
     }
 
     /// It has asked for an agent.
-    pub fn has_asked(&self) {
+    pub fn note_asked(&self) {
         self.asked.store(self.age_ms(), Ordering::Relaxed);
     }
 
@@ -262,9 +262,9 @@ impl Mm {
         (self.clock.since(self.born).as_millis() as u64).max(1)
     }
 
-    /// Whether it is time to look again which process it is. Each look costs a page, and time for each process
+    /// Begins a search for which process it is, if it is time for one. Each costs a page, and time for each process
     /// there is: so each is later than the one before.
-    pub fn is_sought(&self) -> bool {
+    pub fn try_search(&self) -> bool {
         let (now, last) = (self.age_ms(), self.sought.load(Ordering::Relaxed));
         let due = last == 0 || now >= last * 2;
         if due {
@@ -298,7 +298,7 @@ impl Mm {
     }
 
     /// A touch of it found no memory.
-    pub fn was_refused(&self) {
+    pub fn note_refused(&self) {
         self.refused.store(self.age_ms(), Ordering::Relaxed);
     }
 
@@ -323,8 +323,9 @@ impl Mm {
     }
 
     /// Whether batches are of no use to it for now: its agent does not run yet, or did not answer the
-    /// last one, and since then too little time has passed or the process is stopped.
-    pub fn is_silent(&self) -> bool {
+    /// last one, and since then too little time has passed or the process is stopped. Once that time is over
+    /// the process is looked at, and what it shows is kept.
+    pub fn check_silent(&self) -> bool {
         if self.link.get().is_some_and(|link| !link.is_ready()) {
             return true;
         }
@@ -352,9 +353,9 @@ impl Mm {
         if self.is_infant() { self.fed.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Whether it is given one more: a few pages are what it needs to become one that can give some
-    /// back, and no more than a few.
-    pub fn is_fed(&self) -> bool {
+    /// Takes one more page beyond the budget, if it may: a few are what it needs to become one that can
+    /// give some back, and no more than a few.
+    pub fn take_extra_page(&self) -> bool {
         self.is_infant() && self.fed.fetch_add(1, Ordering::Relaxed) < INFANT_PAGES
     }
 
@@ -368,8 +369,9 @@ impl Mm {
         self.recalled.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a touch is that of such a thread, as far as can be said: there are as many. Under the lock.
-    pub fn returns(&self) -> bool {
+    /// Takes one of them off the count: whether a touch is that of such a thread, as far as can be said. Under
+    /// the lock.
+    pub fn take_recalled(&self) -> bool {
         let recalled = self.recalled.load(Ordering::Relaxed);
         self.recalled.store(recalled.saturating_sub(1), Ordering::Relaxed);
         recalled > 0
@@ -400,7 +402,7 @@ impl Mm {
             && let Some(thread) = self.link.get().map(Link::thread)
             && thread != 0
         {
-            process.has_thread(thread);
+            process.note_thread(thread);
             self.reached.store(true, Ordering::Relaxed);
         }
         Some(&**process)
@@ -783,7 +785,7 @@ mod tests {
         }
         // Not for ever, where it is known by which they call.
         let called = child.calls(3).next().expect("it calls").0.clone();
-        child.has_called_by(&called);
+        child.note_line(&called);
         child.link.set(line().0).expect("had none");
         let grandchild = child_of(&child);
         assert_eq!(grandchild.inherited.len(), 2);

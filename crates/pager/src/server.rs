@@ -62,8 +62,11 @@ pub enum FrontMessage {
     Stopping,
     /// Front: every process has ended; the program's own exit status (as a shell shows it).
     Ended(i32),
-    /// Pager: the report is written. `ebb` failed the program, if that is so.
-    Reported { failed: bool },
+    /// Pager: the report is written.
+    Reported {
+        /// Ebb failed the program: the exit status is 125.
+        failed: bool,
+    },
 }
 
 impl FrontMessage {

@@ -285,7 +285,7 @@ impl Watch {
         self.starved = if on && new == 0 && waiting() { self.starved + 1 } else { 0 };
         let everywhere = solo.is_everywhere();
         let starved_max = if everywhere { STARVED_EVERYWHERE_MAX } else { STARVED_MAX };
-        if self.starved == starved_max || on && !everywhere && self.is_crowded(solo, now) {
+        if self.starved == starved_max || on && !everywhere && self.gauge_others(solo, now) {
             solo.leave();
         }
         if self.was_on && !solo.is_on() {
@@ -323,8 +323,8 @@ impl Watch {
         }
     }
 
-    /// Whether others use the CPU of the two threads (S2).
-    fn is_crowded(&mut self, solo: &Solo, now: Instant) -> bool {
+    /// Reads the gauge, once in its time: whether others use the CPU of the two threads (S2).
+    fn gauge_others(&mut self, solo: &Solo, now: Instant) -> bool {
         if self.gauge.is_some_and(|gauge| now.duration_since(gauge.at) < GAUGE) {
             return false;
         }

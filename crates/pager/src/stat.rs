@@ -8,8 +8,9 @@ use ebb_core::resident::Place;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The requests for where the time of faults goes, for people and for programs.
+/// The request for where the time of faults goes, as lines for people.
 pub const FAULTS: &str = "faults";
+/// The same for programs.
 pub const FAULTS_JSON: &str = "faults json";
 /// The request for the run's pressure.
 pub const PRESSURE: &str = "pressure";

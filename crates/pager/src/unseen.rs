@@ -186,9 +186,9 @@ struct Books {
 }
 
 impl Books {
-    /// Short windows are of use where there is nothing else, and dear: there is a rest before each (U1), but before the
-    /// first.
-    fn is_to_rest(&mut self) -> bool {
+    /// Begins or ends a rest. Short windows are of use where there is nothing else, and dear: there is a rest before
+    /// each (U1), but before the first.
+    fn take_rest(&mut self) -> bool {
         let short = self.single && self.window <= PATIENCE / 2 && self.samples.looks > RESTLESS;
         self.resting = short && !self.resting;
         self.resting
@@ -247,8 +247,8 @@ impl Unseen {
         self.books().samples.clone()
     }
 
-    /// Whether a look is due at the thread of a fault that is woken next, at `woken`.
-    pub fn is_due(&self, served: &Served, woken: u64) -> bool {
+    /// Counts a fault whose thread is woken next, at `woken`. Whether a look at that thread is due.
+    pub fn count_served(&self, served: &Served, woken: u64) -> bool {
         let followed = self.followed.0.load(Relaxed);
         if followed != served.thread {
             return self.tally.0.patience.fetch_sub(1, Relaxed) <= 1;
@@ -271,7 +271,7 @@ impl Unseen {
         self.end(&mut books, served, did, ns_per_tick);
         // As it sees itself: in a process namespace of its own it cannot be found.
         let Some((times, slept)) = did else { return };
-        if books.is_to_rest() {
+        if books.take_rest() {
             self.tally.0.patience.store(REST, Relaxed);
             return;
         }

@@ -3,6 +3,7 @@
 //! Prints nanoseconds a page (median of rounds) for each way a page can go, and how much the RAM
 //! tier wastes after many random replacements. Noisy on a busy machine: read the ratios.
 
+use ebb_core::random::mix;
 use ebb_core::types::SlotId;
 use ebb_store::{Options, Page, Store, ZERO_PAGE, parse_tiers};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,13 +12,6 @@ use std::time::Instant;
 const BATCH: usize = 64;
 const PAGES: usize = 8192;
 const ROUNDS: usize = 5;
-
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
 
 /// A page of which `random` of 512 words, spread evenly, are noise.
 fn page(number: usize, random: usize) -> Page {

@@ -1,7 +1,7 @@
 //! The arena against a model, and how much it wastes.
 
 use super::*;
-use crate::inject::mix;
+use ebb_core::random::mix;
 use std::collections::HashMap;
 
 impl Arena {

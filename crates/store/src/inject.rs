@@ -20,6 +20,7 @@
 //! The same plan, seed and order of operations give the same faults. Without a plan the store pays
 //! one branch for each operation.
 
+use ebb_core::random::mix;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -266,14 +267,6 @@ impl Active {
         }
         time
     }
-}
-
-/// SplitMix64: spreads the bits of a counter.
-pub(crate) fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -26,7 +26,6 @@
 //! Lock order: `put`, then `index`; `index` is never held across I/O, compression, mapping or
 //! another lock. The locks of file space and read queues are leaves.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 mod arena;
 mod error;
@@ -44,7 +43,7 @@ mod table;
 pub use error::{StoreError, TierName};
 pub use get::Source;
 pub use page::{Page, ZERO_PAGE, page_hash};
-pub use spec::{TierSpec, TierSpecError, parse_tiers};
+pub use spec::{TierSpec, TierSpecError, parse_tiers, unit_shift};
 pub use stats::{StoreReads, StoreStats, TierStats};
 
 use ebb_core::types::SlotId;

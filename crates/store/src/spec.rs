@@ -120,7 +120,23 @@ fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
     }
 }
 
-/// Parses a size: bytes, or K, M, G, T (base 1024; a trailing `iB` or `B` is taken too).
+/// What a unit of size multiplies by, as a power of two: none or `B`, and `K`, `M`, `G`, `T` with or without `iB`, in any case.
+///
+/// # Errors
+/// Why it is none, in words: `MB` and its like are 1000 to some and 1024 to others.
+pub fn unit_shift(unit: &str) -> Result<u32, String> {
+    match unit.to_ascii_uppercase().as_str() {
+        "" | "B" => Ok(0),
+        "K" | "KIB" => Ok(10),
+        "M" | "MIB" => Ok(20),
+        "G" | "GIB" => Ok(30),
+        "T" | "TIB" => Ok(40),
+        "KB" | "MB" | "GB" | "TB" => Err(format!("'{unit}' is 1000 to some and 1024 to others")),
+        _ => Err(format!("the unit '{unit}' is unknown")),
+    }
+}
+
+/// Parses a size: bytes, or with a unit.
 fn parse_size(text: &str) -> Result<u64, String> {
     const EXAMPLES: &str = "write bytes or a number with K, M, G or T, for example 512M";
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -129,14 +145,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
         let hint = if text.is_empty() { "a SIZE is missing".into() } else { quoted(text) };
         return Err(format!("{hint}; {EXAMPLES} (a PATH contains a /, for example ./{text})"));
     }
-    let shift = match unit.trim_end_matches('B').trim_end_matches('i') {
-        "" if unit.is_empty() => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        _ => return Err(format!("\"{unit}\" is no unit of size; {EXAMPLES}")),
-    };
+    let shift = unit_shift(unit).map_err(|why| format!("{why}; {EXAMPLES}"))?;
     let size = number.parse::<u64>().ok().and_then(|n| n.checked_mul(1 << shift));
     match size {
         None => Err(format!("\"{text}\" is more than 64 bits can count; {EXAMPLES}")),
@@ -190,8 +199,9 @@ mod tests {
             ("zram", 0, "\"zram\" is no tier; write ram[:SIZE]"),
             ("ram:", 4, "a SIZE is missing"),
             ("ram:/x", 4, "the ram tier has no PATH"),
-            ("ram:5X", 4, "\"X\" is no unit of size"),
-            ("ram:5B", 4, "\"B\" is no unit of size"),
+            ("ram:5X", 4, "the unit 'X' is unknown"),
+            ("ram:5MB", 4, "'MB' is 1000 to some"),
+            ("ram:5MBB", 4, "the unit 'MBB' is unknown"),
             ("ram:0", 4, "size 0"),
             ("ram:1G:2G", 7, "\"2G\" after the size"),
             ("ram:99999999999999999999", 4, "more than 64 bits"),

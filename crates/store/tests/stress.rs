@@ -5,7 +5,8 @@
 
 mod common;
 
-use common::{mix, open};
+use common::open;
+use ebb_core::random::mix;
 use ebb_core::types::SlotId;
 use ebb_store::{Page, Store, StoreError, ZERO_PAGE};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

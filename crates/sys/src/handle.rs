@@ -26,10 +26,12 @@ pub struct Handle {
     folder: OwnedFd,
 }
 
-/// Who a process acts as: real, effective, saved and file system user; the same of its group.
+/// Who a process acts as, from /proc/PID/status.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credentials {
+    /// Real, effective, saved and file system user.
     pub users: [u32; 4],
+    /// The same of its group.
     pub groups: [u32; 4],
     /// Capabilities it may use or take up.
     pub permitted: u64,

@@ -7,10 +7,15 @@ use std::os::unix::fs::FileExt;
 /// One line of /proc/PID/maps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
+    /// Its first address.
     pub start: u64,
+    /// The address behind its last.
     pub end: u64,
+    /// `r` in its rights.
     pub readable: bool,
+    /// `w` in its rights.
     pub writable: bool,
+    /// `s` in its rights: what is written there is seen by all who map it.
     pub shared: bool,
     /// Inode of the file behind it; 0 if none.
     pub inode: u64,

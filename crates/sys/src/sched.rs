@@ -170,7 +170,9 @@ fn read_short<'a>(path: &str, buffer: &'a mut [u8]) -> Option<&'a str> {
 /// See [`run_times`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunTimes {
+    /// Time that it ran.
     pub ran_ns: u64,
+    /// Time that it could have run and had no CPU.
     pub waited_ns: u64,
     /// How often it began to run.
     pub arrivals: u64,

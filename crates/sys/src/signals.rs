@@ -12,6 +12,7 @@ pub struct Signals {
 /// One signal that came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Signal {
+    /// As `signal(7)` numbers them.
     pub number: i32,
     /// Sent by the kernel (a key at the terminal), so that the whole process group got it.
     pub from_terminal: bool,
@@ -20,10 +21,32 @@ pub struct Signal {
 /// What became of a child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    Exited { pid: u32, code: i32 },
-    Killed { pid: u32, signal: i32 },
-    Stopped { pid: u32, signal: i32 },
-    Continued { pid: u32 },
+    /// It ended by itself.
+    Exited {
+        /// The child.
+        pid: u32,
+        /// Its exit status, 0 to 255.
+        code: i32,
+    },
+    /// A signal ended it.
+    Killed {
+        /// The child.
+        pid: u32,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// A signal stopped it.
+    Stopped {
+        /// The child.
+        pid: u32,
+        /// The signal's number.
+        signal: i32,
+    },
+    /// SIGCONT has it run again.
+    Continued {
+        /// The child.
+        pid: u32,
+    },
 }
 
 impl Signals {

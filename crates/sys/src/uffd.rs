@@ -165,12 +165,29 @@ pub enum Event {
     },
     /// The address space was copied by fork; the copy's descriptor.
     Fork(Uffd),
-    /// `len` bytes moved from `from` to `to`.
-    Remap { from: u64, to: u64, len: u64 },
+    /// Memory was moved (mremap).
+    Remap {
+        /// Its address before.
+        from: u64,
+        /// Its address now.
+        to: u64,
+        /// In bytes.
+        len: u64,
+    },
     /// The range's pages are about to be dropped.
-    Remove { start: u64, end: u64 },
+    Remove {
+        /// Its first address.
+        start: u64,
+        /// The address behind its last.
+        end: u64,
+    },
     /// The range was unmapped.
-    Unmap { start: u64, end: u64 },
+    Unmap {
+        /// Its first address.
+        start: u64,
+        /// The address behind its last.
+        end: u64,
+    },
 }
 
 /// A userfaultfd of some address space.

@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use ebb_sys::percpu::thread_time_ns;
 
+use crate::stats;
+
 /// An allocator of frames.
 pub trait Contender: Sync {
     /// One thread's way in.
@@ -237,11 +239,8 @@ pub type Sampler<'a> = Box<dyn FnMut() -> Cell + 'a>;
 /// The middle of the samples, by get and put apart.
 #[must_use]
 pub fn median(samples: &[Cell]) -> Cell {
-    let middle = |part: fn(&Cell) -> f64| {
-        let mut values: Vec<f64> = samples.iter().map(part).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-    };
+    let middle =
+        |part: fn(&Cell) -> f64| stats::median(&samples.iter().map(part).collect::<Vec<_>>());
     Cell { get: middle(|c| c.get), put: middle(|c| c.put), get_wall: middle(|c| c.get_wall) }
 }
 

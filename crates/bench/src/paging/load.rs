@@ -17,11 +17,9 @@ use ebb_sys::sched::CpuSet;
 use ebb_sys::socket::Socket;
 use serde::{Deserialize, Serialize};
 
-use super::looping;
+use super::looping::{self, SEED, WORDS};
 use crate::draw::{Alias, Random};
 
-pub(super) const WORDS: usize = 512;
-pub(super) const SEED: u64 = 0x00eb_b0eb_b0eb_b0eb;
 /// Clock ticks of `/proc/PID/stat` are hundredths of a second on every Linux of today.
 const TICK_US: u64 = 10_000;
 
@@ -92,10 +90,10 @@ pub struct Outcome {
     pub ebb_bytes: u64,
     /// Resident memory that Ebb shares with the program: the pages that cool.
     pub ebb_shared_bytes: u64,
-    /// Accesses in which the thread slept, from the start, and how long
-    /// all of these took; where they are timed.
+    /// Accesses in which the thread slept, from the start; where they are timed.
     #[serde(default)]
     pub long_accesses: u64,
+    /// How long all of these took.
     #[serde(default)]
     pub long_us: u64,
 }

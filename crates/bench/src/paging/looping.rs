@@ -9,8 +9,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use super::load::{SEED, WORDS};
 use crate::draw::{Alias, Random};
+
+/// Words of a page.
+pub(super) const WORDS: usize = 512;
+/// Every run of a load draws the same pages.
+pub(super) const SEED: u64 = 0x00eb_b0eb_b0eb_b0eb;
 
 /// What was measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

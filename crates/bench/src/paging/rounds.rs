@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::load::Outcome;
 use super::runs::{Load, Place, Runner};
-use crate::stats::Summary;
+use crate::stats;
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -55,7 +55,7 @@ impl Row {
 
     /// The median of a figure.
     pub fn median(&self, figure: impl Fn(&Sample) -> f64) -> f64 {
-        Summary::of(&self.column(figure)).map_or(f64::NAN, |all| all.median)
+        stats::median(&self.column(figure))
     }
 }
 

@@ -1,10 +1,9 @@
 //! What programs read: made anew in each benchmark, always the same.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::list::find;
 use crate::draw::Random;
 
 /// Functions and rows of the C file, lines of the file to be sorted.
@@ -15,6 +14,14 @@ const LINES: u64 = 2_500_000;
 /// Writes a file.
 pub fn write(folder: &Path, name: &str, text: &str) -> Result<(), String> {
     std::fs::write(folder.join(name), text).map_err(|error| format!("cannot write {name}: {error}"))
+}
+
+/// Where a command is: the system's own before what a user has put in front of it.
+pub fn find(command: &str) -> Option<PathBuf> {
+    let own = [PathBuf::from("/usr/bin"), PathBuf::from("/usr/sbin")];
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = own.into_iter().chain(std::env::split_paths(&path));
+    folders.map(|folder| folder.join(command)).find(|file| file.is_file())
 }
 
 /// Compiles the class.

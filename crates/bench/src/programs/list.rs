@@ -1,8 +1,8 @@
 //! The programs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::inputs;
+use super::inputs::{self, find};
 
 /// A program and what it needs.
 #[derive(Debug)]
@@ -128,14 +128,6 @@ pub fn chosen(names: &[String]) -> Result<Vec<&'static Program>, String> {
         found.ok_or_else(|| format!("--programs {name}: there are {}", known()))
     };
     names.iter().map(find).collect()
-}
-
-/// Where a command is: the system's own before what a user has put in front of it.
-pub fn find(command: &str) -> Option<PathBuf> {
-    let own = [PathBuf::from("/usr/bin"), PathBuf::from("/usr/sbin")];
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = own.into_iter().chain(std::env::split_paths(&path));
-    folders.map(|folder| folder.join(command)).find(|file| file.is_file())
 }
 
 impl Program {

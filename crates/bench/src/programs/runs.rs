@@ -11,7 +11,8 @@ use ebb_sys::{proc, process, signals};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::list::{Program, Use, find};
+use super::inputs::find;
+use super::list::{Program, Use};
 use super::redis;
 use crate::kernel::{Cgroup, Compressed, Swap, SwapFile};
 
@@ -259,14 +260,14 @@ impl Watch<'_> {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             self.look(measure, swap);
-            if self.is_over()? {
+            if self.end_if_over()? {
                 return Ok((End::TimedOut, None));
             }
         }
         let status = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
-                Ok(None) if self.is_over()? => return Ok((End::TimedOut, None)),
+                Ok(None) if self.end_if_over()? => return Ok((End::TimedOut, None)),
                 Ok(None) => std::thread::sleep(Duration::from_millis(1)),
                 Err(error) => return Err(format!("cannot wait for the program: {error}")),
             }
@@ -293,7 +294,7 @@ impl Watch<'_> {
     }
 
     /// Ends the program if its time is over, or the benchmark's: then with an error.
-    fn is_over(&mut self) -> Result<bool, String> {
+    fn end_if_over(&mut self) -> Result<bool, String> {
         let interrupted = self.runner.signals.next().is_some();
         let late = self.start.elapsed() > self.runner.timeout;
         if interrupted || late {

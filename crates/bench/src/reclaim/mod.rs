@@ -1,9 +1,9 @@
 //! What background reclaim costs, and whether it keeps up.
 //!
-//! * [`pass`]: nanoseconds for each clean folio evicted and for each folio skipped, by lists.
+//! * `pass`: nanoseconds for each clean folio evicted and for each folio skipped, by lists.
 //!   Evicted folios only give their frame back: this is the engine alone.
-//! * [`keepup`]: kswapd against an allocator that takes a million frames a second, a thread each.
-//! * [`turns`]: the same two in turns on one processor.
+//! * `keepup`: kswapd against an allocator that takes a million frames a second, a thread each.
+//! * `turns`: the same two in turns on one processor.
 
 mod keepup;
 mod pass;

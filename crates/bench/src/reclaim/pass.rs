@@ -8,6 +8,8 @@ use ebb_core::tunables::{LruKind, Tunables};
 use ebb_core::types::{MmId, Pfn, Vpn};
 use ebb_sys::percpu::thread_time_ns;
 
+use crate::stats::median;
+
 /// One kind of lists.
 pub struct Row {
     /// Which.
@@ -51,16 +53,11 @@ pub fn rows(presets: &[String], folios: u32, rounds: usize) -> Vec<Row> {
             }
         }
     }
-    let row = |(lists, mut times): (&String, [Vec<f64>; 3])| Row {
+    let row = |(lists, times): (&String, [Vec<f64>; 3])| Row {
         lists: lists.clone(),
-        ns: std::array::from_fn(|k| median(&mut times[k])),
+        ns: std::array::from_fn(|k| median(&times[k])),
     };
     presets.iter().zip(seen).map(row).collect()
-}
-
-fn median(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn shuffled(n: u32) -> Vec<u32> {

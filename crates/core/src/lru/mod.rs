@@ -1,20 +1,17 @@
 //! Which pages to keep: the multi-gen and the classic LRU behind one trait.
 //!
-//! Owns the lruvec (the reclaim state of one memcg on one node), its lists and its lru lock. The
-//! two
-//! implementations are [`gen`](self::r#gen) and [`classic`]; a lruvec uses one at a time and can be
+//! Owns the lruvec (the reclaim state of one memcg on one node), its lists and its lru lock. The two
+//! implementations are [`gen`](mod@self::gen) and [`classic`]; a lruvec uses one at a time and can be
 //! switched at run time, in bounded slices ([`Lruvec::switch`]).
 //!
-//! Nothing here knows what a page's content is or where it is stored: eviction hands each folio to
-//! a
+//! Nothing here knows what a page's content is or where it is stored: eviction hands each folio to a
 //! [`Pageout`], which takes it out of memory or says why not.
 //!
 //! Invariants
 //! * I1: a folio is on at most one list, and `LRU` is set exactly while it is on one.
 //! * I2: the size counters equal the sums over the lists at quiescence.
 //! * I3: only one of the two sets of lists is in use, except while [`Lruvec::switch`] is between
-//!   two
-//!   slices; then each folio is still on exactly one list.
+//!   two slices; then each folio is still on exactly one list.
 //!
 //! Lock order: memcg LRU < space areas < lru lock. The lru lock is a leaf: nothing is called back
 //! under it, and no list operation waits.

@@ -13,8 +13,15 @@ pub enum Entry {
     Resident(Pfn),
     /// In memory, out of sight.
     Cool(Pfn),
-    /// In the store only; `loading` while it is being brought back. The shadow says when it left.
-    Stored { slot: SlotId, shadow: ShortShadow, loading: bool },
+    /// In the store only.
+    Stored {
+        /// Where.
+        slot: SlotId,
+        /// When it left, by the clock of the LRU.
+        shadow: ShortShadow,
+        /// It is being brought back.
+        loading: bool,
+    },
 }
 
 // What an entry remembers of a stored page: the slot, when it left, whether it is on its way back.

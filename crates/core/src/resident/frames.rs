@@ -38,8 +38,11 @@ pub enum Place {
 /// What is known of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
+    /// The address space whose page it holds.
     pub mm: MmId,
+    /// Which page of that.
     pub vpn: Vpn,
+    /// The list it is on.
     pub place: Place,
     /// Where it lies in the owner's pool while cool.
     pub pool: u32,

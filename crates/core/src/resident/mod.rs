@@ -68,8 +68,11 @@ pub enum Arrival {
 pub struct Resident {
     frames: Frames,
     order: Order,
+    /// Which slots of the store hold pages, and who has shares of them.
     pub slots: SlotTable,
+    /// The budget: what of it is used, promised and left.
     pub zone: Zone,
+    /// How many pages are kept cool, by what that is worth.
     pub cooling: Cooling,
     /// Address spaces made here.
     spaces: u32,
@@ -570,8 +573,11 @@ fn set_loading(space: &mut Space, vpn: Vpn, loading: bool) {
 /// in the pool.
 #[derive(Debug, Default)]
 pub struct Dropped {
+    /// Slots without a share left.
     pub slots: Vec<SlotId>,
+    /// Places in the owner's pool whose pages are of no more use.
     pub pool: Vec<u32>,
+    /// How many pages in memory have gone.
     pub frames: u64,
 }
 

@@ -91,11 +91,13 @@ impl Zone {
         (self.limit, self.high, self.marks) = (limit, high.min(limit), marks);
     }
 
+    /// The budget, in pages.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
+    /// Pages lent beyond the limit, until they are given back.
     #[must_use]
     pub fn lent(&self) -> u64 {
         self.lent
@@ -119,6 +121,7 @@ impl Zone {
         self.promised
     }
 
+    /// Min, low and high: of how few free pages who may take the next, and between which kswapd works.
     #[must_use]
     pub fn watermarks(&self) -> Marks {
         self.marks

@@ -14,7 +14,7 @@ use super::verdict::{Verdict, judge};
 use crate::machine::Sample;
 use crate::machine::pressure::Reading;
 use crate::mrc::Curve;
-use crate::scenario::{ArmSpec, Published, Scenario, ScenarioError, run_once};
+use crate::scenario::{ArmSpec, Published, Scenario, ScenarioError, metric_names, run_once};
 
 /// A scenario with everything decided but the seed.
 #[derive(Clone, Debug)]
@@ -214,6 +214,11 @@ fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, Scen
     arms.iter().map(side).collect()
 }
 
+fn no_metric(metric: &str, known: impl IntoIterator<Item = String>) -> String {
+    let near = nearest(metric, known).unwrap_or_default();
+    format!("there is no metric {metric:?}; did you mean {near:?}?")
+}
+
 /// Runs all jobs over `threads` threads. `progress` is told of each run that ended.
 ///
 /// # Errors
@@ -224,6 +229,15 @@ pub fn run(
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> anyhow::Result<Vec<Results>> {
     let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+    // Before the first run: each may take a minute.
+    for case in plans.iter().flatten() {
+        for side in &case.sides {
+            let known = metric_names(&side.scenario);
+            if !known.contains(&case.metric) {
+                anyhow::bail!("{}: {}", case.name, no_metric(&case.metric, known));
+            }
+        }
+    }
     let mut runs: Vec<Run> = Vec::new();
     // Cases that differ only in what they look at share their runs.
     let mut known = std::collections::BTreeMap::<(usize, &[String]), usize>::new();
@@ -277,10 +291,10 @@ pub fn run(
                 }
                 arms.push(Arm { name: side.name.clone(), values, samples, pressure });
             }
-            if arms.iter().any(|a| a.of(&metric).is_empty()) {
-                let known: Vec<&str> = arms[0].values.keys().map(String::as_str).collect();
-                let near = nearest(&metric, known).unwrap_or_default();
-                anyhow::bail!("{name}: there is no metric {metric:?}; did you mean {near:?}?");
+            // Such as the latency of a kind of operation that no thread does.
+            if let Some(arm) = arms.iter().find(|a| a.of(&metric).is_empty()) {
+                let known = arm.values.keys().cloned();
+                anyhow::bail!("{name}, {}: {}", arm.name, no_metric(&metric, known));
             }
             let effect = match arms.as_slice() {
                 [a, b, ..] => Estimate::of_change(a.of(&metric), b.of(&metric)),
@@ -408,6 +422,40 @@ mod tests {
         let said: Vec<_> = planned.iter().map(|p| (&*p.metric, p.higher_is_better)).collect();
         assert_eq!(said[..2], [("ops_per_s", true), ("latency_us", false)]);
         assert!(said.contains(&("workingset_refault_file", false)));
+    }
+
+    #[test]
+    fn a_metric_that_there_is_not_is_refused_before_the_first_run() {
+        let text = BUILTIN.iter().find(|b| b.name == "redis").unwrap().text.to_owned();
+        let scenario = Scenario::parse("x.toml", &text).unwrap();
+        let text = text.replace("metric = \"ops_per_s\"", "metric = \"ops_per_sec\"");
+        let wrong = Scenario::parse("x.toml", &text).unwrap();
+        assert_ne!(wrong.measure.metric, scenario.measure.metric);
+        let (set, arms) = (Vec::new(), None);
+        let job = Job {
+            scenario: wrong,
+            text,
+            set,
+            arms,
+            seeds: 2,
+            first_seed: 0,
+            size: 1.0,
+            samples: 0,
+        };
+        let error = run(&[job], 1, &|_, _| panic!("something has run")).unwrap_err().to_string();
+        assert!(
+            error.ends_with("there is no metric \"ops_per_sec\"; did you mean \"ops_per_s\"?"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_is_measured_is_what_is_known() {
+        let text = include_str!("../../tests/small.toml");
+        let scenario = Scenario::parse("small.toml", text).unwrap();
+        let known = metric_names(&scenario);
+        let (measured, _) = run_once(&scenario, 1, 0).unwrap();
+        assert!(!measured.is_empty() && measured.keys().all(|name| known.contains(name)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! How much, and what is marked, is the engine's: [`FileAhead`] for files, `swapin` for anonymous
 //! pages. Here is through which descriptor a thread reads. The kernel keeps a reading position for
-//! each open file; a space of the model stands for many files, so a thread has [`DESCRIPTORS`] and
+//! each open file; a space of the model stands for many files, so a thread has `DESCRIPTORS` and
 //! reads through the one that goes on at the page, or opens another in place of the one it has used
 //! least lately. Mappings of a space share one.
 //!

@@ -17,7 +17,7 @@ use ebb_core::types::Pfn;
 use serde::Deserialize;
 
 use super::histogram::Histogram;
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// When frames are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -189,8 +189,9 @@ pub struct Measured {
     pub take: Times,
     /// To give one back.
     pub give: Times,
-    /// Sets filled and emptied, each with the lock held.
+    /// Sets filled, each with the lock held.
     pub refills: u64,
+    /// Sets emptied, each with the lock held.
     pub drains: u64,
 }
 

@@ -361,7 +361,7 @@ mod tests {
 
     /// Random requests, so many of ten of which write: pages a second, so many requests at a time.
     fn rate(depth: usize, writes: u64, pages: u64) -> f64 {
-        let (mut d, mut random) = (flash(), crate::trace::synth::Random(7));
+        let (mut d, mut random) = (flash(), ebb_core::random::Random(7));
         let mut free = vec![0; depth];
         let n = 100_000;
         for i in 0..n {

@@ -255,13 +255,13 @@ impl Mem {
         let done = self.disk.submit(start - later, false, place, n) + later;
         let sync = self.disk.is_sync();
         if !sync && done > start {
-            (0..self.brought.len()).for_each(|i| self.is_there_at(i, done));
+            (0..self.brought.len()).for_each(|i| self.set_ready(i, done));
         }
         (done, sync)
     }
 
     /// The `i`th page brought in will be there at `done`.
-    pub(super) fn is_there_at(&mut self, i: usize, done: u64) {
+    pub(super) fn set_ready(&mut self, i: usize, done: u64) {
         let (space, page) = self.brought[i];
         let pte = self.list[space].tree().place(Vpn(page)).get();
         self.out.ready_ns[pte.pfn().0 as usize] = done;

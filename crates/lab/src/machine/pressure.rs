@@ -38,6 +38,17 @@ pub struct Reading {
     pub lines: [([f64; 3], f64); 2],
 }
 
+/// The name of the machine's own reading.
+pub const MACHINE: &str = "machine";
+
+impl Reading {
+    /// Nothing was lost.
+    #[must_use]
+    pub fn nothing(name: String) -> Self {
+        Self { name, text: String::new(), lines: [([0.0; 3], 0.0); 2] }
+    }
+}
+
 impl Pressure {
     /// For so many memcgs, on a machine that is so many times faster than the one it stands for.
     #[must_use]
@@ -70,7 +81,7 @@ impl Pressure {
 
     /// What was lost until now. `names` are those of the memcgs.
     pub fn read(&mut self, now: u64, names: &[String]) -> Vec<Reading> {
-        let whose = std::iter::once("machine").chain(names.iter().map(String::as_str));
+        let whose = std::iter::once(MACHINE).chain(names.iter().map(String::as_str));
         let read = |(psi, name): (&mut Psi, &str)| {
             psi.advance(now * self.haste);
             let line = |line: ebb_core::observe::psi::Line| {

@@ -53,7 +53,7 @@ impl Mem {
                     (task.hope, task.rounds, task.drained) = (Hope::default(), 0, false);
                     return (pages, 0);
                 }
-                if full.is_none() && self.is_held(now, fs) {
+                if full.is_none() && self.hold_back(now, fs) {
                     return (0, 0);
                 }
                 self.begin_run(now, full)

@@ -36,9 +36,11 @@ pub struct Spent {
     pub flush_ns: u64,
     /// Pages mapped around a fault.
     pub around: u64,
-    /// Time that a log had a writer, how often it was written, and for how many.
+    /// Time that a log had a writer.
     pub log_ns: u64,
+    /// How often it was written.
     pub log_writes: u64,
+    /// For how many records that was.
     pub log_records: u64,
 }
 

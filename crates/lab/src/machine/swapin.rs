@@ -88,7 +88,7 @@ impl Mem {
                 asked = done;
             }
             if !device.is_sync() && done > start {
-                run.iter().for_each(|&(_, i)| self.is_there_at(i, done));
+                run.iter().for_each(|&(_, i)| self.set_ready(i, done));
             }
         }
         let sync = device.is_sync();

@@ -24,9 +24,9 @@ const HELD_LOOK_NS: u64 = 20_000;
 const WRITE_WAIT_NS: u64 = 1_000_000;
 
 impl Mem {
-    /// Whether the running task may not reclaim yet: half of the reserve is gone, and kswapd has to make
+    /// Holds the running task back, if it may not reclaim yet: half of the reserve is gone, and kswapd has to make
     /// room. It looks again when kswapd lets those go who wait.
-    pub(super) fn is_held(&mut self, now: u64, fs: bool) -> bool {
+    pub(super) fn hold_back(&mut self, now: u64, fs: bool) -> bool {
         if !self.tun.hold {
             return false;
         }

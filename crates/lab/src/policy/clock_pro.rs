@@ -176,7 +176,7 @@ impl ClockPro {
         self.tally.scanned += 1;
         if self.is_marked(page) {
             self.tally.protected += 1;
-            let promoted = self.status(page) == TEST && self.may_promote(page);
+            let promoted = self.status(page) == TEST && self.try_promote(page);
             self.put_at_head(page, if promoted { HOT } else { TEST });
         } else {
             if self.status(page) == TEST {
@@ -193,8 +193,8 @@ impl ClockPro {
         self.settle_cold_hand();
     }
 
-    /// Whether a page touched in its test period becomes hot; makes room for it among the hot.
-    fn may_promote(&mut self, page: u32) -> bool {
+    /// Makes room among the hot for a page touched in its test period. False if it does not become hot.
+    fn try_promote(&mut self, page: u32) -> bool {
         if !self.in_test(page) {
             return false;
         }
@@ -285,7 +285,7 @@ impl ClockPro {
         } else {
             let was_ghost = self.status(page) == GHOST;
             self.evict();
-            if was_ghost && self.may_promote(page) { HOT } else { TEST }
+            if was_ghost && self.try_promote(page) { HOT } else { TEST }
         };
         self.put_at_head(page, status);
         self.settle_cold_hand();

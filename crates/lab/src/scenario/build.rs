@@ -5,21 +5,24 @@ use std::collections::BTreeMap;
 use ebb_core::engine::Evidence;
 use ebb_core::frame::{Config, MAX_BLOCK_PAGES, PcpRule, ZoneKind, ZoneSpec, watermark};
 use ebb_core::memcg::{Knobs, UNLIMITED};
+use ebb_core::observe::vmstat::Event;
 use ebb_core::space::Backing;
 use ebb_core::tunables::Tunables;
 
 use super::{FRAMES_OF_A_GB, MachineSpec, Scenario};
 use crate::machine::allocation::{self, Allocation};
 use crate::machine::flusher::Flusher;
+use crate::machine::histogram::Histogram;
 use crate::machine::outflow::Outflow;
+use crate::machine::pressure::{MACHINE, Reading};
 use crate::machine::proactive::Command;
 use crate::machine::slab::Slab;
 use crate::machine::{Device, DeviceSpec, Live, Machine, Mem, Outcome, Preset};
-use crate::workload::Plan;
 use crate::workload::spec::Place;
+use crate::workload::{KINDS, Plan};
 
 /// The names of the kinds of operations.
-const KIND_NAMES: [&str; 4] = ["read", "write", "alloc", "other"];
+const KIND_NAMES: [&str; KINDS] = ["read", "write", "alloc", "other"];
 
 /// The kernel keeps no less free than this, whatever the size of the machine.
 const MIN_FREE_KBYTES: u64 = 128;
@@ -30,6 +33,26 @@ const FRAMES_LOG_MIN: u32 = 18;
 
 /// What one run measured.
 pub type Metrics = BTreeMap<String, f64>;
+
+/// The names of what a run of the scenario may measure. Those of kinds of operations that it never does are among them.
+#[must_use]
+pub fn metric_names(s: &Scenario) -> Vec<String> {
+    let all = if s.workload.iter().any(|w| w.allocation.is_some()) {
+        allocation_metrics(&allocation::Measured::default())
+    } else {
+        let mut latency = <[Histogram; KINDS]>::default();
+        latency.iter_mut().for_each(|h| h.add(1));
+        let memcgs = s.with_copies().memcg.into_iter().map(|m| m.name);
+        let whose = std::iter::once(MACHINE.to_owned()).chain(memcgs);
+        metrics(&Outcome {
+            latency,
+            counters: Event::ALL.iter().map(|event| (event.name(), 0)).collect(),
+            pressure: whose.map(Reading::nothing).collect(),
+            ..Outcome::default()
+        })
+    };
+    all.into_keys().collect()
+}
 
 /// Runs the scenario once.
 ///
@@ -206,6 +229,10 @@ fn scale(config: &mut Config, m: &MachineSpec, gb: f64) {
 /// The allocation benchmark.
 fn allocation(a: &Allocation, cpus: usize, seed: u64) -> Result<(Metrics, Outcome), String> {
     let measured = allocation::run(a, cpus, seed)?;
+    Ok((allocation_metrics(&measured), Outcome::default()))
+}
+
+fn allocation_metrics(measured: &allocation::Measured) -> Metrics {
     let mut m = Metrics::new();
     m.insert("ns_per_block".into(), measured.take.mean());
     m.insert("p99_ns".into(), measured.take.each.quantile(0.99) as f64);
@@ -213,7 +240,7 @@ fn allocation(a: &Allocation, cpus: usize, seed: u64) -> Result<(Metrics, Outcom
     m.insert("blocks".into(), measured.take.each.count() as f64);
     m.insert("refills".into(), measured.refills as f64);
     m.insert("drains".into(), measured.drains as f64);
-    Ok((m, Outcome::default()))
+    m
 }
 
 /// Everything measured, by name.

@@ -16,7 +16,7 @@ mod size;
 use ebb_core::nearest::nearest;
 use serde::Deserialize;
 
-pub use build::{Metrics, run_once};
+pub use build::{Metrics, metric_names, run_once};
 pub use builtin::{BUILTIN, Builtin, find};
 pub use error::ScenarioError;
 

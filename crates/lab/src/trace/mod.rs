@@ -1,7 +1,7 @@
 //! Page traces: what a record is, the formats they come in, and how they are held while replayed.
 //!
 //! A file is read as a stream ([`Reader`]), its pages are numbered densely in order of appearance
-//! ([`dense`]), and the numbered accesses are kept in a [`Spool`], which moves to an unlinked
+//! (`dense`), and the numbered accesses are kept in a [`Spool`], which moves to an unlinked
 //! temporary file when it outgrows a few megabytes. Memory therefore grows with the pages of a
 //! trace and not with its length.
 

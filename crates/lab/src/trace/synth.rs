@@ -5,6 +5,7 @@
 //! numbers are integers, and the zipf table is the only floating-point arithmetic.
 
 use super::{Access, Kind, Op, Spool};
+use ebb_core::random::Random;
 
 /// What every synthetic trace's name starts with.
 pub const PREFIX: &str = "synth:";
@@ -141,26 +142,6 @@ impl Synth {
     }
 }
 
-/// SplitMix64.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ x >> 31
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: u32) -> u32 {
-        (((self.bits() >> 32) * u64::from(limit)) >> 32) as u32
-    }
-}
-
 /// Draws ranks with probability proportional to 1 / rank^theta, as shuffled pages.
 struct Zipf {
     /// The probability of this rank or a lower one, in 2^-32.
@@ -187,7 +168,7 @@ impl Zipf {
     }
 
     fn draw(&self, random: &mut Random) -> u32 {
-        let value = (random.bits() >> 32) as u32;
+        let value = (random.word() >> 32) as u32;
         let rank = self.cumulative.partition_point(|&sum| sum < value);
         self.pages[rank.min(self.pages.len() - 1)]
     }

@@ -9,8 +9,8 @@
 
 use std::ops::Range;
 
-use crate::trace::synth::Random;
 use crate::workload::keys::unit;
+use ebb_core::random::Random;
 
 /// Memory of a cache.
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use super::keys::{Keys, Pattern, about, unit};
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// Parameters.
 #[derive(Clone, Debug, Deserialize)]

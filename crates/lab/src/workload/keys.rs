@@ -11,7 +11,7 @@
 
 use serde::Deserialize;
 
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// A distribution's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
@@ -91,7 +91,7 @@ impl Zipf {
 
 /// A number in [0, 1).
 pub fn unit(random: &mut Random) -> f64 {
-    (random.bits() >> 11) as f64 / (1u64 << 53) as f64
+    (random.word() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// A time around `ns`: half to one and a half of it. No two operations take equally long.
@@ -109,7 +109,7 @@ fn fnv(number: u64) -> u64 {
 
 /// Spreads ranks over the keys.
 fn scramble(rank: u64, count: u64) -> u64 {
-    let hash = Random(rank).bits();
+    let hash = Random(rank).word();
     ((u128::from(hash) * u128::from(count)) >> 64) as u64
 }
 
@@ -166,7 +166,7 @@ impl Keys {
                 self.part.2 = if at + 1 >= to { from } else { at + 1 };
                 at
             }
-            _ => ((u128::from(random.bits()) * u128::from(self.count)) >> 64) as u64,
+            _ => ((u128::from(random.word()) * u128::from(self.count)) >> 64) as u64,
         }
     }
 

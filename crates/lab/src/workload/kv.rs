@@ -15,7 +15,7 @@ use super::keys::{Keys, Pattern, THETA, about, unit};
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// Parameters.
 #[derive(Clone, Debug, Deserialize)]
@@ -169,11 +169,11 @@ impl Server {
     fn operation(&mut self, steps: &mut Vec<Step>) {
         let key = self.keys.draw(&mut self.random);
         let bytes = u64::from(self.spec.item_bytes);
-        let bucket = Random(key).bits().checked_rem(self.index);
+        let bucket = Random(key).word().checked_rem(self.index);
         let at = self.place(key);
         let first = at * bytes / 4096;
         let last = (at * bytes + bytes - 1) / 4096;
-        let writes = (self.random.bits() >> 40) as f64 / (1u64 << 24) as f64;
+        let writes = (self.random.word() >> 40) as f64 / (1u64 << 24) as f64;
         let writes = writes < self.spec.writes;
         let access = if writes { Access::Write } else { Access::Read };
         steps.push(Step::Cpu(about(&mut self.random, self.spec.op_ns)));

@@ -13,7 +13,7 @@ use super::keys::about;
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// Parameters.
 #[derive(Clone, Debug, Deserialize)]

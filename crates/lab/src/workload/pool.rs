@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// A page that is in no slot.
 const NONE: u32 = u32::MAX;

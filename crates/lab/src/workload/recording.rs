@@ -34,7 +34,7 @@ impl Recorded {
 /// One use of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Use {
-    /// The page: the program's own, numbered as they lie, or one of the files it maps ([`Files`]).
+    /// The page: the program's own, numbered as they lie, or one of the files it maps (`Files`).
     pub page: u32,
     /// Whether it is a file's.
     pub file: bool,

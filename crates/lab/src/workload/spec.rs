@@ -113,7 +113,7 @@ impl Place {
     /// The seed of thread `thread` of workload part `part`.
     #[must_use]
     pub fn seed_of(&self, part: u64, thread: u64) -> u64 {
-        let mix = crate::trace::synth::Random(self.seed ^ (part << 32) ^ (thread << 8)).bits();
+        let mix = ebb_core::random::Random(self.seed ^ (part << 32) ^ (thread << 8)).word();
         mix ^ self.seed.rotate_left(17)
     }
 }

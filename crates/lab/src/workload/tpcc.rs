@@ -15,7 +15,7 @@ use super::pool::Pool;
 use super::spec::{LogSpec, Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// Parameters.
 #[derive(Clone, Debug, Deserialize)]

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use crate::trace::synth::Random;
+use ebb_core::random::Random;
 
 /// Parameters.
 #[derive(Clone, Debug, Deserialize)]

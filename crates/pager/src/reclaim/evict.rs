@@ -76,8 +76,9 @@ impl Reclaim {
 
     /// The address spaces whose agents drop pages.
     fn able(&self) -> Vec<MmId> {
-        let drops =
-            |mm: &&Arc<Mm>| mm.link.get().is_some() && !mm.closing.load(Relaxed) && !mm.is_silent();
+        let drops = |mm: &&Arc<Mm>| {
+            mm.link.get().is_some() && !mm.closing.load(Relaxed) && !mm.check_silent()
+        };
         self.pager.mms().iter().filter(drops).map(|mm| mm.id).collect()
     }
 

@@ -214,7 +214,7 @@ impl Reclaim {
         let progress = std::mem::take(&mut self.round_progress);
         if progress > 0 {
             self.vain.progress(self.pager.clock.now(), progress);
-        } else if self.is_in_vain() {
+        } else if self.count_vain_round() {
             self.end_pass();
             self.despair();
         }
@@ -239,8 +239,8 @@ impl Reclaim {
         self.drop_retired(1);
     }
 
-    /// A round has stored nothing. Whether that is so for long, while threads wait (O1).
-    fn is_in_vain(&mut self) -> bool {
+    /// A round has stored nothing: counted where threads wait. Whether that is so for long (O1).
+    fn count_vain_round(&mut self) -> bool {
         self.does_anybody_wait() && {
             self.vain.round(self.pager.clock.now());
             self.vain.is_long(&self.pager)
@@ -274,7 +274,7 @@ impl Reclaim {
         if brought && !self.vain.lasts(&self.pager, BUSY_MAX) {
             return;
         }
-        if self.vain.is_long(&self.pager) && self.is_over() {
+        if self.vain.is_long(&self.pager) && self.judge_end() {
             return self.give_up();
         }
         self.unpark();
@@ -301,13 +301,13 @@ impl Reclaim {
 
     /// Whether this one's does not.
     fn owes_an_answer(&self, mm: &Mm) -> bool {
-        mm.link.get().is_some() && (self.is_stalled(mm.id) || mm.is_silent())
+        mm.link.get().is_some() && (self.is_stalled(mm.id) || mm.check_silent())
     }
 
     /// Whether batches are of no use to it now. Where threads wait in vain who is stopped is seen to be (O6).
     fn is_deaf(&self, mm: &Mm) -> bool {
         let stopped = || self.vain.lasts(&self.pager, LOOK_AFTER) && mm.is_stopped();
-        mm.is_silent()
+        mm.check_silent()
             || stopped() && {
                 mm.fell_silent();
                 true

@@ -114,8 +114,8 @@ impl Vain {
 }
 
 impl Reclaim {
-    /// Threads have waited in vain for long. Whether that is the end of the run (O2 to O5).
-    pub fn is_over(&mut self) -> bool {
+    /// Threads have waited in vain for long: judges whether that is the end of the run (O2 to O5).
+    pub fn judge_end(&mut self) -> bool {
         let pager = self.pager.clone();
         let mms = pager.mms();
         if self.vain.rounds < ROUNDS_MIN {
@@ -238,7 +238,7 @@ impl Reclaim {
                     None => "never joined",
                     Some(link) if !link.is_ready() => "does not run yet",
                     Some(_) if self.is_stalled(mm.id) => "is in the middle of a batch",
-                    Some(_) if mm.is_silent() => "does not answer",
+                    Some(_) if mm.check_silent() => "does not answer",
                     Some(_) => "answers",
                 };
                 let text = format!(

@@ -4,7 +4,7 @@
 //! * W1: a process is known by descriptors of it ([`Handle`]), never by a number, least of all one that the
 //!   program wrote somewhere.
 //! * W2: its memory and page map are opened once and only shown to be the right ones by a token that is put into the
-//!   address space and must be seen in them (`Mm::is_process`). They keep that address space, whatever the
+//!   address space and must be seen in them (`door::confirm_process`). They keep that address space, whatever the
 //!   process becomes.
 //! * W3: the right is used only for a process that acts as the user and the group of Ebb and can do no more than
 //!   those. A process in another user namespace has capabilities there that its user lacks here: it is looked into
@@ -32,7 +32,7 @@ pub trait Process: Debug + Send + Sync {
     fn pid(&self) -> u32;
     /// It has a thread that lives as long as its address space, which its first need not; the number as it
     /// sees itself.
-    fn has_thread(&self, thread: u32);
+    fn note_thread(&self, thread: u32);
     /// That thread, as numbered here.
     fn agent(&self) -> Option<u32>;
     /// The connection that its thread `thread` (as it sees itself) has as descriptor `fd` of its own table.
@@ -162,7 +162,7 @@ impl Process for Known {
         self.handle.pid()
     }
 
-    fn has_thread(&self, thread: u32) {
+    fn note_thread(&self, thread: u32) {
         if self.thread.get().is_some() || self.strayed.load(Relaxed) {
             return;
         }

@@ -230,7 +230,7 @@ impl Process for FakeProcess {
         self.pid
     }
 
-    fn has_thread(&self, _: u32) {}
+    fn note_thread(&self, _: u32) {}
 
     fn agent(&self) -> Option<u32> {
         None

@@ -1,21 +1,19 @@
-//! Numbers from a seed (splitmix64).
+//! Numbers from a seed, drawn in the ways that the simulation needs.
+
+use ebb_core::random::Random;
 
 /// The source.
 #[derive(Debug, Clone)]
-pub struct Rng(u64);
+pub struct Rng(Random);
 
 impl Rng {
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x9e37_79b9_7f4a_7c15)
+        Self(Random(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 0x9e37_79b9_7f4a_7c15))
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
+        self.0.word()
     }
 
     /// One of `0..limit`.

@@ -313,7 +313,7 @@ impl World {
         alive.map(of).collect::<Vec<_>>().join("; ")
     }
 
-    fn is_in_trouble(&mut self) -> bool {
+    fn draw_trouble(&mut self) -> bool {
         let trouble = self.trouble;
         self.rng.below(1000) < trouble
     }
@@ -331,7 +331,7 @@ impl World {
 
     pub fn copy(&mut self, id: Id, page: u64, stamps: &[u64]) -> Result<(), (u64, PlaceError)> {
         self.may_place(id).map_err(|error| (0, error))?;
-        if self.is_in_trouble() {
+        if self.draw_trouble() {
             return Err((0, PlaceError::NoMemory));
         }
         let space = &mut self.spaces[id];
@@ -416,7 +416,7 @@ impl World {
         const EBUSY: i32 = 16;
         const EEXIST: i32 = 17;
         const EINVAL: i32 = 22;
-        if self.spaces[id].changing > 0 || self.is_in_trouble() {
+        if self.spaces[id].changing > 0 || self.draw_trouble() {
             return EAGAIN;
         }
         let space = &mut self.spaces[id];
@@ -435,7 +435,7 @@ impl World {
         let stamp = page.stamp;
         space.pages.insert(to, page);
         self.note(|| format!("move {id}: {from:x} -> {to:x} ({stamp})"));
-        if self.is_in_trouble() { EEXIST } else { 0 }
+        if self.draw_trouble() { EEXIST } else { 0 }
     }
 }
 

@@ -164,7 +164,7 @@ fn mask(first: u32, count: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inject::mix;
+    use ebb_core::random::mix;
     use std::collections::HashSet;
 
     #[test]

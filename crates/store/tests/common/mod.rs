@@ -1,18 +1,11 @@
 //! Pages to store and ways to wait, for all tests of the store.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use ebb_core::random::mix;
 use ebb_core::types::SlotId;
 use ebb_store::{Options, Page, Store, StoreError, ZERO_PAGE, inject::Plan, parse_tiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
-
-/// Spreads the bits of a number.
-pub fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
-}
 
 /// A page decided by its number: random up to a share decided by `kind`, the rest constant.
 /// Kind 0 repeats one word, 1 to 14 compress better to worse, 15 does not compress.

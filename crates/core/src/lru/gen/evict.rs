@@ -10,7 +10,7 @@ use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
 use super::batch::{At, Batch, Steps};
 use super::window::{count_protected, moved_up, relink, try_inc_min};
-use super::{evictable, inc_gen, insert, pid, probation};
+use super::{choice, evictable, inc_gen, insert, pid, probation};
 use crate::folio::{FRESH, LruType, MIN_NR_GENS, Word};
 use crate::observe::vmstat::Event;
 use crate::tunables::{Admission, Dirty, Loop, Placement, TargetEnd, TypeSelect};
@@ -178,32 +178,13 @@ fn isolate(
 }
 
 fn first_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
-    if let Some(ty) = floor_type(v, cx, swappiness) {
+    if let Some(ty) = choice::floor_type(v, cx, swappiness) {
         return ty;
     }
     match cx.tun.type_select {
-        TypeSelect::Ratio if (2..200).contains(&swappiness) => ratio_type(v, swappiness),
+        TypeSelect::Ratio if (2..200).contains(&swappiness) => choice::ratio_type(v, swappiness),
         _ => pid::type_to_scan(v, cx, swappiness),
     }
-}
-
-/// Anonymous memory while files are at their floor.
-pub(super) fn floor_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
-    let spare = swappiness > 0 && v.total(LruType::File) <= cx.tun.clean_floor;
-    (spare && cx.tun.clean_floor > 0).then_some(LruType::Anon)
-}
-
-/// The type that is behind the share swappiness gives it.
-pub(super) fn ratio_type(v: &Lruvec, swappiness: u32) -> LruType {
-    let [a, f] = [0, 1].map(|i| v.r#gen.taken[i].load(Relaxed));
-    if a + f > 1 << 16 {
-        // Old debts fade.
-        v.r#gen.taken[0].store(a / 2, Relaxed);
-        v.r#gen.taken[1].store(f / 2, Relaxed);
-    }
-    let behind =
-        u128::from(a) * u128::from(200 - swappiness) < u128::from(f) * u128::from(swappiness);
-    if behind { LruType::Anon } else { LruType::File }
 }
 
 #[derive(Default)]

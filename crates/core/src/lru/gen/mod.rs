@@ -18,6 +18,7 @@ mod access;
 pub(crate) mod aging;
 mod batch;
 mod bloom;
+mod choice;
 mod evict;
 mod insert;
 pub(crate) mod look_around;

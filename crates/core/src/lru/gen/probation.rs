@@ -125,7 +125,7 @@ fn choices<'a>(
     sc: &Scan,
     swappiness: u32,
 ) -> impl Iterator<Item = LruType> + use<'a> {
-    let floor = super::evict::floor_type(v, cx, swappiness).filter(|_| sc.priority > DESPERATE);
+    let floor = super::choice::floor_type(v, cx, swappiness).filter(|_| sc.priority > DESPERATE);
     let put_back = sc.put_back;
     let floor = floor.or(only_type(v, sc, swappiness));
     evictable(swappiness).filter(move |&ty| {
@@ -161,7 +161,7 @@ fn owed_type(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> Option<LruType
     let held = sc.priority > DESPERATE
         && cx.tun.type_select == TypeSelect::Ratio
         && (2..200).contains(&swappiness);
-    held.then(|| super::evict::ratio_type(v, swappiness))
+    held.then(|| super::choice::ratio_type(v, swappiness))
 }
 
 /// The probation list to scan, by type and half: the one whose oldest folio waits longest, so that

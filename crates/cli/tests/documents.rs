@@ -1,0 +1,240 @@
+//! The documents say what is: tables, paths, names and links in them against the repository.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const DOCUMENTS: [&str; 6] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "HAZARDS.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/release.md",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// All files below a folder with one of these endings.
+fn files(folder: &Path, endings: &[&str], into: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        if path.is_dir() {
+            files(&path, endings, into);
+        } else if endings.contains(&ending) {
+            into.push(path);
+        }
+    }
+}
+
+fn sources(folder: &str, endings: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    files(&root().join(folder), endings, &mut found);
+    let text = |path: &PathBuf| fs::read_to_string(path).expect("text");
+    found.iter().map(text).collect()
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    // Blocks of code are no names.
+    let outside = text.split("```").step_by(2);
+    outside.flat_map(|text| text.lines()).flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// The rows of the table that begins with a line that starts like this: the cells of each.
+fn table<'a>(text: &'a str, head: &str) -> Vec<Vec<&'a str>> {
+    let rows = text.lines().skip_while(|line| !line.starts_with(head)).skip(2);
+    let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).map(cells).collect();
+    assert!(!rows.is_empty(), "no table {head:?}");
+    rows
+}
+
+fn cells(row: &str) -> Vec<&str> {
+    let row = row.trim().trim_start_matches('|').trim_end_matches('|');
+    let mut cells: Vec<&str> = Vec::new();
+    let mut start = 0;
+    for (at, _) in row.match_indices('|').filter(|&(at, _)| !row[..at].ends_with('\\')) {
+        cells.push(row[start..at].trim());
+        start = at + 1;
+    }
+    cells.push(row[start..].trim());
+    cells
+}
+
+/// The crates of the workspace, and which of them each is built with.
+fn crates() -> BTreeMap<String, BTreeSet<String>> {
+    let mut crates = BTreeMap::new();
+    for entry in fs::read_dir(root().join("crates")).expect("crates").flatten() {
+        let name = entry.file_name().into_string().expect("a name");
+        let manifest = read(&format!("crates/{name}/Cargo.toml"));
+        let needs = manifest.lines().filter_map(|line| line.strip_prefix("ebb-"));
+        let needs = needs.filter_map(|line| line.split('.').next()).map(str::to_owned);
+        crates.insert(name, needs.collect());
+    }
+    crates
+}
+
+#[test]
+fn crates_stand_in_the_order_of_their_dependencies() {
+    let text = read("ARCHITECTURE.md");
+    let mut above = BTreeSet::new();
+    let crates = crates();
+    for row in table(&text, "| crate ") {
+        let here: BTreeSet<String> = quoted(row[0]).map(str::to_owned).collect();
+        for name in &here {
+            let needs = crates.get(name).unwrap_or_else(|| panic!("there is no crate {name}"));
+            let below: Vec<_> = needs.difference(&above).collect();
+            assert!(below.is_empty(), "{name} needs {below:?}, which do not stand above it");
+        }
+        above.extend(here);
+    }
+    assert!(crates.keys().eq(above.iter()), "crates {:?}, in the table {above:?}", crates.keys());
+}
+
+#[test]
+fn the_threads_of_the_pager_are_those_of_the_table() {
+    let text = read("ARCHITECTURE.md");
+    let told: BTreeSet<_> = table(&text, "| thread ")
+        .iter()
+        .flat_map(|row| quoted(row[0]))
+        .map(str::to_owned)
+        .collect();
+    let mut named = BTreeSet::new();
+    for source in sources("crates/pager/src", &["rs"]) {
+        // `run(NAME, body)` in `server.rs` starts a thread of that name.
+        for call in ["    run(\"", ".name(\""] {
+            let names = source.split(call).skip(1).filter_map(|rest| rest.split('"').next());
+            named.extend(names.map(str::to_owned));
+        }
+    }
+    assert_eq!(told, named);
+}
+
+#[test]
+fn rows_of_tables_have_all_their_cells() {
+    for document in DOCUMENTS {
+        let text = read(document);
+        let mut columns = None;
+        for (at, line) in text.lines().enumerate() {
+            if !line.starts_with('|') {
+                columns = None;
+                continue;
+            }
+            let count = cells(line).len();
+            assert!(
+                line.ends_with('|'),
+                "{document}:{}: a row that goes on in the next line",
+                at + 1
+            );
+            assert_eq!(*columns.get_or_insert(count), count, "{document}:{}", at + 1);
+        }
+    }
+}
+
+#[test]
+fn files_that_are_named_are_there() {
+    let folders = [
+        "",
+        "crates",
+        "crates/pager/src",
+        "crates/e2e",
+        "crates/agent/src",
+        "crates/cli/src",
+        "crates/store/src",
+    ];
+    let below =
+        ["crates/lab/src", "crates/lab/src/experiment", "crates/core/src", "crates/store/tests"];
+    let mut missing = Vec::new();
+    let is_path = |word: &&str| {
+        let name = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+        let ending = word.rsplit_once('.').map_or("", |(_, ending)| ending);
+        word.chars().all(name) && ["rs", "c", "h", "py", "md"].contains(&ending)
+    };
+    for document in DOCUMENTS {
+        // Examples of names are no names.
+        for word in quoted(&read(document)).filter(is_path).filter(|word| !word.contains("NAME")) {
+            let mut places =
+                folders.iter().chain(&below).map(|folder| root().join(folder).join(word));
+            if !places.any(|path| path.exists()) {
+                missing.push(format!("{document}: {word}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not there: {missing:#?}");
+}
+
+#[test]
+fn tests_and_functions_that_are_named_are_there() {
+    let code = sources("crates", &["rs", "c", "h", "py"]).concat();
+    let names: BTreeSet<&str> =
+        code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    // The kernel's.
+    let foreign = [
+        "oom_score_adj",
+        "bpf_probe_read_user",
+        "unprivileged_userfaultfd",
+        "kswapd_highest_zoneidx",
+    ];
+    let mut missing = Vec::new();
+    let is_name = |word: &&str| {
+        let parts = word.split('_').count();
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        parts >= 3 && word.chars().all(plain) && !word.starts_with('_')
+    };
+    for document in DOCUMENTS {
+        for word in quoted(&read(document)).filter(is_name).filter(|word| !foreign.contains(word)) {
+            if !names.contains(word) {
+                missing.push(format!("{document}: {word}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not there: {missing:#?}");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    for document in DOCUMENTS {
+        let text = read(document);
+        let folder = root().join(document);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, place) = link.split_once('#').unwrap_or((link, ""));
+            if path.starts_with("http") {
+                continue;
+            }
+            let target = if path.is_empty() { folder.clone() } else { folder.with_file_name(path) };
+            assert!(target.exists(), "{document}: {link}");
+            if !place.is_empty() {
+                let anchor = |head: &str| {
+                    let head = head.trim_start_matches('#').trim().to_lowercase();
+                    let kept = |c: &char| c.is_alphanumeric() || *c == ' ' || *c == '-';
+                    head.chars().filter(kept).collect::<String>().replace(' ', "-")
+                };
+                let there = fs::read_to_string(&target).expect("text");
+                let found =
+                    there.lines().filter(|l| l.starts_with('#')).any(|l| anchor(l) == place);
+                assert!(found, "{document}: no {place} in {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_glossary_is_in_order_and_says_something() {
+    let text = read("ARCHITECTURE.md");
+    let rows = table(&text, "| word ");
+    let words: Vec<_> = rows.iter().map(|row| row[0]).collect();
+    let mut sorted = words.clone();
+    sorted.sort_unstable();
+    assert_eq!(words, sorted);
+    assert!(
+        rows.iter().all(|row| row.len() == 3 && !row[1].is_empty()),
+        "a word without a meaning"
+    );
+}

@@ -1,0 +1,177 @@
+//! A page cache of one's own: a file read through the engine, beside the same reads through a plain LRU.
+//!
+//! ```text
+//! cargo run --release -p ebb-core --example file_cache [SEED]
+//! ```
+//! The reads are those of a database: most go to few pages, and now and then somebody scans. A plain LRU gives the room of
+//! the pages in use to those of the scan; the engine has what came once wait on probation. The same seed gives the same
+//! figures.
+
+mod common;
+
+use common::Random;
+use ebb_core::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, PAGE_SIZE, Pfn, Seen, Space, Vpn};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Pages of the file, and of the cache.
+const FILE_PAGES: u64 = 10_000;
+const CACHE_PAGES: u64 = 1_000;
+const READS: u64 = 200_000;
+
+/// What is cached lies in `pages`, by the number that the engine has for each page in memory.
+struct Cache {
+    file: File,
+    engine: Engine,
+    space: Space,
+    desk: Desk,
+    pages: HashMap<Pfn, Box<[u8; PAGE_SIZE]>>,
+    hits: u64,
+}
+
+impl Cache {
+    fn new(file: File) -> Self {
+        let evidence = Evidence::AccessedBits;
+        let mut engine = Engine::new(CACHE_PAGES, CACHE_PAGES, evidence.tunables(), evidence);
+        let space = engine.create_space(Vpn(FILE_PAGES));
+        Self { file, engine, space, desk: Desk::new(), pages: HashMap::new(), hits: 0 }
+    }
+
+    /// The bytes of a page of the file.
+    fn read(&mut self, vpn: Vpn) -> io::Result<&[u8; PAGE_SIZE]> {
+        let pfn = if let Entry::Resident(pfn) = self.space.get(vpn) {
+            self.hits += 1;
+            self.space.touch(vpn);
+            pfn
+        } else {
+            self.bring_in(vpn)?
+        };
+        Ok(&self.pages[&pfn])
+    }
+
+    fn bring_in(&mut self, vpn: Vpn) -> io::Result<Pfn> {
+        // Room first: what is brought in is not to be what leaves.
+        if self.engine.set.zone.is_low() {
+            self.engine.ask(&self.desk);
+            while self.reclaim() {}
+        }
+        let mut page = Box::new([0; PAGE_SIZE]);
+        self.file.read_exact_at(&mut page[..], vpn.address())?;
+        let (how, slot) = match self.space.get(vpn) {
+            Entry::Stored { slot, .. } => (Arrival::Loaded, Some(slot)),
+            _ => (Arrival::Fresh, None),
+        };
+        let set = &mut self.engine.set;
+        let charge = set.zone.charge(1);
+        set.zone.place(charge);
+        let pfn = set.map(&mut self.space, vpn, how, slot);
+        self.pages.insert(pfn, page);
+        Ok(pfn)
+    }
+
+    /// Does what the engine says is next. A page that leaves is in the file already: its slot stands for that.
+    fn reclaim(&mut self) -> bool {
+        let mut pages = Vec::new();
+        match self.engine.next(&self.desk, Seen::default()) {
+            Do::Store(max) => self.engine.coolest(max, &mut pages),
+            Do::Cool(_) => unreachable!("where there are accessed bits nothing is cooled"),
+            Do::Drop(_) | Do::Again => {}
+            Do::Nap | Do::Sleep | Do::Despair | Do::Thrashing => return false,
+        }
+        let set = &mut self.engine.set;
+        for &pfn in &pages {
+            let known = set.frame(pfn).slot();
+            let slot = known.unwrap_or_else(|| set.take_slot().expect("there are four billion"));
+            set.evict(&mut self.space, pfn, slot);
+            set.zone.gone(1);
+            self.pages.remove(&pfn);
+        }
+        let pages = pages.len() as u64;
+        self.engine.did(Did { pages, scanned: pages, progress: pages });
+        true
+    }
+}
+
+/// The least recently used page leaves.
+#[derive(Default)]
+struct PlainLru {
+    last: HashMap<Vpn, u64>,
+    by_age: BTreeMap<u64, Vpn>,
+    hits: u64,
+}
+
+impl PlainLru {
+    fn read(&mut self, vpn: Vpn, now: u64) {
+        if let Some(before) = self.last.insert(vpn, now) {
+            self.hits += 1;
+            self.by_age.remove(&before);
+        }
+        self.by_age.insert(now, vpn);
+        if self.last.len() as u64 > CACHE_PAGES
+            && let Some((_, oldest)) = self.by_age.pop_first()
+        {
+            self.last.remove(&oldest);
+        }
+    }
+}
+
+/// Nine reads of ten go to a tenth of the pages, the lower ones more often; every so often five hundred pages in a row.
+struct Reads {
+    random: Random,
+    scan: std::ops::Range<u64>,
+}
+
+impl Reads {
+    fn next(&mut self) -> Vpn {
+        if let Some(page) = self.scan.next() {
+            return Vpn(page);
+        }
+        if self.random.below(1_000) == 0 {
+            let start = self.random.below(FILE_PAGES - 500);
+            self.scan = start..start + 500;
+        }
+        let few = if self.random.below(10) < 9 { FILE_PAGES / 10 } else { FILE_PAGES };
+        Vpn(self.random.below(few).min(self.random.below(few)))
+    }
+}
+
+/// Hits of the engine's cache and of the plain LRU.
+fn run(seed: u64) -> io::Result<(u64, u64)> {
+    // A file of pages that begin with their numbers, without a name.
+    let path = std::env::temp_dir().join(format!("ebb-file-cache-{}", std::process::id()));
+    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    file.set_len(FILE_PAGES * PAGE_SIZE as u64)?;
+    for page in 0..FILE_PAGES {
+        file.write_all_at(&page.to_le_bytes(), Vpn(page).address())?;
+    }
+    let (mut cache, mut plain) = (Cache::new(file), PlainLru::default());
+    let mut reads = Reads { random: Random(seed.max(1)), scan: 0..0 };
+    for now in 0..READS {
+        let vpn = reads.next();
+        assert_eq!(cache.read(vpn)?[..8], vpn.0.to_le_bytes());
+        plain.read(vpn, now);
+        assert!(cache.pages.len() as u64 <= CACHE_PAGES);
+    }
+    Ok((cache.hits, plain.hits))
+}
+
+fn main() -> io::Result<()> {
+    let seed = std::env::args().nth(1).map_or(Ok(1), |seed| seed.parse()).expect("a number");
+    let (engine, plain) = run(seed)?;
+    let rate = |hits: u64| 100.0 * hits as f64 / READS as f64;
+    println!("{READS} reads of {FILE_PAGES} pages through {CACHE_PAGES}, seed {seed}");
+    println!("engine     {:.2} % hits", rate(engine));
+    println!("plain LRU  {:.2} % hits", rate(plain));
+    Ok(())
+}
+
+#[test]
+fn scans_push_less_out_than_with_a_plain_lru() -> io::Result<()> {
+    let (engine, plain) = run(1)?;
+    assert!(engine > plain, "{engine} hits, {plain} with a plain LRU");
+    assert_eq!((engine, plain), run(1)?, "the same seed gives the same figures");
+    Ok(())
+}

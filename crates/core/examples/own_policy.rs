@@ -1,0 +1,128 @@
+//! A policy of one's own over the engine's: pages that cost more to bring back stay longer.
+//!
+//! ```text
+//! cargo run --release -p ebb-core --example own_policy
+//! ```
+//! Which pages should leave first is the engine's to say (`lru=gen` or `lru=classic`, and their switches). Whether they
+//! leave is the driver's: it may give any of them back ([`Resident::put_back`]), and then it is asked for others. Here two
+//! programs use their pages alike; those of the one come from a disk, twenty times as slow as where the other's come from.
+//! Of a slow page the first few offers are turned down.
+//!
+//! [`Resident::put_back`]: ebb_core::Resident::put_back
+
+mod common;
+
+use common::Random;
+use ebb_core::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
+use std::collections::HashMap;
+
+/// Pages of each program.
+const PAGES: u64 = 3_000;
+/// Room for a half of all.
+const MEMORY_PAGES: u64 = 3_000;
+/// What a load costs, by program.
+const COST: [u64; 2] = [1, 20];
+
+struct Machine {
+    engine: Engine,
+    programs: [Space; 2],
+    desk: Desk,
+    /// How often a slow page is not given away.
+    patience: u32,
+    /// Offers turned down since the page came.
+    turned_down: HashMap<Pfn, u32>,
+    loads: [u64; 2],
+}
+
+impl Machine {
+    fn new(patience: u32) -> Self {
+        let evidence = Evidence::AccessedBits;
+        let mut engine = Engine::new(MEMORY_PAGES, MEMORY_PAGES, evidence.tunables(), evidence);
+        let programs = [(); 2].map(|()| engine.create_space(Vpn(PAGES)));
+        let (desk, turned_down) = (Desk::new(), HashMap::new());
+        Self { engine, programs, desk, patience, turned_down, loads: [0; 2] }
+    }
+
+    fn touch(&mut self, program: usize, vpn: Vpn) {
+        let (set, space) = (&mut self.engine.set, &mut self.programs[program]);
+        if space.touch(vpn) {
+            return;
+        }
+        let (how, slot) = match space.get(vpn) {
+            Entry::Stored { slot, .. } => (Arrival::Loaded, Some(slot)),
+            _ => (Arrival::Fresh, None),
+        };
+        self.loads[program] += u64::from(slot.is_some());
+        let charge = set.zone.charge(1);
+        set.zone.place(charge);
+        let pfn = set.map(space, vpn, how, slot);
+        space.touch(vpn);
+        self.turned_down.insert(pfn, 0);
+        if set.zone.is_low() {
+            self.engine.ask(&self.desk);
+            while self.reclaim() {}
+        }
+    }
+
+    fn reclaim(&mut self) -> bool {
+        let mut offered: Vec<Pfn> = Vec::new();
+        match self.engine.next(&self.desk, Seen::default()) {
+            Do::Store(max) => self.engine.coolest(max, &mut offered),
+            Do::Cool(_) => unreachable!("where there are accessed bits nothing is cooled"),
+            Do::Drop(_) | Do::Again => {}
+            Do::Nap | Do::Sleep | Do::Despair | Do::Thrashing => return false,
+        }
+        let mut stored = 0;
+        for &pfn in &offered {
+            stored += u64::from(self.leaves(pfn));
+        }
+        // What was looked at and stayed counts as looked at: a pass ends by that, too.
+        self.engine.did(Did { pages: stored, scanned: offered.len() as u64, progress: stored });
+        true
+    }
+
+    /// The policy: whether a page that is offered leaves.
+    fn leaves(&mut self, pfn: Pfn) -> bool {
+        let set = &mut self.engine.set;
+        let frame = set.frame(pfn);
+        let slow = frame.mm == self.programs[1].mm();
+        let turned_down = self.turned_down.entry(pfn).or_default();
+        if slow && *turned_down < self.patience {
+            *turned_down += 1;
+            set.put_back(pfn);
+            return false;
+        }
+        let slot = frame.slot().unwrap_or_else(|| set.take_slot().expect("there are four billion"));
+        set.evict(&mut self.programs[usize::from(slow)], pfn, slot);
+        set.zone.gone(1);
+        true
+    }
+}
+
+/// Loads by program, and what they cost.
+fn run(patience: u32) -> ([u64; 2], u64) {
+    let (mut machine, mut random) = (Machine::new(patience), Random(7));
+    for _ in 0..200_000 {
+        // The lower a page's number, the more it is used.
+        let program = random.below(2) as usize;
+        let page = random.below(PAGES).min(random.below(PAGES)).min(random.below(PAGES));
+        machine.touch(program, Vpn(page));
+    }
+    assert!(machine.engine.set.zone.used() <= MEMORY_PAGES);
+    let cost = (0..2).map(|program| machine.loads[program] * COST[program]).sum();
+    (machine.loads, cost)
+}
+
+fn main() {
+    println!("{:>8} {:>8} {:>8} {:>8}", "patience", "fast", "slow", "cost");
+    for patience in 0..=4 {
+        let ([fast, slow], cost) = run(patience);
+        println!("{patience:>8} {fast:>8} {slow:>8} {cost:>8}");
+    }
+}
+
+#[test]
+fn the_slow_pages_stay_and_that_pays() {
+    let ((plain, before), (patient, after)) = (run(0), run(1));
+    assert!(patient[1] < plain[1] && after < before, "{plain:?} {before}, {patient:?} {after}");
+}

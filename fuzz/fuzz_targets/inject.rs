@@ -1,0 +1,8 @@
+//! Plans of faults to inject.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &str| {
+    let _ = ebb_store::inject::Plan::parse(text);
+});
