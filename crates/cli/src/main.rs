@@ -2,6 +2,7 @@
 
 mod cgroup;
 mod doctor;
+mod exec;
 mod folder;
 mod lru_gen;
 mod metrics;

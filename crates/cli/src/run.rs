@@ -6,7 +6,7 @@
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
 use crate::folder::Folder;
-use crate::{cgroup, doctor, program, size};
+use crate::{cgroup, doctor, exec, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 use ebb_sys::limits::{Limit, Limits};
@@ -38,7 +38,7 @@ const TAKEN: [i32; 10] = [
 /// Where Address Sanitizer takes its settings from.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// Ebb's own failure.
-const FAILED: u8 = 125;
+pub const FAILED: u8 = 125;
 /// The switches of the pager, beside those of the engine.
 const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harvest=0|1, \
                             solo=0|1, split=0|1, eager=0|1 and io_uring=0|1";
@@ -53,7 +53,7 @@ TIER is ram[:SIZE] (compressed, inside the budget; half of it at most unless SIZ
 or file[:PATH][:SIZE] (outside it).
 
 Exit status: the program's own; 128+n if signal n killed it; 125 if ebb itself failed; 126 if the
-program cannot be executed; 127 if it was not found.
+program cannot be executed; 127 if it was not found. With --exec, once the program runs, only its own.
 
 Examples:
   ebb run --memory-max 256M -- python3 job.py
@@ -61,6 +61,7 @@ Examples:
   ebb run --memory-max 1G --memory-high 800M -- make -j4
   ebb run --memory-max 2G --pressure-target 5% -- redis-server
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
+  exec ebb run --exec --memory-max 1G --report-file /run/redis.report -- redis-server
   ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
   ebb lab mrc faults.csv.zst")]
 pub struct Arguments {
@@ -73,12 +74,16 @@ pub struct Arguments {
     /// Where pages go that do not fit
     #[arg(long, value_name = "TIER[,TIER...]", default_value = "ram,file")]
     swap: String,
-    /// Form of the report at the end
-    #[arg(long, value_enum, default_value = "text")]
-    report: Report,
+    /// Form of the report at the end [default: text]
+    #[arg(long, value_enum)]
+    report: Option<Report>,
     /// Write the report there instead of standard error; -: to standard output, which stays open for it
     #[arg(long, value_name = "FILE")]
     report_file: Option<PathBuf>,
+    /// The program takes the place of this process, and so has its number: for supervisors, pid files and test harnesses.
+    /// No report but to --report-file
+    #[arg(long)]
+    exec: bool,
     /// No report on standard error; what is wrong is still said there
     #[arg(short, long)]
     quiet: bool,
@@ -145,36 +150,50 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if let Err(error) = rights::lay_down() {
         return fail(FAILED, format!("cannot put capabilities aside: {error}"));
     }
-    match start(config, &path, &arguments.command, inherited) {
-        Ok(status) => status,
-        Err((status, reason)) => fail(status, reason),
+    let words = &arguments.command;
+    let ended = if arguments.exec {
+        exec::start(config, &path, words, inherited)
+    } else {
+        start(config, &path, words, inherited)
+    };
+    ended.unwrap_or_else(|(status, reason)| fail(status, reason))
+}
+
+/// Why a run does not start or go on: the exit status, and what to say.
+pub type Refusal = (u8, String);
+
+/// What a run stands on before its pager starts.
+pub struct Ground {
+    pub signals: Signals,
+    pub limits: Limits,
+    pub nothing: File,
+    pub folder: Folder,
+}
+
+impl Ground {
+    /// Makes it. From here on no signal ends this process: what it makes is removed again.
+    pub fn lay() -> Result<Self, Refusal> {
+        let failed = |reason: String| (FAILED, reason);
+        let signals = Signals::take(&TAKEN)
+            .map_err(|error| failed(format!("cannot take signals: {error}")))?;
+        inherited::keep_going();
+        let limits = Limits::shed();
+        if let Some(number) = Limit::Descriptors.now().filter(|&number| number < DESCRIPTORS_MIN) {
+            return Err(failed(format!(
+                "the limit of descriptors (ulimit -Hn) is {number}, ebb needs {DESCRIPTORS_MIN}: ulimit -n 1024"
+            )));
+        }
+        let nothing = File::open("/dev/null").map_err(|error| {
+            failed(format!("/dev/null: {error}; in a changed root: mount --bind /dev ROOT/dev"))
+        })?;
+        let folder = Folder::create()
+            .map_err(|error| failed(format!("cannot make a folder for the agent: {error}")))?;
+        Ok(Self { signals, limits, nothing, folder })
     }
 }
 
-/// Starts pager and program, and watches over them.
-fn start(
-    config: Config,
-    path: &Path,
-    words: &[OsString],
-    inherited: Vec<OwnedFd>,
-) -> Result<ExitCode, (u8, String)> {
-    let failed = |reason: String| (FAILED, reason);
-    let cannot = |what, error| failed(format!("cannot {what}: {error}"));
-    // From here on no signal ends this process: what it makes is removed again.
-    let signals = Signals::take(&TAKEN).map_err(|error| cannot("take signals", error))?;
-    inherited::keep_going();
-    let limits = Limits::shed();
-    if let Some(number) = Limit::Descriptors.now().filter(|&number| number < DESCRIPTORS_MIN) {
-        return Err(failed(format!(
-            "the limit of descriptors (ulimit -Hn) is {number}, ebb needs {DESCRIPTORS_MIN}: ulimit -n 1024"
-        )));
-    }
-    let nothing = File::open("/dev/null").map_err(|error| {
-        failed(format!("/dev/null: {error}; in a changed root: mount --bind /dev ROOT/dev"))
-    })?;
-    let folder = Folder::create().map_err(|error| cannot("make a folder for the agent", error))?;
-    let config = Config { socket: folder.socket(), ..config };
-    let mut front = Front::start(config, signals, &nothing).map_err(failed)?;
+/// The program as it is to be started: with the agent, and where that finds its pager.
+pub fn command(path: &Path, words: &[OsString], folder: &Folder, pool_bytes: u64) -> Command {
     let mut command = Command::new(path);
     std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
     command.args(&words[1..]);
@@ -188,13 +207,31 @@ fn start(
         command.env(ASAN_OPTIONS, options);
     }
     command.env(ENV_SOCKET, folder.socket());
-    command.env(ENV_POOL, front.pool_bytes.to_string());
+    command.env(ENV_POOL, pool_bytes.to_string());
+    command
+}
+
+/// A program that the kernel did not take.
+pub fn not_started(path: &Path, error: &std::io::Error) -> Refusal {
+    let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+    (status, format!("{}: {error}", path.display()))
+}
+
+/// Starts pager and program, and watches over them.
+fn start(
+    config: Config,
+    path: &Path,
+    words: &[OsString],
+    inherited: Vec<OwnedFd>,
+) -> Result<ExitCode, Refusal> {
+    let Ground { signals, limits, nothing, folder } = Ground::lay()?;
+    let config = Config { socket: folder.socket(), ..config };
+    let pool_bytes = config.pool_bytes;
+    let mut front = Front::start(config, signals, &nothing).map_err(|reason| (FAILED, reason))?;
+    let mut command = command(path, words, &folder, pool_bytes);
     process::attend(&mut command);
     limits.keep_for(&mut command);
-    let program = command.spawn().map_err(|error| {
-        let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-        (status, format!("{}: {error}", path.display()))
-    })?;
+    let program = command.spawn().map_err(|error| not_started(path, &error))?;
     // They are the program's alone now: whoever reads or writes at the other ends sees it close them.
     drop(inherited);
     inherited::leave_streams(&nothing);
@@ -236,6 +273,9 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
     if let Some(plan) = &arguments.inject {
         ebb_store::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
     }
+    if arguments.exec && arguments.report.is_some() && arguments.report_file.is_none() {
+        return Err("--report: with --exec it goes to a file; add --report-file FILE, or leave --report out".into());
+    }
     let mut config = Config {
         memory_max_bytes,
         memory_high_bytes,
@@ -243,8 +283,8 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         socket: PathBuf::new(),
         pool_bytes: memory_max_bytes.clamp(1 << 20, 16 << 30) & !4095,
         report: match arguments.report {
-            Report::Text => ReportFormat::Text,
-            Report::Json => ReportFormat::Json,
+            None | Some(Report::Text) => ReportFormat::Text,
+            Some(Report::Json) => ReportFormat::Json,
         },
         report_to: report_to(arguments),
         record: arguments.record.clone(),
@@ -260,6 +300,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         eager: false,
         strict: arguments.strict,
         pressure_target_permille: arguments.pressure_target.as_deref().map(permille).transpose()?,
+        root: None,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
     };
     for setting in &arguments.set {
@@ -292,7 +333,8 @@ fn report_to(arguments: &Arguments) -> ReportTo {
     match &arguments.report_file {
         Some(path) if path.as_os_str() == "-" => ReportTo::Stdout,
         Some(path) => ReportTo::File(path.clone()),
-        None if arguments.quiet => ReportTo::Nowhere,
+        // When it could be written somebody else is at the terminal.
+        None if arguments.quiet || arguments.exec => ReportTo::Nowhere,
         None => ReportTo::Stderr,
     }
 }
@@ -362,18 +404,17 @@ fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString
 }
 
 /// The running front.
-struct Front {
-    pager: Child,
+pub struct Front {
+    pub pager: Child,
     /// Ends when the pager begins to end. Its socket closes with the last of its threads, and one that
     /// runs in the idle class may take long to end beside busy ones.
-    pager_life: Pidfd,
-    socket: Socket,
+    pub pager_life: Pidfd,
+    pub socket: Socket,
     signals: Signals,
-    pool_bytes: u64,
 }
 
 impl Front {
-    fn start(config: Config, signals: Signals, nothing: &File) -> Result<Self, String> {
+    pub fn start(config: Config, signals: Signals, nothing: &File) -> Result<Self, String> {
         let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
         process::adopt_orphans();
         let (socket, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
@@ -395,11 +436,10 @@ impl Front {
             // Older kernels know the end of whole processes only.
             .or_else(|_| Pidfd::open(pager.id()))
             .map_err(|error| cannot("watch the pager", error))?;
-        let pool_bytes = config.pool_bytes;
         let start = FrontMessage::Start(Box::new(config));
         start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
         match hear(&socket, &pager_life) {
-            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, pool_bytes }),
+            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals }),
             Ok(FrontMessage::Failed(reason)) => Err(reason),
             Ok(other) => Err(format!("the pager said {other:?}")),
             Err(error) => Err(cannot("hear the pager", error)),
@@ -493,14 +533,14 @@ impl Front {
 }
 
 /// Why the pager may have ended, if it may use only so much CPU time.
-fn limit_of_time() -> String {
+pub fn limit_of_time() -> String {
     Limit::CpuTime.now().map_or_else(String::new, |seconds| {
         format!(" (it may use {seconds} s of CPU time; more: ulimit -Ht)")
     })
 }
 
 /// What the pager says next; an error if it ends before.
-fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<FrontMessage> {
+pub fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<FrontMessage> {
     loop {
         let mut waiting = [PollFd::new(socket, PollFlags::IN), PollFd::new(life, PollFlags::IN)];
         // Interrupted: once more.

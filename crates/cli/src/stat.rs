@@ -121,7 +121,8 @@ pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
 }
 
 /// A connection to the run that a process is, or is below.
-fn line_to(mut pid: u32) -> std::io::Result<Option<Socket>> {
+fn line_to(process: u32) -> std::io::Result<Option<Socket>> {
+    let mut pid = process;
     while pid > 1 {
         if let Some(line) = folder::line_to(pid)? {
             return Ok(Some(line));
@@ -129,5 +130,5 @@ fn line_to(mut pid: u32) -> std::io::Result<Option<Socket>> {
         let Some(parent) = proc::parent(pid) else { break };
         pid = parent;
     }
-    Ok(None)
+    Ok(folder::line_of_member(process))
 }

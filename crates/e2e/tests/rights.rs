@@ -384,6 +384,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         eager: false,
         strict: false,
         pressure_target_permille: None,
+        root: None,
         command: Vec::new(),
     };
     serde_json::to_vec(&FrontMessage::Start(Box::new(config))).expect("JSON")

@@ -33,6 +33,7 @@ pub fn config(memory_max_bytes: u64) -> Config {
         eager: false,
         strict: false,
         pressure_target_permille: None,
+        root: None,
         command: Vec::new(),
     }
 }
