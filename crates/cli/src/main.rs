@@ -1,6 +1,7 @@
 //! The `ebb` command: arguments in, library call, report out.
 
 mod cgroup;
+mod config_file;
 mod doctor;
 mod exec;
 mod folder;
@@ -34,6 +35,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
+  ebb run --config /etc/ebb.toml --profile redis -- redis-server
   ebb ps
   ebb stat $(pgrep -x redis-server)
   ebb stat --faults $(pgrep -x redis-server)
@@ -83,7 +85,7 @@ fn main() -> ExitCode {
         ebb_sys::signals::end_on_closed_pipe();
     }
     match arguments.command {
-        Command::Run(arguments) => run::run(&arguments),
+        Command::Run(arguments) => run::run(arguments),
         Command::Ps(arguments) => ps::ps(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Set(arguments) => set::set(&arguments),

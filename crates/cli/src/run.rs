@@ -6,7 +6,7 @@
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
 use crate::folder::Folder;
-use crate::{cgroup, doctor, exec, program, size};
+use crate::{cgroup, config_file, doctor, exec, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 use ebb_sys::limits::{Limit, Limits};
@@ -62,53 +62,60 @@ Examples:
   ebb run --memory-max 2G --pressure-target 5% -- redis-server
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
   exec ebb run --exec --memory-max 1G --report-file /run/redis.report -- redis-server
+  ebb run --config /etc/ebb.toml --profile redis -- redis-server
   ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
   ebb lab mrc faults.csv.zst")]
 pub struct Arguments {
-    /// Most memory the program and all it starts may have resident
-    #[arg(long, value_name = "SIZE", default_value = "50%")]
-    memory_max: String,
+    /// Most memory the program and all it starts may have resident [default: 50%]
+    #[arg(long, value_name = "SIZE")]
+    pub memory_max: Option<String>,
     /// Above this the program is slowed down, and reclaim brings it back [default: none]
     #[arg(long, value_name = "SIZE")]
-    memory_high: Option<String>,
-    /// Where pages go that do not fit
-    #[arg(long, value_name = "TIER[,TIER...]", default_value = "ram,file")]
-    swap: String,
+    pub memory_high: Option<String>,
+    /// Where pages go that do not fit [default: ram,file]
+    #[arg(long, value_name = "TIER[,TIER...]")]
+    pub swap: Option<String>,
     /// Form of the report at the end [default: text]
     #[arg(long, value_enum)]
-    report: Option<Report>,
+    pub report: Option<Report>,
     /// Write the report there instead of standard error; -: to standard output, which stays open for it
     #[arg(long, value_name = "FILE")]
-    report_file: Option<PathBuf>,
+    pub report_file: Option<PathBuf>,
     /// The program takes the place of this process, and so has its number: for supervisors, pid files and test harnesses.
     /// No report but to --report-file
-    #[arg(long)]
-    exec: bool,
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    pub exec: Option<bool>,
     /// No report on standard error; what is wrong is still said there
-    #[arg(short, long)]
-    quiet: bool,
+    #[arg(short, long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    pub quiet: Option<bool>,
     /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
     #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    pub record: Option<PathBuf>,
     /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
     #[arg(long, value_name = "PERCENT")]
-    pressure_target: Option<String>,
+    pub pressure_target: Option<String>,
     /// End the run with status 125 when memory is met that cannot be managed: static programs, shared memory
-    #[arg(long)]
-    strict: bool,
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    pub strict: Option<bool>,
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
-    inject: Option<String>,
+    pub inject: Option<String>,
     /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, harvest, solo, split, eager, io_uring
     #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    pub set: Vec<String>,
+    /// Take options from a file (TOML; docs/ebb.toml is an example); what is typed is before it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Those of a profile in it, too
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub profile: Option<String>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
-    command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Report {
+pub enum Report {
     Text,
     Json,
 }
@@ -120,7 +127,7 @@ fn fail(status: u8, reason: impl std::fmt::Display) -> ExitCode {
 }
 
 /// Runs the program.
-pub fn run(arguments: &Arguments) -> ExitCode {
+pub fn run(mut arguments: Arguments) -> ExitCode {
     // Before anything else is opened.
     let inherited = inherited::descriptors();
     if !Path::new("/proc/self/exe").exists() {
@@ -129,7 +136,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             "no /proc here, which ebb reads and is started from: mount -t proc proc /proc",
         );
     }
-    let config = match configure(arguments) {
+    let config = match config_file::read(&mut arguments).and_then(|()| configure(&arguments)) {
         Ok(config) => config,
         Err(reason) => return fail(FAILED, reason),
     };
@@ -151,7 +158,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         return fail(FAILED, format!("cannot put capabilities aside: {error}"));
     }
     let words = &arguments.command;
-    let ended = if arguments.exec {
+    let ended = if arguments.exec == Some(true) {
         exec::start(config, &path, words, inherited)
     } else {
         start(config, &path, words, inherited)
@@ -246,49 +253,18 @@ pub fn memory_total() -> u64 {
     cgroup::memory_limit().map_or(machine, |limit| limit.bytes.min(machine))
 }
 
-fn configure(arguments: &Arguments) -> Result<Config, String> {
-    let (group, total) = (cgroup::memory_limit(), memory_total());
-    let memory_max_bytes = size::parse(&arguments.memory_max, total)
-        .map_err(|error| format!("--memory-max: {error}"))?;
-    if memory_max_bytes < MEMORY_MIN_BYTES {
-        return Err(format!(
-            "--memory-max {}: less than a program can run in; the least is {}M",
-            arguments.memory_max,
-            MEMORY_MIN_BYTES >> 20
-        ));
-    }
-    if let Some(limit) = group.filter(|limit| limit.bytes < memory_max_bytes) {
-        let (file, allowed) = (limit.file.display(), limit.bytes >> 20);
-        crate::tell(format_args!(
-            "--memory-max {}: more than the control group allows ({allowed} MiB: {file}); the kernel will \
-             kill before anything is paged; give less",
-            arguments.memory_max
-        ));
-    }
-    let memory_high_bytes = match &arguments.memory_high {
-        None => None,
-        Some(text) => Some(memory_high(text, total, memory_max_bytes, &arguments.memory_max)?),
-    };
-    ebb_store::parse_tiers(&arguments.swap).map_err(|error| format!("--swap: {error}"))?;
-    if let Some(plan) = &arguments.inject {
-        ebb_store::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
-    }
-    if arguments.exec && arguments.report.is_some() && arguments.report_file.is_none() {
-        return Err("--report: with --exec it goes to a file; add --report-file FILE, or leave --report out".into());
-    }
-    let mut config = Config {
-        memory_max_bytes,
-        memory_high_bytes,
-        swap: arguments.swap.clone(),
+/// What a run has that asks for nothing.
+fn plain() -> Config {
+    Config {
+        memory_max_bytes: 0,
+        memory_high_bytes: None,
+        swap: String::new(),
         socket: PathBuf::new(),
-        pool_bytes: memory_max_bytes.clamp(1 << 20, 16 << 30) & !4095,
-        report: match arguments.report {
-            None | Some(Report::Text) => ReportFormat::Text,
-            Some(Report::Json) => ReportFormat::Json,
-        },
-        report_to: report_to(arguments),
-        record: arguments.record.clone(),
-        inject: arguments.inject.clone(),
+        pool_bytes: 0,
+        report: ReportFormat::Text,
+        report_to: ReportTo::Nowhere,
+        record: None,
+        inject: None,
         io_uring: true,
         cool_permille: 500,
         split: true,
@@ -298,10 +274,61 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         harvest: false,
         switches: Vec::new(),
         eager: false,
-        strict: arguments.strict,
-        pressure_target_permille: arguments.pressure_target.as_deref().map(permille).transpose()?,
+        strict: false,
+        pressure_target_permille: None,
         root: None,
+        command: Vec::new(),
+    }
+}
+
+fn configure(arguments: &Arguments) -> Result<Config, String> {
+    let (group, total) = (cgroup::memory_limit(), memory_total());
+    let memory_max = arguments.memory_max.as_deref().unwrap_or("50%");
+    let memory_max_bytes =
+        size::parse(memory_max, total).map_err(|error| format!("--memory-max: {error}"))?;
+    if memory_max_bytes < MEMORY_MIN_BYTES {
+        return Err(format!(
+            "--memory-max {memory_max}: less than a program can run in; the least is {}M",
+            MEMORY_MIN_BYTES >> 20
+        ));
+    }
+    if let Some(limit) = group.filter(|limit| limit.bytes < memory_max_bytes) {
+        let (file, allowed) = (limit.file.display(), limit.bytes >> 20);
+        crate::tell(format_args!(
+            "--memory-max {memory_max}: more than the control group allows ({allowed} MiB: {file}); the kernel will \
+             kill before anything is paged; give less"
+        ));
+    }
+    let memory_high_bytes = match &arguments.memory_high {
+        None => None,
+        Some(text) => Some(memory_high(text, total, memory_max_bytes, memory_max)?),
+    };
+    let swap = arguments.swap.clone().unwrap_or_else(|| "ram,file".into());
+    ebb_store::parse_tiers(&swap).map_err(|error| format!("--swap: {error}"))?;
+    if let Some(plan) = &arguments.inject {
+        ebb_store::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
+    }
+    let exec = arguments.exec == Some(true);
+    if exec && arguments.report.is_some() && arguments.report_file.is_none() {
+        return Err("--report: with --exec it goes to a file; add --report-file FILE, or leave --report out".into());
+    }
+    let target = arguments.pressure_target.as_deref().map(permille).transpose();
+    let mut config = Config {
+        memory_max_bytes,
+        memory_high_bytes,
+        swap,
+        pool_bytes: memory_max_bytes.clamp(1 << 20, 16 << 30) & !4095,
+        report: match arguments.report {
+            None | Some(Report::Text) => ReportFormat::Text,
+            Some(Report::Json) => ReportFormat::Json,
+        },
+        report_to: report_to(arguments),
+        record: arguments.record.clone(),
+        inject: arguments.inject.clone(),
+        strict: arguments.strict == Some(true),
+        pressure_target_permille: target.map_err(|error| format!("--pressure-target {error}"))?,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        ..plain()
     };
     for setting in &arguments.set {
         apply(&mut config, setting)?;
@@ -321,11 +348,11 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
 }
 
 /// A share as it is written: 5%, or 2.5%.
-fn permille(text: &str) -> Result<u32, String> {
+pub fn permille(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     match number.map(|percent| (percent * 10.0).round()) {
         Some(permille @ 1.0..=500.0) => Ok(permille as u32),
-        _ => Err(format!("--pressure-target {text}: write a share from 0.1% to 50%, as 5%")),
+        _ => Err(format!("{text}: write a share from 0.1% to 50%, as 5%")),
     }
 }
 
@@ -334,7 +361,7 @@ fn report_to(arguments: &Arguments) -> ReportTo {
         Some(path) if path.as_os_str() == "-" => ReportTo::Stdout,
         Some(path) => ReportTo::File(path.clone()),
         // When it could be written somebody else is at the terminal.
-        None if arguments.quiet || arguments.exec => ReportTo::Nowhere,
+        None if arguments.quiet == Some(true) || arguments.exec == Some(true) => ReportTo::Nowhere,
         None => ReportTo::Stderr,
     }
 }
@@ -352,6 +379,11 @@ fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, 
         return Err(format!("--memory-high {text}: too little to run in; the least is {least}M"));
     }
     Ok(high)
+}
+
+/// Whether there is such a switch, with such a value.
+pub fn check_switch(setting: &str) -> Result<(), String> {
+    apply(&mut plain(), setting)
 }
 
 fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
