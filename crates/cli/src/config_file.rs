@@ -358,7 +358,8 @@ gen.min_ttl_ms = 1000
             command.get_arguments().filter_map(|arg| arg.get_long()).collect();
         options.retain(|name| !["config", "profile", SET].contains(name));
         let mut keys = KEYS.map(|(key, _)| key).to_vec();
-        (options.sort_unstable(), keys.sort_unstable());
+        options.sort_unstable();
+        keys.sort_unstable();
         assert_eq!(options, keys);
     }
 

@@ -7,6 +7,7 @@ mod exec;
 mod folder;
 mod lru_gen;
 mod metrics;
+mod pages;
 mod probes;
 mod program;
 mod ps;
@@ -63,6 +64,10 @@ enum Command {
     LruGen(lru_gen::Arguments),
     /// Say what this machine offers, what is missing, and how to get it
     Doctor(doctor::Arguments),
+    /// Write the manual pages
+    Man(pages::ManArguments),
+    /// Write what a shell completes commands and options by
+    Completions(pages::CompletionArguments),
     /// Measure reclaim: replay page traces, draw miss-ratio curves
     #[command(subcommand)]
     Lab(ebb_lab::cli::LabCommand),
@@ -91,6 +96,8 @@ fn main() -> ExitCode {
         Command::Set(arguments) => set::set(&arguments),
         Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Man(arguments) => pages::man(&arguments),
+        Command::Completions(arguments) => pages::completions(&arguments),
         Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
             tell(format_args!("{error:#}"));
             ExitCode::from(2)
