@@ -92,6 +92,8 @@ fn replace(
 fn watch(config: Config, ground: Ground, pid: u32, program: &Pidfd, line: Socket) -> ExitCode {
     let Ground { signals, nothing, folder, .. } = ground;
     let socket = config.socket.clone();
+    // Children that the process had before are none of the program's.
+    let before = proc::children(pid);
     let front = Front::start(config, signals, &nothing);
     inherited::leave_streams(&nothing);
     let mut front = match front {
@@ -119,7 +121,7 @@ fn watch(config: Config, ground: Ground, pid: u32, program: &Pidfd, line: Socket
         // It has reported, and is about to end: nobody else waits for it.
         let _ = front.pager.wait();
     } else {
-        kill(&front, pid, program, &socket);
+        kill(&front, pid, program, &socket, before);
         let limited = limit_of_time();
         crate::tell(format_args!(
             "the pager ended before the program{limited}; the program was killed"
@@ -165,8 +167,8 @@ fn status(pid: u32, program: &Pidfd) -> Option<i32> {
 }
 
 /// Nobody serves them any more. Agents kill their processes; here are the others.
-fn kill(front: &Front, pid: u32, program: &Pidfd, socket: &Path) {
-    let own = [std::process::id(), front.pager.id()];
+fn kill(front: &Front, pid: u32, program: &Pidfd, socket: &Path, mut spared: Vec<u32>) {
+    spared.extend([std::process::id(), front.pager.id()]);
     for _ in 0..KILLS {
         let mut left = Vec::new();
         let mut next = proc::started_with(ENV_SOCKET, socket.as_os_str());
@@ -174,7 +176,7 @@ fn kill(front: &Front, pid: u32, program: &Pidfd, socket: &Path) {
             next.push(pid);
         }
         while let Some(pid) = next.pop() {
-            if !own.contains(&pid) && !left.contains(&pid) {
+            if !spared.contains(&pid) && !left.contains(&pid) {
                 next.extend(proc::children(pid));
                 left.push(pid);
             }

@@ -94,7 +94,8 @@ pub struct Arguments {
     /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
     #[arg(long, value_name = "PERCENT")]
     pub pressure_target: Option<String>,
-    /// End the run with status 125 when memory is met that cannot be managed: static programs, shared memory
+    /// End the run with status 125 when memory is met that cannot be managed: static programs, shared memory. With --exec
+    /// the program is killed
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub strict: Option<bool>,
     /// Faults to inject into the tiers (for tests)

@@ -101,8 +101,8 @@ pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("the run does not answer: {error}");
     let line = line_to(pid).map_err(cannot)?.ok_or_else(|| {
         format!(
-            "process {pid} belongs to no run of yours; give the number of an `ebb run`, or of a \
-             process below one (pgrep -x ebb shows them)"
+            "process {pid} belongs to no run of yours; give the number of one, or of a process in it (`ebb ps` \
+             shows them)"
         )
     })?;
     let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };

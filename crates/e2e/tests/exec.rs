@@ -385,6 +385,56 @@ fn an_ordinary_users_program_has_its_number_too() {
     assert_eq!(outcome.code(), 1, "no ebb is left: {text}");
 }
 
+/// A shell's job from before it became the program is none of the program's: nothing waits for it.
+#[test]
+fn children_from_before_are_none_of_the_run() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let file = folder.path().join("report");
+    let line = format!(
+        "sleep 60 & echo $!; exec {} run --exec --memory-max 64M --report json --report-file {} -- sh -c 'sleep 0.5'",
+        ebb().display(),
+        file.display()
+    );
+    let mut run = Launch::new("sh").args(["-c", &line]).start();
+    run.wait_until("its end", |run| !is_alive(run.pid()));
+    let began = Instant::now();
+    while !run.root().find().ebb.is_empty() {
+        assert!(began.elapsed() < GONE_WITHIN, "{}", run.root().find().dump());
+        thread::sleep(Duration::from_millis(5));
+    }
+    let sleeper: i32 = run.stdout().trim().parse().expect("its number");
+    assert!(is_alive(sleeper), "and nothing has ended it");
+    send(sleeper, Signal::KILL);
+    let report = fs::read_to_string(&file).expect("a report");
+    assert!(report.contains("\"processes\":2,") && report.contains("\"unmanaged\":[]"), "{report}");
+    run.finish().expect_code(0);
+}
+
+#[test]
+fn a_run_inside_a_run() {
+    let verify = ebb_e2e::build::program("verify").display().to_string();
+    let inner = [
+        &ebb().display().to_string(),
+        "run",
+        "--exec",
+        "--memory-max",
+        "16M",
+        "--",
+        &verify,
+        "40",
+        "3",
+        "5",
+        "1",
+    ]
+    .map(str::to_owned);
+    let [program, words @ ..] = inner;
+    let plain = Launch::new(&verify).args(["40", "3", "5", "1"]).run();
+    for options in ["", "--exec"] {
+        let launch = Launch::new(&program).args(&words).limit(64 * MIB).options(options);
+        same(&plain, &launch.run());
+    }
+}
+
 #[test]
 fn what_cannot_be_executed_leaves_nothing() {
     let folder = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("temporary folder");

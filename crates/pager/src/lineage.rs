@@ -4,7 +4,7 @@
 //! not: the program is somebody else's child, and its orphans are adopted by somebody else.
 //!
 //! * L1: there, who was once seen in the tree stays of it, whoever adopts it. It is known by a descriptor, never by its number
-//!   alone.
+//!   alone. Children that the process had before it became the program are none of it.
 //! * L2: such a run is over when the program has ended, no address space is left, nobody who was seen is, and nobody else
 //!   was started with this run's socket (a process between its `exec` and its greeting).
 
@@ -32,6 +32,8 @@ pub struct Lineage {
 struct Apart {
     root: u32,
     process: Pidfd,
+    /// Children that it had before.
+    before: Vec<(u32, Pidfd)>,
     /// All that were seen, but for the program (L1).
     seen: Mutex<BTreeMap<u32, Pidfd>>,
 }
@@ -43,6 +45,7 @@ impl Lineage {
             Ok::<_, std::io::Error>(Apart {
                 root,
                 process: Pidfd::open(root)?,
+                before: open_all(&proc::children(root)),
                 seen: Mutex::default(),
             })
         });
@@ -52,6 +55,12 @@ impl Lineage {
     /// Where to begin looking.
     fn roots(&self, front: u32) -> Vec<u32> {
         self.apart.as_ref().map_or_else(|| proc::children(front), Apart::living)
+    }
+
+    /// Where not to look.
+    fn others(&self) -> impl Iterator<Item = u32> + '_ {
+        let before = self.apart.iter().flat_map(|apart| &apart.before);
+        before.filter(|(_, process)| !process.has_ended()).map(|&(pid, _)| pid)
     }
 
     fn note(&self, found: &[u32]) {
@@ -73,6 +82,10 @@ impl Lineage {
         let apart = self.apart.as_ref()?;
         if apart.process.has_ended() { tree(pager).first().copied() } else { Some(apart.root) }
     }
+}
+
+fn open_all(pids: &[u32]) -> Vec<(u32, Pidfd)> {
+    pids.iter().filter_map(|&pid| Some((pid, Pidfd::open(pid).ok()?))).collect()
 }
 
 impl Apart {
@@ -107,6 +120,7 @@ impl Apart {
 pub fn tree(pager: &Pager) -> Vec<u32> {
     let mut found = Vec::new();
     let mut seen = HashSet::from([std::process::id(), pager.front]);
+    seen.extend(pager.lineage.others());
     let mut add = |mut next: Vec<u32>| {
         while let Some(pid) = next.pop() {
             if seen.insert(pid) {
