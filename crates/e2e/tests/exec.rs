@@ -236,6 +236,38 @@ fn the_program_dies_with_ebb_and_is_told_of() {
     }
 }
 
+/// Who has no agent and was left behind is found all the same: by what it was started with, and by who saw it before.
+#[test]
+fn orphans_without_an_agent_end_with_ebb() {
+    let fixed = ebb_e2e::build::static_program("verify").display().to_string();
+    for kills_pager in [true, false] {
+        let script = format!(
+            "(env -i {fixed} 4 100000000 5 1 & {fixed} 4 100000000 5 1 & sleep 0.5); echo ready; sleep 60"
+        );
+        let mut run =
+            Launch::new("sh").args(["-c", &script]).limit(64 * MIB).options("--exec").start();
+        run.wait_for("ready");
+        let fixed_ones = || {
+            let all = fs::read_dir("/proc").expect("/proc").flatten();
+            let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+            let of = |pid: &i32| {
+                fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(&fixed))
+            };
+            pids.filter(of).filter(|&pid| is_alive(pid)).collect::<Vec<_>>()
+        };
+        assert_eq!(fixed_ones().len(), 2, "{}", run.stderr());
+        let (pager, front) = pager_and_front(&run);
+        send(if kills_pager { pager } else { front }, Signal::KILL);
+        run.wait_until("its end", |run| !is_alive(run.pid()));
+        expect_nothing_left(&run);
+        // The pager saw both. The front finds who still has the variables that it was started with.
+        let left = fixed_ones();
+        left.iter().for_each(|&pid| send(pid, Signal::KILL));
+        assert_eq!(left.len(), usize::from(kills_pager), "{left:?}");
+        run.finish().expect_code(137);
+    }
+}
+
 /// The child of a program that has ended goes on in the memory that it has, and is found.
 const DAEMON: &str = r#"
 import os, subprocess, sys, time
