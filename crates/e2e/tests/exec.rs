@@ -463,7 +463,8 @@ fn a_run_inside_a_run() {
     let plain = Launch::new(&verify).args(["40", "3", "5", "1"]).run();
     for options in ["", "--exec"] {
         let launch = Launch::new(&program).args(&words).limit(64 * MIB).options(options);
-        same(&plain, &launch.run());
+        // The outer run counts the program as one without an agent of its own, and may say so.
+        assert_eq!(launch.run().expect_code(0).text(), plain.text());
     }
 }
 
