@@ -410,7 +410,8 @@ impl Search {
                 if worst >= most / CLOSE {
                     return None;
                 }
-                guess.max(worst * 1.15).min(most)
+                // Halfway to all of it, as sizes go, unless the curve wants more.
+                guess.max((worst * most).sqrt()).min(most)
             }
             (Some(worst), Some(best)) => {
                 let (worst, best) = (worst as f64, best.memory_max_bytes as f64);

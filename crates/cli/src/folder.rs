@@ -12,6 +12,8 @@
 //!   as another user, and for root a place that others cannot reach is none. They can list nothing, and the
 //!   socket is its owner's.
 
+use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
+use ebb_pager::{MEMBER, PROGRAM};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
 use rustix::fs::{FileType, Stat, StatVfsMountFlags, lstat, statvfs};
@@ -100,9 +102,7 @@ pub fn line_to(front: u32) -> Result<Option<Socket>> {
         for path in own_folders(&place, |name| name.starts_with(prefix.as_bytes())) {
             match Socket::connect(&path.join(SOCKET), PATIENCE) {
                 // Its number can be another's in another process namespace, and a killed run's.
-                Ok(line) if line.peer().ok().and_then(proc::parent) == Some(front) => {
-                    return Ok(Some(line));
-                }
+                Ok(line) if is_below(&line, front) => return Ok(Some(line)),
                 Ok(_) => {}
                 Err(error) if nobody_listens(&error) => {}
                 Err(error) => return Err(error),
@@ -112,16 +112,55 @@ pub fn line_to(front: u32) -> Result<Option<Socket>> {
     Ok(None)
 }
 
-/// The fronts of this user's runs.
-pub fn runs() -> Vec<u32> {
+/// Whether the one who listens is a child of that front.
+fn is_below(line: &Socket, front: u32) -> bool {
+    line.peer().ok().and_then(proc::parent) == Some(front)
+}
+
+/// This user's runs, each by the number in its name and the path of its socket.
+fn sockets() -> Vec<(u32, PathBuf)> {
     let named = places()
         .filter(|place| usable(place).is_ok())
         .flat_map(|place| own_folders(&place, is_a_runs));
-    let front = |path: PathBuf| path.file_name()?.to_str()?.split('-').nth(1)?.parse().ok();
-    let mut fronts: Vec<u32> = named.filter_map(front).collect();
-    fronts.sort_unstable();
-    fronts.dedup();
-    fronts
+    let number = |path: &Path| path.file_name()?.to_str()?.split('-').nth(1)?.parse().ok();
+    named.filter_map(|path| Some((number(&path)?, path.join(SOCKET)))).collect()
+}
+
+/// What the run at `socket` answers, if its front is not the process whose number it has: that is its program
+/// (`--exec`). Of another process namespace, where numbers mean something else, it is not asked.
+fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Option<String> {
+    let line = Socket::connect(socket, PATIENCE).ok()?;
+    if is_below(&line, *number) || !proc::is_of_this_namespace(line.peer().ok()?) {
+        return None;
+    }
+    let greeting =
+        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
+    line.send(&[&greeting.to_bytes()[..], request.as_bytes()].concat(), &[]).ok()?;
+    line.receive_within(PATIENCE).ok()?;
+    let mut bytes = [0; 64];
+    let got = line.receive(&mut bytes, &mut Vec::new()).ok()?;
+    Some(String::from_utf8_lossy(&bytes[..got]).into_owned())
+}
+
+/// A line to the run that has process `pid` in it, of those that are not below their fronts.
+pub fn line_of_member(pid: u32) -> Option<Socket> {
+    let has = |run: &(u32, PathBuf)| {
+        ask_apart(run, &format!("{MEMBER}{pid}")).is_some_and(|answer| answer == "1")
+    };
+    let (_, socket) = sockets().into_iter().find(has)?;
+    Socket::connect(&socket, PATIENCE).ok()
+}
+
+/// The numbers of this user's runs: their fronts', or those of their programs.
+pub fn runs() -> Vec<u32> {
+    let number = |run: (u32, PathBuf)| match ask_apart(&run, PROGRAM) {
+        Some(answer) => answer.parse().ok(),
+        None => Some(run.0),
+    };
+    let mut numbers: Vec<u32> = sockets().into_iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
 }
 
 /// How the names of a run's folders begin.

@@ -2,11 +2,14 @@
 
 mod cgroup;
 mod check;
+mod config_file;
 mod doctor;
+mod exec;
 mod fit;
 mod folder;
 mod lru_gen;
 mod metrics;
+mod pages;
 mod probes;
 mod program;
 mod ps;
@@ -36,6 +39,7 @@ Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
   ebb fit --slowdown 5% -- python3 job.py
+  ebb run --config /etc/ebb.toml --profile redis -- redis-server
   ebb ps
   ebb stat $(pgrep -x redis-server)
   ebb stat --faults $(pgrep -x redis-server)
@@ -65,6 +69,10 @@ enum Command {
     LruGen(lru_gen::Arguments),
     /// Say what this machine offers, what is missing, and how to get it
     Doctor(doctor::Arguments),
+    /// Write the manual pages
+    Man(pages::ManArguments),
+    /// Write what a shell completes commands and options by
+    Completions(pages::CompletionArguments),
     /// Measure reclaim: replay page traces, draw miss-ratio curves
     #[command(subcommand)]
     Lab(ebb_lab::cli::LabCommand),
@@ -87,13 +95,15 @@ fn main() -> ExitCode {
         ebb_sys::signals::end_on_closed_pipe();
     }
     match arguments.command {
-        Command::Run(arguments) => run::run(&arguments),
+        Command::Run(arguments) => run::run(arguments),
         Command::Fit(arguments) => fit::fit(&arguments),
         Command::Ps(arguments) => ps::ps(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Set(arguments) => set::set(&arguments),
         Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Man(arguments) => pages::man(&arguments),
+        Command::Completions(arguments) => pages::completions(&arguments),
         Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
             tell(format_args!("{error:#}"));
             ExitCode::from(2)

@@ -3,13 +3,13 @@
 use crate::folder;
 use crate::stat::{ask, say};
 use ebb_agent::protocol::GREET_STAT;
-use ebb_pager::PRESSURE;
+use ebb_pager::{COMMAND, PRESSURE};
 use std::collections::HashMap;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-PID is the `ebb run` itself: what `ebb stat`, `set` and `lru-gen` take. USED is what counts in the limit,
+PID is the `ebb run` itself, or with --exec the program: what `ebb stat`, `set` and `lru-gen` take. USED is what counts in the limit,
 compressed memory included; COMPRESSED and FILE are what was stored there, as it was before; SOME is the share
 of the last ten seconds in which at least one thread waited for memory.
 
@@ -65,16 +65,9 @@ impl Run {
     fn ask(pid: u32) -> Option<Self> {
         let stat = ask(pid, GREET_STAT, "").ok()?;
         let pressure = ask(pid, GREET_STAT, PRESSURE).ok()?;
-        Some(Self::of(pid, &stat, &pressure, command_of(pid)))
+        let command = ask(pid, GREET_STAT, COMMAND).ok()?;
+        Some(Self::of(pid, &stat, &pressure, command))
     }
-}
-
-/// The program and its arguments, as its `ebb run` was given them.
-fn command_of(front: u32) -> String {
-    let words = std::fs::read(format!("/proc/{front}/cmdline")).unwrap_or_default();
-    let words: Vec<_> = words.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
-    let begin = words.iter().position(|word| word == "--").map_or(0, |at| at + 1);
-    words[begin..].join(" ").trim_end().to_owned()
 }
 
 fn mib(bytes: u64) -> String {

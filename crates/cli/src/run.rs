@@ -6,7 +6,7 @@
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
 use crate::folder::Folder;
-use crate::{cgroup, doctor, program, size};
+use crate::{cgroup, config_file, doctor, exec, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 use ebb_sys::limits::{Limit, Limits};
@@ -38,7 +38,7 @@ const TAKEN: [i32; 10] = [
 /// Where Address Sanitizer takes its settings from.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// Ebb's own failure.
-const FAILED: u8 = 125;
+pub const FAILED: u8 = 125;
 /// The switches of the pager, beside those of the engine.
 const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harvest=0|1, \
                             solo=0|1, split=0|1, eager=0|1 and io_uring=0|1";
@@ -53,7 +53,7 @@ TIER is ram[:SIZE] (compressed, inside the budget; half of it at most unless SIZ
 or file[:PATH][:SIZE] (outside it).
 
 Exit status: the program's own; 128+n if signal n killed it; 125 if ebb itself failed; 126 if the
-program cannot be executed; 127 if it was not found.
+program cannot be executed; 127 if it was not found. With --exec, once the program runs, only its own.
 
 Examples:
   ebb run --memory-max 256M -- python3 job.py
@@ -61,52 +61,65 @@ Examples:
   ebb run --memory-max 1G --memory-high 800M -- make -j4
   ebb run --memory-max 2G --pressure-target 5% -- redis-server
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
+  exec ebb run --exec --memory-max 1G --report-file /run/redis.report -- redis-server
+  ebb run --config /etc/ebb.toml --profile redis -- redis-server
   ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
   ebb lab mrc faults.csv.zst")]
 pub struct Arguments {
-    /// Most memory the program and all it starts may have resident
-    #[arg(long, value_name = "SIZE", default_value = "50%")]
-    memory_max: String,
+    /// Most memory the program and all it starts may have resident [default: 50%]
+    #[arg(long, value_name = "SIZE")]
+    pub memory_max: Option<String>,
     /// Above this the program is slowed down, and reclaim brings it back [default: none]
     #[arg(long, value_name = "SIZE")]
-    memory_high: Option<String>,
-    /// Where pages go that do not fit
-    #[arg(long, value_name = "TIER[,TIER...]", default_value = "ram,file")]
-    swap: String,
-    /// Form of the report at the end
-    #[arg(long, value_enum, default_value = "text")]
-    report: Report,
+    pub memory_high: Option<String>,
+    /// Where pages go that do not fit [default: ram,file]
+    #[arg(long, value_name = "TIER[,TIER...]")]
+    pub swap: Option<String>,
+    /// Form of the report at the end [default: text]
+    #[arg(long, value_enum)]
+    pub report: Option<Report>,
     /// Write the report there instead of standard error; -: to standard output, which stays open for it
     #[arg(long, value_name = "FILE")]
-    report_file: Option<PathBuf>,
+    pub report_file: Option<PathBuf>,
+    /// The program takes the place of this process, and so has its number: for supervisors, pid files and test harnesses.
+    /// No report but to --report-file
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    pub exec: Option<bool>,
     /// No report on standard error; what is wrong is still said there
-    #[arg(short, long)]
-    quiet: bool,
+    #[arg(short, long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    pub quiet: Option<bool>,
     /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
     #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    pub record: Option<PathBuf>,
     /// See how soon a sample of pages is used again, also those in memory: the JSON report gets a miss-ratio curve (ebb fit)
-    #[arg(long)]
-    sample: bool,
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    pub sample: Option<bool>,
     /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
     #[arg(long, value_name = "PERCENT")]
-    pressure_target: Option<String>,
-    /// End the run with status 125 when memory is met that cannot be managed: static programs, shared memory
-    #[arg(long)]
-    strict: bool,
+    pub pressure_target: Option<String>,
+    /// End the run with status 125 when memory is met that cannot be managed: static programs, shared memory. With --exec
+    /// the program is killed
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
+    pub strict: Option<bool>,
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
-    inject: Option<String>,
+    pub inject: Option<String>,
     /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, harvest, solo, split, eager, io_uring
     #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    pub set: Vec<String>,
+    /// Take options from a file (TOML; docs/ebb.toml is an example); what is typed is before it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Those of a profile in it, too
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub profile: Option<String>,
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
-    command: Vec<OsString>,
+    pub command: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Report {
+pub enum Report {
     Text,
     Json,
 }
@@ -118,7 +131,7 @@ fn fail(status: u8, reason: impl std::fmt::Display) -> ExitCode {
 }
 
 /// Runs the program.
-pub fn run(arguments: &Arguments) -> ExitCode {
+pub fn run(mut arguments: Arguments) -> ExitCode {
     // Before anything else is opened.
     let inherited = inherited::descriptors();
     if !Path::new("/proc/self/exe").exists() {
@@ -127,7 +140,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
             "no /proc here, which ebb reads and is started from: mount -t proc proc /proc",
         );
     }
-    let config = match configure(arguments) {
+    let config = match config_file::read(&mut arguments).and_then(|()| configure(&arguments)) {
         Ok(config) => config,
         Err(reason) => return fail(FAILED, reason),
     };
@@ -148,36 +161,50 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if let Err(error) = rights::lay_down() {
         return fail(FAILED, format!("cannot put capabilities aside: {error}"));
     }
-    match start(config, &path, &arguments.command, inherited) {
-        Ok(status) => status,
-        Err((status, reason)) => fail(status, reason),
+    let words = &arguments.command;
+    let ended = if arguments.exec == Some(true) {
+        exec::start(config, &path, words, inherited)
+    } else {
+        start(config, &path, words, inherited)
+    };
+    ended.unwrap_or_else(|(status, reason)| fail(status, reason))
+}
+
+/// Why a run does not start or go on: the exit status, and what to say.
+pub type Refusal = (u8, String);
+
+/// What a run stands on before its pager starts.
+pub struct Ground {
+    pub signals: Signals,
+    pub limits: Limits,
+    pub nothing: File,
+    pub folder: Folder,
+}
+
+impl Ground {
+    /// Makes it. From here on no signal ends this process: what it makes is removed again.
+    pub fn lay() -> Result<Self, Refusal> {
+        let failed = |reason: String| (FAILED, reason);
+        let signals = Signals::take(&TAKEN)
+            .map_err(|error| failed(format!("cannot take signals: {error}")))?;
+        inherited::keep_going();
+        let limits = Limits::shed();
+        if let Some(number) = Limit::Descriptors.now().filter(|&number| number < DESCRIPTORS_MIN) {
+            return Err(failed(format!(
+                "the limit of descriptors (ulimit -Hn) is {number}, ebb needs {DESCRIPTORS_MIN}: ulimit -n 1024"
+            )));
+        }
+        let nothing = File::open("/dev/null").map_err(|error| {
+            failed(format!("/dev/null: {error}; in a changed root: mount --bind /dev ROOT/dev"))
+        })?;
+        let folder = Folder::create()
+            .map_err(|error| failed(format!("cannot make a folder for the agent: {error}")))?;
+        Ok(Self { signals, limits, nothing, folder })
     }
 }
 
-/// Starts pager and program, and watches over them.
-fn start(
-    config: Config,
-    path: &Path,
-    words: &[OsString],
-    inherited: Vec<OwnedFd>,
-) -> Result<ExitCode, (u8, String)> {
-    let failed = |reason: String| (FAILED, reason);
-    let cannot = |what, error| failed(format!("cannot {what}: {error}"));
-    // From here on no signal ends this process: what it makes is removed again.
-    let signals = Signals::take(&TAKEN).map_err(|error| cannot("take signals", error))?;
-    inherited::keep_going();
-    let limits = Limits::shed();
-    if let Some(number) = Limit::Descriptors.now().filter(|&number| number < DESCRIPTORS_MIN) {
-        return Err(failed(format!(
-            "the limit of descriptors (ulimit -Hn) is {number}, ebb needs {DESCRIPTORS_MIN}: ulimit -n 1024"
-        )));
-    }
-    let nothing = File::open("/dev/null").map_err(|error| {
-        failed(format!("/dev/null: {error}; in a changed root: mount --bind /dev ROOT/dev"))
-    })?;
-    let folder = Folder::create().map_err(|error| cannot("make a folder for the agent", error))?;
-    let config = Config { socket: folder.socket(), ..config };
-    let mut front = Front::start(config, signals, &nothing).map_err(failed)?;
+/// The program as it is to be started: with the agent, and where that finds its pager.
+pub fn command(path: &Path, words: &[OsString], folder: &Folder, pool_bytes: u64) -> Command {
     let mut command = Command::new(path);
     std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
     command.args(&words[1..]);
@@ -191,13 +218,31 @@ fn start(
         command.env(ASAN_OPTIONS, options);
     }
     command.env(ENV_SOCKET, folder.socket());
-    command.env(ENV_POOL, front.pool_bytes.to_string());
+    command.env(ENV_POOL, pool_bytes.to_string());
+    command
+}
+
+/// A program that the kernel did not take.
+pub fn not_started(path: &Path, error: &std::io::Error) -> Refusal {
+    let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+    (status, format!("{}: {error}", path.display()))
+}
+
+/// Starts pager and program, and watches over them.
+fn start(
+    config: Config,
+    path: &Path,
+    words: &[OsString],
+    inherited: Vec<OwnedFd>,
+) -> Result<ExitCode, Refusal> {
+    let Ground { signals, limits, nothing, folder } = Ground::lay()?;
+    let config = Config { socket: folder.socket(), ..config };
+    let pool_bytes = config.pool_bytes;
+    let mut front = Front::start(config, signals, &nothing).map_err(|reason| (FAILED, reason))?;
+    let mut command = command(path, words, &folder, pool_bytes);
     process::attend(&mut command);
     limits.keep_for(&mut command);
-    let program = command.spawn().map_err(|error| {
-        let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-        (status, format!("{}: {error}", path.display()))
-    })?;
+    let program = command.spawn().map_err(|error| not_started(path, &error))?;
     // They are the program's alone now: whoever reads or writes at the other ends sees it close them.
     drop(inherited);
     inherited::leave_streams(&nothing);
@@ -212,46 +257,18 @@ pub fn memory_total() -> u64 {
     cgroup::memory_limit().map_or(machine, |limit| limit.bytes.min(machine))
 }
 
-fn configure(arguments: &Arguments) -> Result<Config, String> {
-    let (group, total) = (cgroup::memory_limit(), memory_total());
-    let memory_max_bytes = size::parse(&arguments.memory_max, total)
-        .map_err(|error| format!("--memory-max: {error}"))?;
-    if memory_max_bytes < MEMORY_MIN_BYTES {
-        return Err(format!(
-            "--memory-max {}: less than a program can run in; the least is {}M",
-            arguments.memory_max,
-            MEMORY_MIN_BYTES >> 20
-        ));
-    }
-    if let Some(limit) = group.filter(|limit| limit.bytes < memory_max_bytes) {
-        let (file, allowed) = (limit.file.display(), limit.bytes >> 20);
-        crate::tell(format_args!(
-            "--memory-max {}: more than the control group allows ({allowed} MiB: {file}); the kernel will \
-             kill before anything is paged; give less",
-            arguments.memory_max
-        ));
-    }
-    let memory_high_bytes = match &arguments.memory_high {
-        None => None,
-        Some(text) => Some(memory_high(text, total, memory_max_bytes, &arguments.memory_max)?),
-    };
-    ebb_store::parse_tiers(&arguments.swap).map_err(|error| format!("--swap: {error}"))?;
-    if let Some(plan) = &arguments.inject {
-        ebb_store::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
-    }
-    let mut config = Config {
-        memory_max_bytes,
-        memory_high_bytes,
-        swap: arguments.swap.clone(),
+/// What a run has that asks for nothing.
+fn plain() -> Config {
+    Config {
+        memory_max_bytes: 0,
+        memory_high_bytes: None,
+        swap: String::new(),
         socket: PathBuf::new(),
-        pool_bytes: memory_max_bytes.clamp(1 << 20, 16 << 30) & !4095,
-        report: match arguments.report {
-            Report::Text => ReportFormat::Text,
-            Report::Json => ReportFormat::Json,
-        },
-        report_to: report_to(arguments),
-        record: arguments.record.clone(),
-        inject: arguments.inject.clone(),
+        pool_bytes: 0,
+        report: ReportFormat::Text,
+        report_to: ReportTo::Nowhere,
+        record: None,
+        inject: None,
         io_uring: true,
         cool_permille: 500,
         split: true,
@@ -261,10 +278,63 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         harvest: false,
         switches: Vec::new(),
         eager: false,
-        sample: arguments.sample,
-        strict: arguments.strict,
-        pressure_target_permille: arguments.pressure_target.as_deref().map(permille).transpose()?,
+        sample: false,
+        strict: false,
+        pressure_target_permille: None,
+        root: None,
+        command: Vec::new(),
+    }
+}
+
+fn configure(arguments: &Arguments) -> Result<Config, String> {
+    let (group, total) = (cgroup::memory_limit(), memory_total());
+    let memory_max = arguments.memory_max.as_deref().unwrap_or("50%");
+    let memory_max_bytes =
+        size::parse(memory_max, total).map_err(|error| format!("--memory-max: {error}"))?;
+    if memory_max_bytes < MEMORY_MIN_BYTES {
+        return Err(format!(
+            "--memory-max {memory_max}: less than a program can run in; the least is {}M",
+            MEMORY_MIN_BYTES >> 20
+        ));
+    }
+    if let Some(limit) = group.filter(|limit| limit.bytes < memory_max_bytes) {
+        let (file, allowed) = (limit.file.display(), limit.bytes >> 20);
+        crate::tell(format_args!(
+            "--memory-max {memory_max}: more than the control group allows ({allowed} MiB: {file}); the kernel will \
+             kill before anything is paged; give less"
+        ));
+    }
+    let memory_high_bytes = match &arguments.memory_high {
+        None => None,
+        Some(text) => Some(memory_high(text, total, memory_max_bytes, memory_max)?),
+    };
+    let swap = arguments.swap.clone().unwrap_or_else(|| "ram,file".into());
+    ebb_store::parse_tiers(&swap).map_err(|error| format!("--swap: {error}"))?;
+    if let Some(plan) = &arguments.inject {
+        ebb_store::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
+    }
+    let exec = arguments.exec == Some(true);
+    if exec && arguments.report.is_some() && arguments.report_file.is_none() {
+        return Err("--report: with --exec it goes to a file; add --report-file FILE, or leave --report out".into());
+    }
+    let target = arguments.pressure_target.as_deref().map(permille).transpose();
+    let mut config = Config {
+        memory_max_bytes,
+        memory_high_bytes,
+        swap,
+        pool_bytes: memory_max_bytes.clamp(1 << 20, 16 << 30) & !4095,
+        report: match arguments.report {
+            None | Some(Report::Text) => ReportFormat::Text,
+            Some(Report::Json) => ReportFormat::Json,
+        },
+        report_to: report_to(arguments),
+        record: arguments.record.clone(),
+        inject: arguments.inject.clone(),
+        sample: arguments.sample == Some(true),
+        strict: arguments.strict == Some(true),
+        pressure_target_permille: target.map_err(|error| format!("--pressure-target {error}"))?,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        ..plain()
     };
     for setting in &arguments.set {
         apply(&mut config, setting)?;
@@ -284,11 +354,11 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
 }
 
 /// A share as it is written: 5%, or 2.5%.
-fn permille(text: &str) -> Result<u32, String> {
+pub fn permille(text: &str) -> Result<u32, String> {
     let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     match number.map(|percent| (percent * 10.0).round()) {
         Some(permille @ 1.0..=500.0) => Ok(permille as u32),
-        _ => Err(format!("--pressure-target {text}: write a share from 0.1% to 50%, as 5%")),
+        _ => Err(format!("{text}: write a share from 0.1% to 50%, as 5%")),
     }
 }
 
@@ -296,7 +366,8 @@ fn report_to(arguments: &Arguments) -> ReportTo {
     match &arguments.report_file {
         Some(path) if path.as_os_str() == "-" => ReportTo::Stdout,
         Some(path) => ReportTo::File(path.clone()),
-        None if arguments.quiet => ReportTo::Nowhere,
+        // When it could be written somebody else is at the terminal.
+        None if arguments.quiet == Some(true) || arguments.exec == Some(true) => ReportTo::Nowhere,
         None => ReportTo::Stderr,
     }
 }
@@ -314,6 +385,11 @@ fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, 
         return Err(format!("--memory-high {text}: too little to run in; the least is {least}M"));
     }
     Ok(high)
+}
+
+/// Whether there is such a switch, with such a value.
+pub fn check_switch(setting: &str) -> Result<(), String> {
+    apply(&mut plain(), setting)
 }
 
 fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
@@ -366,18 +442,17 @@ fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString
 }
 
 /// The running front.
-struct Front {
-    pager: Child,
+pub struct Front {
+    pub pager: Child,
     /// Ends when the pager begins to end. Its socket closes with the last of its threads, and one that
     /// runs in the idle class may take long to end beside busy ones.
-    pager_life: Pidfd,
-    socket: Socket,
+    pub pager_life: Pidfd,
+    pub socket: Socket,
     signals: Signals,
-    pool_bytes: u64,
 }
 
 impl Front {
-    fn start(config: Config, signals: Signals, nothing: &File) -> Result<Self, String> {
+    pub fn start(config: Config, signals: Signals, nothing: &File) -> Result<Self, String> {
         let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
         process::adopt_orphans();
         let (socket, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
@@ -399,11 +474,10 @@ impl Front {
             // Older kernels know the end of whole processes only.
             .or_else(|_| Pidfd::open(pager.id()))
             .map_err(|error| cannot("watch the pager", error))?;
-        let pool_bytes = config.pool_bytes;
         let start = FrontMessage::Start(Box::new(config));
         start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
         match hear(&socket, &pager_life) {
-            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, pool_bytes }),
+            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals }),
             Ok(FrontMessage::Failed(reason)) => Err(reason),
             Ok(other) => Err(format!("the pager said {other:?}")),
             Err(error) => Err(cannot("hear the pager", error)),
@@ -497,14 +571,14 @@ impl Front {
 }
 
 /// Why the pager may have ended, if it may use only so much CPU time.
-fn limit_of_time() -> String {
+pub fn limit_of_time() -> String {
     Limit::CpuTime.now().map_or_else(String::new, |seconds| {
         format!(" (it may use {seconds} s of CPU time; more: ulimit -Ht)")
     })
 }
 
 /// What the pager says next; an error if it ends before.
-fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<FrontMessage> {
+pub fn hear(socket: &Socket, life: &Pidfd) -> std::io::Result<FrontMessage> {
     loop {
         let mut waiting = [PollFd::new(socket, PollFlags::IN), PollFd::new(life, PollFlags::IN)];
         // Interrupted: once more.

@@ -101,8 +101,8 @@ pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("the run does not answer: {error}");
     let line = line_to(pid).map_err(cannot)?.ok_or_else(|| {
         format!(
-            "process {pid} belongs to no run of yours; give the number of an `ebb run`, or of a \
-             process below one (pgrep -x ebb shows them)"
+            "process {pid} belongs to no run of yours; give the number of one, or of a process in it (`ebb ps` \
+             shows them)"
         )
     })?;
     let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
@@ -121,7 +121,8 @@ pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
 }
 
 /// A connection to the run that a process is, or is below.
-fn line_to(mut pid: u32) -> std::io::Result<Option<Socket>> {
+fn line_to(process: u32) -> std::io::Result<Option<Socket>> {
+    let mut pid = process;
     while pid > 1 {
         if let Some(line) = folder::line_to(pid)? {
             return Ok(Some(line));
@@ -129,5 +130,5 @@ fn line_to(mut pid: u32) -> std::io::Result<Option<Socket>> {
         let Some(parent) = proc::parent(pid) else { break };
         pid = parent;
     }
-    Ok(None)
+    Ok(folder::line_of_member(process))
 }

@@ -336,6 +336,13 @@ impl Running {
             thread::sleep(Duration::from_millis(2));
         }
         let wall = self.begun.elapsed();
+        // With `--exec` the report comes when the program, and all it left behind, has ended.
+        while self.launch.options.iter().any(|option| option == "--exec")
+            && self.root.find().all().next().is_some()
+        {
+            self.assert_in_time("the end of what it left behind");
+            thread::sleep(Duration::from_millis(2));
+        }
         let peak = self.sampler.finish();
         let status = self.status.expect("ended");
         let read = |name| fs::read(self.folder.path().join(name)).expect("output");

@@ -127,6 +127,43 @@ fn without_a_limit_the_program_just_runs() {
     assert_eq!(outcome.expect_code(3).text(), "hello\n");
 }
 
+/// The whole command from a file, with a profile; what is typed is before both.
+#[test]
+fn options_come_from_a_file() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let (file, report) = (folder.path().join("ebb.toml"), folder.path().join("report"));
+    let text = format!(
+        "memory-max = '64M'\nreport = 'json'\nreport-file = '{}'\n[profile.small]\nmemory-max = '32M'\n",
+        report.display()
+    );
+    fs::write(&file, text).expect("a file");
+    let limit = |words: &[&str]| {
+        let launch = Launch::new(ebb()).args(["run", "--config"]).arg(&file).args(words);
+        launch.args(["--", "true"]).run().expect_code(0).expect_silence();
+        let report = fs::read_to_string(&report).expect("a report");
+        let (_, rest) = report.split_once("\"memory_max_bytes\":").expect("the limit");
+        rest.split(',').next().and_then(|number| number.parse::<u64>().ok()).expect("a number")
+            / MIB
+    };
+    assert_eq!(limit(&[]), 64);
+    assert_eq!(limit(&["--profile", "small"]), 32);
+    assert_eq!(limit(&["--profile", "small", "--memory-max", "48M"]), 48);
+    fs::write(&file, "\nmemory_max = '64M'\n").expect("a file");
+    let launch = Launch::new(ebb()).args(["run", "--config"]).arg(&file).args(["--", "echo", "no"]);
+    let outcome = launch.run();
+    assert_eq!(
+        (outcome.expect_code(125).text(), outcome.stderr.lines().count()),
+        (String::new(), 1)
+    );
+    let told = "ebb.toml:2: unknown key 'memory_max'; did you mean 'memory-max'?\n";
+    assert!(outcome.stderr.ends_with(told), "{}", outcome.stderr);
+    let outcome = Launch::new(ebb()).args(["run", "--config", "/nowhere", "--", "true"]).run();
+    assert_eq!(
+        outcome.expect_code(125).stderr,
+        "ebb: --config /nowhere: No such file or directory (os error 2)\n"
+    );
+}
+
 // ---- bad input -------------------------------------------------------------------------------
 
 /// Programs and files that cannot be used, one of each kind.

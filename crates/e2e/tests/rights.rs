@@ -385,6 +385,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         sample: false,
         strict: false,
         pressure_target_permille: None,
+        root: None,
         command: Vec::new(),
     };
     serde_json::to_vec(&FrontMessage::Start(Box::new(config))).expect("JSON")

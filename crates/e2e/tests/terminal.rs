@@ -10,9 +10,11 @@ use ebb_e2e::same::need;
 fn scenario(name: &str, command: &[&str]) {
     let limit = SMALL.to_string();
     let ebb = ebb().display().to_string();
-    for before in [vec![], vec![ebb.as_str(), "run", "--memory-max", &limit, "--"]] {
-        // The status of a plain program that a key ends is a signal, not a code.
-        if name == "key_ends_plain_program" && before.is_empty() {
+    let run = vec![ebb.as_str(), "run", "--memory-max", &limit, "--"];
+    let exec = vec![ebb.as_str(), "run", "--exec", "--memory-max", &limit, "--"];
+    for before in [vec![], run, exec] {
+        // The status of a program that a key ends is a signal, not a code, where the program is who was started.
+        if name == "key_ends_plain_program" && (before.is_empty() || before.contains(&"--exec")) {
             continue;
         }
         let launch = Launch::new(need("/usr/bin/python3")).arg(script("terminal.py")).arg(name);

@@ -79,6 +79,8 @@ pub struct Config {
     pub strict: bool,
     /// The share of time that may be lost to waiting for memory, in thousandths: the limit follows it.
     pub pressure_target_permille: Option<u32>,
+    /// The process that becomes the program, where the front is not its parent (`--exec`).
+    pub root: Option<u32>,
     /// The command line, for the report.
     pub command: Vec<String>,
 }

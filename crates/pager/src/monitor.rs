@@ -19,7 +19,6 @@ use crate::unmanaged::Kind;
 use ebb_core::types::PAGE_SIZE;
 use ebb_sys::proc;
 use ebb_sys::sched;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -100,34 +99,6 @@ fn unknown_pages(mm: &Mm, resident: u64) -> u64 {
 /// Whether others may share pages with it.
 fn has_relatives(mm: &Mm, among: &[Arc<Mm>]) -> bool {
     among.iter().any(|other| other.id != mm.id && other.family == mm.family)
-}
-
-/// Every process of the tree, the program first, without Ebb's own two.
-pub fn tree(pager: &Pager) -> Vec<u32> {
-    let own = std::process::id();
-    let mut found = Vec::new();
-    let mut next = proc::children(pager.front);
-    let mut seen = HashSet::new();
-    while let Some(pid) = next.pop() {
-        if pid != own && seen.insert(pid) {
-            found.push(pid);
-            next.extend(proc::children(pid));
-        }
-    }
-    for mm in pager.mms() {
-        let pid = mm.pid();
-        if pid != 0 && seen.insert(pid) {
-            found.push(pid);
-            next.extend(proc::children(pid));
-        }
-    }
-    while let Some(pid) = next.pop() {
-        if pid != own && seen.insert(pid) {
-            found.push(pid);
-            next.extend(proc::children(pid));
-        }
-    }
-    found
 }
 
 impl Monitor {

@@ -34,6 +34,7 @@ pub fn config(memory_max_bytes: u64) -> Config {
         sample: false,
         strict: false,
         pressure_target_permille: None,
+        root: None,
         command: Vec::new(),
     }
 }

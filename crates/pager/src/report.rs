@@ -49,7 +49,8 @@ impl History {
 struct Report {
     schema: u32,
     command: Vec<String>,
-    exit_status: i32,
+    /// The program's own; None if nobody could learn it.
+    exit_status: Option<i32>,
     wall_time_us: u64,
     memory_max_bytes: u64,
     memory_high_bytes: Option<u64>,
@@ -141,7 +142,7 @@ struct Waiting {
     p99_ns: u64,
 }
 
-fn collect(pager: &Pager, exit_status: i32) -> Report {
+fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
     let counters = &pager.counters;
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
     let stages = pager.account.faults();
@@ -239,7 +240,7 @@ fn longest_us(pager: &Pager, of: impl Fn(&Mm) -> u64, ended: &AtomicU64) -> u64 
 }
 
 /// Writes the report where the run wants it.
-pub fn write(pager: &Pager, exit_status: i32) -> std::io::Result<()> {
+pub fn write(pager: &Pager, exit_status: Option<i32>) -> std::io::Result<()> {
     let report = collect(pager, exit_status);
     let text = match pager.config.report {
         ReportFormat::Json => serde_json::to_string(&report)? + "\n",

@@ -5,6 +5,7 @@ use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::{self, Counters};
 use crate::limits::SLICE_PAGES;
+use crate::lineage::{self, Lineage};
 use crate::link::Link;
 use crate::lru_gen::Requests;
 use crate::mm::Mm;
@@ -54,7 +55,7 @@ pub enum FrontMessage {
     Start(Box<Config>),
     /// Pager: agents may come.
     Ready,
-    /// Pager: it cannot be done.
+    /// Either: it cannot be done.
     Failed(String),
     /// Front: the program runs as this process.
     Running(u32),
@@ -62,6 +63,9 @@ pub enum FrontMessage {
     Stopping,
     /// Front: every process has ended; the program's own exit status (as a shell shows it).
     Ended(i32),
+    /// Front: the program that it is not the parent of has ended, with this status if that can be known. Others of the run
+    /// may go on.
+    Left(Option<i32>),
     /// Pager: the report is written.
     Reported {
         /// Ebb failed the program: the exit status is 125.
@@ -166,6 +170,7 @@ pub struct Pager {
     pub program: AtomicU32,
     /// The front process.
     pub front: u32,
+    pub lineage: Lineage,
     pub ending: AtomicBool,
     /// The run is ended by killing its processes.
     pub killing: AtomicBool,
@@ -202,6 +207,7 @@ impl Pager {
         let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
+        let lineage = Lineage::new(config.root)?;
         let engine = Engine::new(pages, high, tunables, Evidence::Cooling)
             .with_cool_most(config.cool_permille)
             .with_split(config.split());
@@ -229,6 +235,7 @@ impl Pager {
             held: AtomicU32::new(0),
             program: AtomicU32::new(0),
             front,
+            lineage,
             ending: AtomicBool::new(false),
             killing: AtomicBool::new(false),
             resident_history: Mutex::default(),
@@ -474,33 +481,50 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
         match FrontMessage::receive(front) {
             Ok(FrontMessage::Running(pid)) => pager.program.store(pid, SeqCst),
             Ok(FrontMessage::Stopping) => watch_stopped(&pager),
-            Ok(FrontMessage::Ended(status)) => {
-                pager.ending.store(true, SeqCst);
-                drop(pager.last_words.lock());
-                end_recording(&pager);
-                let failed = pager.unmanaged.has_ended_run();
-                let status = if failed { FAILED } else { status };
-                if let Err(error) = report::write(&pager, status) {
-                    say(&format!("cannot write the report: {error}"));
+            Ok(FrontMessage::Ended(status)) => return end(&pager, front, Some(status)),
+            Ok(FrontMessage::Left(status)) => {
+                if lineage::has_ended(&pager, front) {
+                    return end(&pager, front, status);
                 }
-                return FrontMessage::Reported { failed }.send(front);
+                abandoned(&pager);
+                return Ok(());
             }
+            // There is nobody to be served.
+            Ok(FrontMessage::Failed(_)) => return Ok(()),
             Ok(other) => return Err(std::io::Error::other(format!("unexpected {other:?}"))),
-            // The front is gone: so is the run. Agents kill their processes when this one ends. The
-            // folder is the front's to remove, which it no longer can.
             Err(_) => {
-                let began = pager.clock.now();
-                pager.kill_tree();
-                while !pager.host.tree(&pager).is_empty() && pager.clock.since(began) < KILLING {
-                    pager.host.sleep(Duration::from_millis(10));
-                    pager.host.kill_tree(&pager);
-                }
-                if let Some(folder) = pager.config.socket.parent() {
-                    let _ = std::fs::remove_dir_all(folder);
-                }
+                abandoned(&pager);
                 return Ok(());
             }
         }
+    }
+}
+
+/// Every process has ended.
+fn end(pager: &Pager, front: &Socket, status: Option<i32>) -> std::io::Result<()> {
+    pager.ending.store(true, SeqCst);
+    drop(pager.last_words.lock());
+    end_recording(pager);
+    let failed = pager.unmanaged.has_ended_run();
+    // Who is nobody's child here has the status that it has.
+    let status = if failed && pager.config.root.is_none() { Some(FAILED) } else { status };
+    if let Err(error) = report::write(pager, status) {
+        say(&format!("cannot write the report: {error}"));
+    }
+    FrontMessage::Reported { failed }.send(front)
+}
+
+/// The front is gone: so is the run. Agents kill their processes when this one ends. The folder is the front's to
+/// remove, which it no longer can.
+fn abandoned(pager: &Pager) {
+    let began = pager.clock.now();
+    pager.kill_tree();
+    while !pager.host.tree(pager).is_empty() && pager.clock.since(began) < KILLING {
+        pager.host.sleep(Duration::from_millis(10));
+        pager.host.kill_tree(pager);
+    }
+    if let Some(folder) = pager.config.socket.parent() {
+        let _ = std::fs::remove_dir_all(folder);
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Only reads. What the engine counts has the kernel's names; what only Ebb has begins with `ebb_`.
 
+use crate::lineage;
 use crate::server::Pager;
 use ebb_core::observe::vmstat::{Event, VmStat};
 use ebb_core::resident::Place;
@@ -14,6 +15,13 @@ pub const FAULTS: &str = "faults";
 pub const FAULTS_JSON: &str = "faults json";
 /// The request for the run's pressure.
 pub const PRESSURE: &str = "pressure";
+
+/// The request for the command line.
+pub const COMMAND: &str = "command";
+/// The request for the number that a run has with `--exec`.
+pub const PROGRAM: &str = "program";
+/// The request whether a process is of the run; its number follows.
+pub const MEMBER: &str = "member ";
 
 /// What kswapd's protocol counts itself.
 const OF_KSWAPD: [Event; 3] =
@@ -37,6 +45,11 @@ pub fn answer(pager: &Pager, request: &[u8]) -> String {
         Ok(PRESSURE) => pager.pressure.text(),
         Ok(FAULTS) => pager.account.faults().text(),
         Ok(FAULTS_JSON) => pager.account.faults().json(),
+        Ok(COMMAND) => pager.config.command.join(" "),
+        Ok(PROGRAM) => lineage::number(pager),
+        Ok(request) if request.starts_with(MEMBER) => {
+            lineage::has_member(pager, &request[MEMBER.len()..])
+        }
         _ => text(pager),
     }
 }

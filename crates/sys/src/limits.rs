@@ -98,7 +98,8 @@ impl Limits {
         }
     }
 
-    fn restore(&self) {
+    /// Puts them back.
+    pub fn restore(&self) {
         for (limit, was) in ALL.into_iter().zip(self.limits) {
             limit.set(was);
         }

@@ -180,6 +180,40 @@ pub(crate) fn own_number(status: &str) -> Option<u32> {
     numbers.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
+/// Whether a process has but one number where `/proc` was mounted: it is of that process namespace and none within.
+#[must_use]
+pub fn is_of_this_namespace(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
+}
+
+/// The processes that this user may look at and that were started with the variable `name` so set. Takes long.
+#[must_use]
+pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
+    let wanted = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let has = |pid: &u32| {
+        let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        variables.split(|byte| *byte == 0).any(|variable| variable == wanted)
+    };
+    numbers.filter(has).collect()
+}
+
+/// What process `pid` ended with, as wait(2) reports it, if nobody has waited for it yet and this user may know.
+#[must_use]
+pub fn status_of_ended(pid: u32) -> Option<i32> {
+    use std::os::unix::fs::MetadataExt;
+    let user = rustix::process::geteuid();
+    // Who may not know is shown zero.
+    let own = |of: std::fs::Metadata| user.is_root() || of.uid() == user.as_raw();
+    std::fs::metadata(format!("/proc/{pid}")).ok().filter(|of| own(of.clone()))?;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let status = || text.split_ascii_whitespace().next_back()?.parse().ok();
+    (parse_state(&text) == Some('Z')).then(status)?
+}
+
 /// The threads of process `pid` with their states.
 #[must_use]
 pub fn threads(pid: u32) -> Vec<(u32, char)> {

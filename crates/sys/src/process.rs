@@ -100,6 +100,30 @@ impl Pidfd {
         Ok(unsafe { OwnedFd::from_raw_fd(copy as RawFd) })
     }
 
+    /// The status of a process that has ended and was waited for, as wait(2) reports it; None before that. An error
+    /// before Linux 6.15.
+    pub fn exit_status(&self) -> io::Result<Option<i32>> {
+        /// `struct pidfd_info`, in its first version.
+        #[repr(C)]
+        struct Info {
+            mask: u64,
+            control_group: u64,
+            numbers: [u32; 11],
+            exit_code: i32,
+        }
+        const EXIT: u64 = 1 << 3;
+        /// `_IOWR(0xFF, 11, struct pidfd_info)`
+        const GET_INFO: libc::Ioctl = 0xC040_FF0Bu32 as libc::Ioctl;
+        const _: () = assert!(size_of::<Info>() == 0x40);
+        let mut info = Info { mask: EXIT, control_group: 0, numbers: [0; 11], exit_code: 0 };
+        // SAFETY: the structure outlives the call and has the size that the request says.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), GET_INFO, &raw mut info) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok((info.mask & EXIT != 0).then_some(info.exit_code))
+    }
+
     /// Whether the process has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -144,6 +168,67 @@ pub fn attend(command: &mut Command) {
             inherited::restore();
             Ok(())
         });
+    }
+}
+
+/// Gives the program that takes the place of this process by `command` signals and streams as this process got them.
+pub fn hand_over(command: &mut Command) {
+    // SAFETY: the hook only calls the kernel.
+    unsafe {
+        command.pre_exec(|| {
+            inherited::restore();
+            Ok(())
+        });
+    }
+}
+
+/// Makes a process that is no child of this one, in a session of its own: false here, true there. To be called
+/// while there is one thread.
+///
+/// Its parent is whoever adopts orphans. This process does not, from before until it has been adopted, even if it was made
+/// one that does. Nothing is left to be waited for, and no signal to be taken.
+pub fn fork_apart() -> io::Result<bool> {
+    let mut adopts: libc::c_int = 0;
+    // SAFETY: integers, and one that outlives its call.
+    unsafe {
+        libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut adopts);
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+    }
+    // SAFETY: there is one thread, so the child may do whatever this process may.
+    let between = unsafe { libc::fork() };
+    if between == 0 {
+        // SAFETY: as above; whoever is between ends without the language's leave.
+        unsafe {
+            libc::setsid();
+            match libc::fork() {
+                0 => return Ok(true),
+                result => libc::_exit(if result < 0 { *libc::__errno_location() } else { 0 }),
+            }
+        }
+    }
+    let error = io::Error::last_os_error();
+    let mut status = 0;
+    // SAFETY: the status outlives the call; a child of this process that nobody else waits for.
+    unsafe {
+        while between > 0 && libc::waitpid(between, &raw mut status, 0) < 0 {
+            if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                break;
+            }
+        }
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, adopts, 0, 0, 0);
+        // Where it is blocked it would wait for the program.
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGCHLD);
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        libc::sigtimedwait(&raw const set, std::ptr::null_mut(), &raw const now);
+    }
+    if between < 0 {
+        return Err(error);
+    }
+    match libc::WEXITSTATUS(status) {
+        0 if libc::WIFEXITED(status) => Ok(false),
+        errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 

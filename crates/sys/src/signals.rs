@@ -112,6 +112,12 @@ pub fn next_change() -> Option<Change> {
     })
 }
 
+/// A status as wait(2) reports it, as a shell shows it: the exit code, or 128 and the number of the signal.
+#[must_use]
+pub fn shown(status: i32) -> i32 {
+    if libc::WIFSIGNALED(status) { 128 + libc::WTERMSIG(status) } else { libc::WEXITSTATUS(status) }
+}
+
 /// Sends `signal` to process `pid`.
 pub fn send(pid: u32, signal: i32) {
     // SAFETY: integers only. It may have ended: then there is nobody to tell.

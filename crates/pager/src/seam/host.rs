@@ -1,6 +1,6 @@
 //! What concerns no single process: waiting, telling the user, ending the run.
 
-use crate::monitor;
+use crate::lineage;
 use crate::seam::{Known, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
@@ -66,7 +66,7 @@ impl Host for Machine {
     }
 
     fn tree(&self, pager: &Pager) -> Vec<u32> {
-        monitor::tree(pager)
+        lineage::tree(pager)
     }
 
     fn shared_memory_pages(&self, pid: u32) -> u64 {
@@ -81,6 +81,7 @@ impl Host for Machine {
         }
         for _ in 0..3 {
             pager.mms().iter().filter_map(|mm| mm.process()).for_each(Process::kill);
+            pager.lineage.kill();
             let tree = self.tree(pager);
             for &pid in &tree {
                 let Ok(process) = Pidfd::open(pid) else { continue };

@@ -1,0 +1,395 @@
+//! `ebb run --config FILE`: options from a file, in TOML. The keys are the options' names; what is at the top is for
+//! every run, what is under `[profile.NAME]` for those with `--profile NAME`, and before it. Options that were typed are
+//! before both.
+//!
+//! Everything in the file is looked at, also what is not asked for: a mistake is told with its line before anything starts.
+
+use crate::run::{self, Arguments, Report};
+use crate::size;
+use clap::ValueEnum;
+use ebb_core::nearest::nearest;
+use std::fmt::Display;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What an option takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Size,
+    Tiers,
+    Percent,
+    Form,
+    Path,
+    Flag,
+}
+
+impl Kind {
+    /// What to write.
+    fn example(self) -> &'static str {
+        match self {
+            Self::Size => "a size, as \"256M\" or \"25%\"",
+            Self::Tiers => "a list of tiers, as \"ram:64M,file:/var/tmp\"",
+            Self::Percent => "a share, as \"5%\"",
+            Self::Form => "\"text\" or \"json\"",
+            Self::Path => "a path, as \"/var/log/ebb.json\"",
+            Self::Flag => "true or false",
+        }
+    }
+}
+
+/// The keys, beside `set` and `profile`.
+const KEYS: [(&str, Kind); 11] = [
+    ("memory-max", Kind::Size),
+    ("memory-high", Kind::Size),
+    ("swap", Kind::Tiers),
+    ("report", Kind::Form),
+    ("report-file", Kind::Path),
+    ("exec", Kind::Flag),
+    ("quiet", Kind::Flag),
+    ("record", Kind::Path),
+    ("pressure-target", Kind::Percent),
+    ("sample", Kind::Flag),
+    ("strict", Kind::Flag),
+    ("inject", Kind::Path),
+];
+const SET: &str = "set";
+const PROFILE: &str = "profile";
+
+/// A file's text, for saying where something is wrong.
+struct Text<'a> {
+    name: &'a Path,
+    text: &'a str,
+}
+
+impl Text<'_> {
+    fn wrong(&self, at: usize, what: impl Display) -> String {
+        let before = &self.text.as_bytes()[..at.min(self.text.len())];
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        format!("{}:{line}: {what}", self.name.display())
+    }
+}
+
+/// The options in a file, with those of a profile.
+pub fn read(arguments: &mut Arguments) -> Result<(), String> {
+    let Some(path) = arguments.config.clone() else { return Ok(()) };
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| format!("--config {}: {error}", path.display()))?;
+    let profile = arguments.profile.clone();
+    apply(arguments, &Text { name: &path, text: &text }, profile.as_deref())
+}
+
+fn apply(arguments: &mut Arguments, file: &Text<'_>, profile: Option<&str>) -> Result<(), String> {
+    let table = DeTable::parse(file.text).map_err(|error| {
+        let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        file.wrong(error.span().map_or(0, |span| span.start), message)
+    })?;
+    let general = options(file, table.get_ref(), true)?;
+    let mut chosen = None;
+    let mut names = Vec::new();
+    if let Some(profiles) = table.get_ref().get(PROFILE) {
+        let DeValue::Table(profiles) = profiles.get_ref() else {
+            return Err(file.wrong(
+                profiles.span().start,
+                "profile: give it a name and options of its own, as [profile.small]",
+            ));
+        };
+        for (name, value) in profiles {
+            let DeValue::Table(table) = value.get_ref() else {
+                let what =
+                    format!("profile.{0}: write its options below [profile.{0}]", name.get_ref());
+                return Err(file.wrong(name.span().start, what));
+            };
+            let options = options(file, table, false)?;
+            names.push(name.get_ref().as_ref());
+            if profile == Some(name.get_ref().as_ref()) {
+                chosen = Some(options);
+            }
+        }
+    }
+    if let (Some(name), None) = (profile, &chosen) {
+        let file = file.name.display();
+        return Err(match nearest(name, names) {
+            Some(other) => format!("--profile {name}: {file} has no such; did you mean '{other}'?"),
+            None => {
+                format!("--profile {name}: {file} has no profiles; write one as [profile.{name}]")
+            }
+        });
+    }
+    // What comes first stays; of switches what comes last.
+    let chosen = chosen.unwrap_or_default();
+    let typed = std::mem::take(&mut arguments.set);
+    for options in [chosen.clone(), general.clone()] {
+        options.plain.into_iter().for_each(|(key, value)| fill(arguments, key, value));
+    }
+    arguments.set = [general.switches, chosen.switches, typed].concat();
+    Ok(())
+}
+
+/// What a part of a file says.
+#[derive(Clone, Default)]
+struct Options {
+    plain: Vec<(&'static str, String)>,
+    switches: Vec<String>,
+}
+
+fn options(file: &Text<'_>, table: &DeTable<'_>, is_top: bool) -> Result<Options, String> {
+    let mut found = Options::default();
+    for (key, value) in table {
+        let name = key.get_ref().as_ref();
+        let wrong = |what: String| file.wrong(value.span().start, what);
+        match KEYS.into_iter().find(|&(known, _)| known == name) {
+            Some((known, kind)) => {
+                let text = text_of(kind, value)
+                    .ok_or_else(|| wrong(format!("{name}: write {}", kind.example())))?;
+                check(kind, name, &text).map_err(wrong)?;
+                found.plain.push((known, text));
+            }
+            None if name == SET => {
+                let DeValue::Table(switches) = value.get_ref() else {
+                    return Err(wrong("set: write its switches as KEY = VALUE below [set]".into()));
+                };
+                switches_of(file, "", switches, &mut found.switches)?;
+            }
+            None if name == PROFILE && is_top => {}
+            None => return Err(file.wrong(key.span().start, unknown(name, is_top))),
+        }
+    }
+    Ok(found)
+}
+
+fn unknown(name: &str, is_top: bool) -> String {
+    // With the name that somebody may have taken from a program's variables.
+    let others = is_top.then_some(PROFILE).into_iter().chain([SET]);
+    let known = KEYS.into_iter().map(|(known, _)| known).filter(|&known| known != "inject");
+    let best = nearest(&name.replace('_', "-"), known.chain(others)).unwrap_or(SET);
+    format!("unknown key '{name}'; did you mean '{best}'?")
+}
+
+/// A value as it would be typed.
+fn text_of(kind: Kind, value: &Spanned<DeValue<'_>>) -> Option<String> {
+    match (kind, value.get_ref()) {
+        (Kind::Flag, DeValue::Boolean(flag)) => Some(flag.to_string()),
+        (Kind::Flag, _) => None,
+        (_, DeValue::String(text)) => Some(text.to_string()),
+        (Kind::Size, DeValue::Integer(bytes)) => Some(bytes.to_string()),
+        (Kind::Tiers, DeValue::Array(tiers)) => {
+            let tiers: Option<Vec<&str>> =
+                tiers.iter().map(|tier| tier.get_ref().as_str()).collect();
+            tiers.map(|tiers| tiers.join(","))
+        }
+        _ => None,
+    }
+}
+
+fn check(kind: Kind, name: &str, text: &str) -> Result<(), String> {
+    let named = |error: String| format!("{name}: {error}");
+    match kind {
+        Kind::Size => size::parse(text, run::memory_total()).map(drop).map_err(named),
+        Kind::Tiers => {
+            ebb_store::parse_tiers(text).map(drop).map_err(|error| named(error.to_string()))
+        }
+        Kind::Percent => run::permille(text).map(drop).map_err(named),
+        Kind::Form => Report::from_str(text, false)
+            .map(drop)
+            .map_err(|_| named(format!("'{text}' is no form; write {}", kind.example()))),
+        Kind::Path if text.is_empty() => {
+            Err(named(format!("it is empty; write {}", kind.example())))
+        }
+        Kind::Path | Kind::Flag => Ok(()),
+    }
+}
+
+/// Switches, whose names may have dots.
+fn switches_of(
+    file: &Text<'_>,
+    prefix: &str,
+    table: &DeTable<'_>,
+    found: &mut Vec<String>,
+) -> Result<(), String> {
+    for (key, value) in table {
+        let name = format!("{prefix}{}", key.get_ref());
+        let text = match value.get_ref() {
+            DeValue::Table(inner) => {
+                switches_of(file, &format!("{name}."), inner, found)?;
+                continue;
+            }
+            DeValue::String(text) => text.to_string(),
+            DeValue::Integer(number) => number.to_string(),
+            DeValue::Float(number) => number.to_string(),
+            DeValue::Boolean(flag) => flag.to_string(),
+            DeValue::Datetime(_) | DeValue::Array(_) => {
+                let what = format!("set.{name}: write a number, a word or true or false");
+                return Err(file.wrong(value.span().start, what));
+            }
+        };
+        let setting = format!("{name}={text}");
+        run::check_switch(&setting).map_err(|error| file.wrong(key.span().start, error))?;
+        found.push(setting);
+    }
+    Ok(())
+}
+
+/// Sets an option that has not been set.
+fn fill(arguments: &mut Arguments, key: &str, value: String) {
+    let flag = value == "true";
+    match key {
+        "memory-max" => drop(arguments.memory_max.get_or_insert(value)),
+        "memory-high" => drop(arguments.memory_high.get_or_insert(value)),
+        "swap" => drop(arguments.swap.get_or_insert(value)),
+        "report" => {
+            if arguments.report.is_none() {
+                arguments.report = Report::from_str(&value, false).ok();
+            }
+        }
+        "report-file" => drop(arguments.report_file.get_or_insert(value.into())),
+        "exec" => drop(arguments.exec.get_or_insert(flag)),
+        "quiet" => drop(arguments.quiet.get_or_insert(flag)),
+        "record" => drop(arguments.record.get_or_insert(value.into())),
+        "pressure-target" => drop(arguments.pressure_target.get_or_insert(value)),
+        "sample" => drop(arguments.sample.get_or_insert(flag)),
+        "strict" => drop(arguments.strict.get_or_insert(flag)),
+        "inject" => drop(arguments.inject.get_or_insert(value)),
+        _ => unreachable!("{key} is a key"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Args, Command, FromArgMatches};
+    use std::path::PathBuf;
+
+    fn typed(words: &str) -> Arguments {
+        let command = Arguments::augment_args(Command::new("run"));
+        let words = ["run"].into_iter().chain(words.split_whitespace());
+        Arguments::from_arg_matches(&command.try_get_matches_from(words).unwrap()).unwrap()
+    }
+
+    fn with(text: &str, words: &str) -> Result<Arguments, String> {
+        let mut arguments = typed(words);
+        let profile = arguments.profile.clone();
+        apply(&mut arguments, &Text { name: Path::new("ebb.toml"), text }, profile.as_deref())?;
+        Ok(arguments)
+    }
+
+    const FILE: &str = "
+memory-max = '1G'
+quiet = true
+swap = ['ram:64M', 'file']
+set.readahead = 16
+
+[profile.small]
+memory-max = 268435456
+strict = true
+[profile.small.set]
+readahead = 32
+gen.min_ttl_ms = 1000
+";
+
+    #[test]
+    fn what_was_typed_is_before_a_profile_and_that_before_the_rest() {
+        let general = with(FILE, "").unwrap();
+        assert_eq!(general.memory_max.as_deref(), Some("1G"));
+        assert_eq!(general.swap.as_deref(), Some("ram:64M,file"));
+        assert_eq!((general.quiet, general.strict), (Some(true), None));
+        let words = "--config x --profile small --set readahead=64 --quiet=false";
+        let small = with(FILE, words).unwrap();
+        assert_eq!(small.memory_max.as_deref(), Some("268435456"));
+        assert_eq!((small.quiet, small.strict), (Some(false), Some(true)));
+        assert_eq!(
+            small.set,
+            ["readahead=16", "gen.min_ttl_ms=1000", "readahead=32", "readahead=64"]
+        );
+        let typed = with(FILE, &format!("{words} --memory-max 2G --strict=false")).unwrap();
+        assert_eq!((typed.memory_max.as_deref(), typed.strict), (Some("2G"), Some(false)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line_and_what_to_write() {
+        for (text, told) in [
+            (
+                "\nmemory_max = '1G'",
+                "ebb.toml:2: unknown key 'memory_max'; did you mean 'memory-max'?",
+            ),
+            ("quite = true", "ebb.toml:1: unknown key 'quite'; did you mean 'quiet'?"),
+            (
+                "\n\nmemory-max = true",
+                "ebb.toml:3: memory-max: write a size, as \"256M\" or \"25%\"",
+            ),
+            (
+                "memory-high = '10Q'",
+                "ebb.toml:1: memory-high: '10Q' is not a size: the unit 'Q' is unknown",
+            ),
+            ("quiet = 'yes'", "ebb.toml:1: quiet: write true or false"),
+            ("swap = 'disk'", "ebb.toml:1: swap: "),
+            ("swap = ['ram', 3]", "ebb.toml:1: swap: write a list of tiers"),
+            (
+                "report = 'yaml'",
+                "ebb.toml:1: report: 'yaml' is no form; write \"text\" or \"json\"",
+            ),
+            ("report-file = ''", "ebb.toml:1: report-file: it is empty"),
+            ("pressure-target = '90%'", "ebb.toml:1: pressure-target: 90%: write a share"),
+            ("[set]\nreadhead = 1", "ebb.toml:2: --set readhead=1: unknown switch 'readhead'"),
+            ("[set]\ngen.min_ttl_ms = 'x'", "ebb.toml:2: --set gen.min_ttl_ms=x: "),
+            ("[set]\nsolo = []", "ebb.toml:2: set.solo: write a number"),
+            ("set = 3", "ebb.toml:1: set: write its switches"),
+            ("profile = 'small'", "ebb.toml:1: profile: give it a name"),
+            (
+                "[profile.a]\nstrickt = true",
+                "ebb.toml:2: unknown key 'strickt'; did you mean 'strict'?",
+            ),
+            ("[profile]\na = 1", "ebb.toml:2: profile.a: write its options below [profile.a]"),
+            ("\nquiet = true\nquiet = false", "ebb.toml:3: duplicate key"),
+            ("memory-max 3", "ebb.toml:1: "),
+        ] {
+            let error = with(text, "").err().unwrap_or_else(|| panic!("{text} is taken"));
+            assert!(error.starts_with(told), "{text}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        let error = with(FILE, "--config x --profile smal").err().unwrap();
+        assert_eq!(error, "--profile smal: ebb.toml has no such; did you mean 'small'?");
+        assert!(with("", "--config x --profile a").err().unwrap().contains("[profile.a]"));
+    }
+
+    /// An option that is added has a key, or is one that a file cannot have.
+    #[test]
+    fn every_option_has_a_key() {
+        let command = Arguments::augment_args(Command::new("run"));
+        let mut options: Vec<&str> =
+            command.get_arguments().filter_map(|arg| arg.get_long()).collect();
+        options.retain(|name| !["config", "profile", SET].contains(name));
+        let mut keys = KEYS.map(|(key, _)| key).to_vec();
+        options.sort_unstable();
+        keys.sort_unstable();
+        assert_eq!(options, keys);
+    }
+
+    /// The example has every key, and all of it is taken.
+    #[test]
+    fn the_example_is_taken_and_has_every_key() {
+        let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ebb.toml"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let given = |key: &str| {
+            let key = format!("{key} = ");
+            text.lines().any(|line| line.trim_start_matches("# ").starts_with(&key))
+        };
+        for (key, _) in KEYS.iter().filter(|(key, _)| *key != "inject") {
+            assert!(given(key), "{key} is missing");
+        }
+        // What is left out by a mark is taken, too.
+        let all: String = text
+            .lines()
+            .map(|line| {
+                let bare = line.strip_prefix("# ").unwrap_or(line);
+                let is_key = KEYS.iter().any(|(key, _)| bare.starts_with(&format!("{key} = ")));
+                if is_key { format!("{bare}\n") } else { format!("{line}\n") }
+            })
+            .collect();
+        for text in [&text, &all] {
+            for profile in ["", "--config x --profile redis", "--config x --profile batch"] {
+                with(text, profile).unwrap();
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! `ebb man` and `ebb completions`: what packages install beside the program, made from the same table as the options.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ebb man /usr/local/share/man/man1
+  man -l <(ebb man)")]
+pub struct ManArguments {
+    /// Write a page for each command into this folder; without it the first goes to standard output
+    #[arg(value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  ebb completions bash > ~/.local/share/bash-completion/completions/ebb
+  ebb completions zsh > /usr/local/share/zsh/site-functions/_ebb
+  ebb completions fish > ~/.config/fish/completions/ebb.fish")]
+pub struct CompletionArguments {
+    /// The shell that is to complete
+    #[arg(value_enum, value_name = "SHELL")]
+    shell: Shell,
+}
+
+/// Writes the manual.
+pub fn man(arguments: &ManArguments) -> ExitCode {
+    let command = crate::Arguments::command();
+    let done = match &arguments.folder {
+        Some(folder) => std::fs::create_dir_all(folder)
+            .and_then(|()| clap_mangen::generate_to(command, folder))
+            .map_err(|error| format!("{}: {error}", folder.display())),
+        None => {
+            let mut text = Vec::new();
+            let made = clap_mangen::Man::new(command).render(&mut text);
+            crate::stat::say(&String::from_utf8_lossy(&text));
+            made.map_err(|error| error.to_string())
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            crate::tell(reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes what a shell completes by.
+pub fn completions(arguments: &CompletionArguments) -> ExitCode {
+    let mut text = Vec::new();
+    clap_complete::generate(arguments.shell, &mut crate::Arguments::command(), "ebb", &mut text);
+    crate::stat::say(&String::from_utf8_lossy(&text));
+    ExitCode::SUCCESS
+}
