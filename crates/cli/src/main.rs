@@ -12,6 +12,7 @@ mod run;
 mod set;
 mod size;
 mod stat;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
   ebb ps
+  ebb top
   ebb stat $(pgrep -x redis-server)
   ebb stat --faults $(pgrep -x redis-server)
   ebb set $(pgrep -x redis-server) memory.max=1G
@@ -51,6 +53,8 @@ enum Command {
     Run(run::Arguments),
     /// Show your runs
     Ps(ps::Arguments),
+    /// Watch your runs, or one of them, on a whole screen
+    Top(top::Arguments),
     /// Show the figures of a run while it lasts
     Stat(stat::Arguments),
     /// Change what a run may have while it lasts
@@ -84,6 +88,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Ps(arguments) => ps::ps(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Set(arguments) => set::set(&arguments),
         Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),

@@ -30,14 +30,14 @@ enum Format {
 
 /// One run.
 #[derive(Debug, PartialEq, serde::Serialize)]
-struct Run {
-    pid: u32,
-    memory_max_bytes: u64,
-    used_bytes: u64,
-    compressed_pages: u64,
-    file_pages: u64,
-    pressure_some_percent: f64,
-    command: String,
+pub struct Run {
+    pub pid: u32,
+    pub memory_max_bytes: u64,
+    pub used_bytes: u64,
+    pub compressed_pages: u64,
+    pub file_pages: u64,
+    pub pressure_some_percent: f64,
+    pub command: String,
 }
 
 impl Run {
@@ -62,7 +62,7 @@ impl Run {
     }
 
     /// None if it has ended meanwhile.
-    fn ask(pid: u32) -> Option<Self> {
+    pub fn ask(pid: u32) -> Option<Self> {
         let stat = ask(pid, GREET_STAT, "").ok()?;
         let pressure = ask(pid, GREET_STAT, PRESSURE).ok()?;
         Some(Self::of(pid, &stat, &pressure, command_of(pid)))
@@ -70,7 +70,7 @@ impl Run {
 }
 
 /// The program and its arguments, as its `ebb run` was given them.
-fn command_of(front: u32) -> String {
+pub fn command_of(front: u32) -> String {
     let words = std::fs::read(format!("/proc/{front}/cmdline")).unwrap_or_default();
     let words: Vec<_> = words.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let begin = words.iter().position(|word| word == "--").map_or(0, |at| at + 1);
@@ -106,10 +106,16 @@ fn table(runs: &[Run]) -> String {
     text
 }
 
-/// Shows them.
-pub fn ps(arguments: &Arguments) -> ExitCode {
+/// All of this user, by their numbers.
+pub fn runs() -> Vec<Run> {
     let mut runs: Vec<Run> = folder::runs().into_iter().filter_map(Run::ask).collect();
     runs.sort_by_key(|run| run.pid);
+    runs
+}
+
+/// Shows them.
+pub fn ps(arguments: &Arguments) -> ExitCode {
+    let runs = runs();
     say(&match arguments.format {
         Format::Text => table(&runs),
         Format::Json => serde_json::to_string_pretty(&runs).expect("numbers and strings") + "\n",

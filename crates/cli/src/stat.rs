@@ -98,33 +98,64 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 
 /// Asks the run that `pid` belongs to.
 pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
-    let cannot = |error: std::io::Error| format!("the run does not answer: {error}");
-    let line = line_to(pid).map_err(cannot)?.ok_or_else(|| {
-        format!(
-            "process {pid} belongs to no run of yours; give the number of an `ebb run`, or of a \
-             process below one (pgrep -x ebb shows them)"
-        )
-    })?;
+    // Changes that `ebb set` and `ebb lru-gen` ask for may take their time.
+    let patience = (kind == GREET_STAT).then_some(PATIENCE);
+    let (_, line) = line_to(pid).map_err(no_answer)?.ok_or_else(|| no_run(pid))?;
+    converse(&line, kind, request, patience)
+}
+
+/// The `ebb run` that `pid` belongs to.
+pub fn front_of(pid: u32) -> Result<u32, String> {
+    line_to(pid).map_err(no_answer)?.map(|(front, _)| front).ok_or_else(|| no_run(pid))
+}
+
+/// A line to the run of this `ebb run`.
+pub fn line_to_front(front: u32) -> Result<Socket, String> {
+    folder::line_to(front).map_err(no_answer)?.ok_or_else(|| no_run(front))
+}
+
+/// Whether a run that does not answer is over: nothing of it is left to ask.
+pub fn has_ended(front: u32) -> bool {
+    matches!(folder::line_to(front), Ok(None))
+}
+
+fn no_run(pid: u32) -> String {
+    format!(
+        "process {pid} belongs to no run of yours; give the number of an `ebb run`, or of a \
+         process below one (ebb ps shows them)"
+    )
+}
+
+fn no_answer(error: std::io::Error) -> String {
+    format!("the run does not answer: {error}")
+}
+
+/// Asks over a line that nobody else uses, and waits for the answer.
+pub fn converse(
+    line: &Socket,
+    kind: u32,
+    request: &str,
+    patience: Option<Duration>,
+) -> Result<String, String> {
     let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
     let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
-    line.send(&message, &[]).map_err(cannot)?;
-    if kind == GREET_STAT {
-        // Commands of `ebb lru-gen` may take their time.
-        line.receive_within(PATIENCE).map_err(cannot)?;
+    line.send(&message, &[]).map_err(no_answer)?;
+    if let Some(patience) = patience {
+        line.receive_within(patience).map_err(no_answer)?;
     }
     let mut bytes = vec![0; ANSWER_MAX];
-    let got = line.receive(&mut bytes, &mut Vec::new()).map_err(cannot)?;
+    let got = line.receive(&mut bytes, &mut Vec::new()).map_err(no_answer)?;
     if got == 0 {
         return Err("the run has just ended".into());
     }
     Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
 }
 
-/// A connection to the run that a process is, or is below.
-fn line_to(mut pid: u32) -> std::io::Result<Option<Socket>> {
+/// The run that a process is, or is below, with a connection to it.
+fn line_to(mut pid: u32) -> std::io::Result<Option<(u32, Socket)>> {
     while pid > 1 {
         if let Some(line) = folder::line_to(pid)? {
-            return Ok(Some(line));
+            return Ok(Some((pid, line)));
         }
         let Some(parent) = proc::parent(pid) else { break };
         pid = parent;

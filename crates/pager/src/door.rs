@@ -13,7 +13,7 @@ use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Connection, Process};
 use crate::server::Pager;
-use crate::{lru_gen, resize, stat};
+use crate::{lru_gen, resize, stat, view};
 use ebb_agent::protocol::{
     Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_SET, GREET_STAT, Greeting, MAGIC,
 };
@@ -185,6 +185,10 @@ fn heard(
         .filter(|greeting| text.is_empty() || asks(greeting.kind))
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
     if greeting.kind == GREET_STAT {
+        if let Some(areas_of) = view::wanted(text) {
+            pager.looks.add(areas_of, connection);
+            return Ok(());
+        }
         return connection.say(stat::answer(pager, text).as_bytes());
     }
     if greeting.kind == GREET_LRU_GEN {

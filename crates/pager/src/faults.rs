@@ -408,6 +408,7 @@ impl Server {
         let woken = ticks::now();
         for served in served.drain(..) {
             self.ledger.note(&served, woken);
+            mm.note_served(served.kind, ticks::since(served.read, woken));
             self.pager.account.look(mm, &served, woken);
         }
     }

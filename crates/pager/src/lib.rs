@@ -72,6 +72,7 @@ mod thrashing;
 mod unmanaged;
 mod unseen;
 mod vacant;
+pub mod view;
 
 pub use config::{Config, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 pub use door::FEATURES;

@@ -17,6 +17,7 @@ use crate::signal::Signal;
 use crate::solo::{CPUS_MAX, Solo};
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
+use crate::view::{self, Looks};
 use crate::{door, errand, faults, monitor, reclaim, report, spin};
 use ebb_core::engine::{Engine, Evidence};
 use ebb_core::folio::MM_END;
@@ -177,6 +178,8 @@ pub struct Pager {
     pub requests: Requests,
     /// What the run is to have instead, for the monitor.
     pub wishes: Wishes,
+    /// Who wants to see where pages are.
+    pub looks: Looks,
     pub recorder: Option<Recorder>,
     /// Held while the program is being killed by a lost page and that is said.
     pub last_words: Mutex<()>,
@@ -233,6 +236,7 @@ impl Pager {
             thrashing: OnceLock::new(),
             requests: Requests::default(),
             wishes: Wishes::default(),
+            looks: Looks::default(),
             recorder,
             last_words: Mutex::default(),
             complained: AtomicU32::new(0),
@@ -577,6 +581,8 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
     run("kswapd", Box::new(move || reclaim::run(&shared)))?;
     let shared = pager.clone();
     run("monitor", Box::new(move || monitor::run(&shared)))?;
+    let shared = pager.clone();
+    run("view", Box::new(move || view::run(&shared)))?;
     let shared = pager.clone();
     run("door", Box::new(move || door::run(&shared, &listener)))
 }
