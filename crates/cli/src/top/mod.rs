@@ -51,19 +51,11 @@ pub struct Arguments {
     #[arg(value_name = "PID")]
     pid: Option<u32>,
     /// Seconds from one look to the next
-    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = delay)]
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = stat::delay)]
     delay: Duration,
     /// Panic as soon as the screen is used (for tests)
     #[arg(long, hide = true)]
     panic: bool,
-}
-
-/// Seconds, as they are written.
-pub fn delay(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds @ 0.1..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("write seconds from 0.1 to 3600, as 1 or 0.5".into()),
-    }
 }
 
 /// Shows it until somebody wants no more.
