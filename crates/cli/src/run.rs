@@ -8,6 +8,7 @@
 use crate::folder::Folder;
 use crate::{cgroup, doctor, program, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
+use ebb_pager::events::{self, Event, Why};
 use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
@@ -17,6 +18,7 @@ use ebb_sys::{inherited, proc, process, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -61,6 +63,7 @@ Examples:
   ebb run --memory-max 1G --memory-high 800M -- make -j4
   ebb run --memory-max 2G --pressure-target 5% -- redis-server
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
+  ebb run --memory-max 1G --events events.jsonl -- redis-server
   ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
   ebb lab mrc faults.csv.zst")]
 pub struct Arguments {
@@ -85,6 +88,10 @@ pub struct Arguments {
     /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Append what happens to the run to FILE, a line of JSON each (started, limit_changed, thrashing, unmanaged, full,
+    /// killed, ended); -: to standard error
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
     /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
     #[arg(long, value_name = "PERCENT")]
     pressure_target: Option<String>,
@@ -145,15 +152,36 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if let Err(error) = rights::lay_down() {
         return fail(FAILED, format!("cannot put capabilities aside: {error}"));
     }
-    match start(config, &path, &arguments.command, inherited) {
+    let watchers = match Watchers::new(arguments) {
+        Ok(watchers) => watchers,
+        Err(reason) => return fail(FAILED, reason),
+    };
+    match start(config, watchers, &path, &arguments.command, inherited) {
         Ok(status) => status,
         Err((status, reason)) => fail(status, reason),
+    }
+}
+
+/// What others see of the run while it lasts.
+struct Watchers {
+    /// Where its events go, should the pager not be there to write them.
+    events: Option<File>,
+}
+
+impl Watchers {
+    /// Opened now: nothing is started if that cannot be.
+    fn new(arguments: &Arguments) -> Result<Self, String> {
+        let events = arguments.events.as_ref().map(|path| {
+            events::open(path).map_err(|error| format!("--events {}: {error}", path.display()))
+        });
+        Ok(Self { events: events.transpose()? })
     }
 }
 
 /// Starts pager and program, and watches over them.
 fn start(
     config: Config,
+    watchers: Watchers,
     path: &Path,
     words: &[OsString],
     inherited: Vec<OwnedFd>,
@@ -174,7 +202,7 @@ fn start(
     })?;
     let folder = Folder::create().map_err(|error| cannot("make a folder for the agent", error))?;
     let config = Config { socket: folder.socket(), ..config };
-    let mut front = Front::start(config, signals, &nothing).map_err(failed)?;
+    let mut front = Front::start(config, watchers.events, signals, &nothing).map_err(failed)?;
     let mut command = Command::new(path);
     std::os::unix::process::CommandExt::arg0(&mut command, &words[0]);
     command.args(&words[1..]);
@@ -248,6 +276,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         },
         report_to: report_to(arguments),
         record: arguments.record.clone(),
+        events: arguments.events.clone(),
         inject: arguments.inject.clone(),
         io_uring: true,
         cool_permille: 500,
@@ -370,10 +399,16 @@ struct Front {
     socket: Socket,
     signals: Signals,
     pool_bytes: u64,
+    events: Option<File>,
 }
 
 impl Front {
-    fn start(config: Config, signals: Signals, nothing: &File) -> Result<Self, String> {
+    fn start(
+        config: Config,
+        events: Option<File>,
+        signals: Signals,
+        nothing: &File,
+    ) -> Result<Self, String> {
         let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
         process::adopt_orphans();
         let (socket, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
@@ -399,7 +434,9 @@ impl Front {
         let start = FrontMessage::Start(Box::new(config));
         start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
         match hear(&socket, &pager_life) {
-            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, pool_bytes }),
+            Ok(FrontMessage::Ready) => {
+                Ok(Self { pager, pager_life, socket, signals, pool_bytes, events })
+            }
             Ok(FrontMessage::Failed(reason)) => Err(reason),
             Ok(other) => Err(format!("the pager said {other:?}")),
             Err(error) => Err(cannot("hear the pager", error)),
@@ -437,7 +474,7 @@ impl Front {
             if let Some(status) = status
                 && self.others().is_empty()
             {
-                return self.finish(status);
+                return self.finish(program, status);
             }
         }
     }
@@ -476,16 +513,27 @@ impl Front {
             std::thread::sleep(std::time::Duration::from_millis(10));
             while signals::next_change().is_some() {}
         }
+        self.note_pager_ended(program);
         let limited = limit_of_time();
         fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))
     }
 
-    fn finish(&mut self, status: i32) -> ExitCode {
+    /// The event that the pager can tell no more.
+    fn note_pager_ended(&mut self, program: u32) {
+        if let Some(file) = &mut self.events {
+            let killed = Event::Killed { why: Why::PagerEnded };
+            // Nobody is left to say that it cannot be written.
+            let _ = file.write_all(events::line(std::process::id(), program, &killed).as_bytes());
+        }
+    }
+
+    fn finish(&mut self, program: u32, status: i32) -> ExitCode {
         let told = FrontMessage::Ended(status).send(&self.socket);
         match told.and_then(|()| hear(&self.socket, &self.pager_life)) {
             Ok(FrontMessage::Reported { failed: true }) => ExitCode::from(FAILED),
             Ok(_) => ExitCode::from(status as u8),
             Err(_) => {
+                self.note_pager_ended(program);
                 fail(FAILED, format!("the pager ended before it could report{}", limit_of_time()))
             }
         }

@@ -6,6 +6,7 @@
 //!   both ends of its connection, and may have made what it sends.
 
 use crate::counters;
+use crate::events::Why;
 use crate::fork;
 use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
 use crate::link::Link;
@@ -75,7 +76,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !pager.ending.load(SeqCst) {
                         pager.say(OUT_OF_DESCRIPTORS);
-                        pager.kill_tree();
+                        pager.kill_tree(Why::OutOfDescriptors);
                     }
                     pager.host.sleep(Duration::from_millis(100));
                 }

@@ -33,6 +33,7 @@ mod costs;
 mod counters;
 mod door;
 mod errand;
+pub mod events;
 mod faults;
 mod following;
 mod fork;
