@@ -9,6 +9,7 @@ mod probes;
 mod program;
 mod ps;
 mod run;
+mod serve;
 mod set;
 mod size;
 mod stat;

@@ -6,7 +6,7 @@
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
 use crate::folder::Folder;
-use crate::{cgroup, doctor, program, size};
+use crate::{cgroup, doctor, program, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::events::{self, Event, Why};
 use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,7 @@ Examples:
   ebb run --memory-max 1G --memory-high 800M -- make -j4
   ebb run --memory-max 2G --pressure-target 5% -- redis-server
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
-  ebb run --memory-max 1G --events events.jsonl -- redis-server
+  ebb run --memory-max 1G --metrics 9464 --events events.jsonl -- redis-server
   ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
   ebb lab mrc faults.csv.zst")]
 pub struct Arguments {
@@ -88,6 +89,10 @@ pub struct Arguments {
     /// Record which pages are asked for, and when, as a trace for `ebb lab replay` (zstd if it ends in .zst)
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+    /// Serve the run's figures for Prometheus at http://ADDR/metrics; ADDR is a port of this machine alone (9464; 0:
+    /// any that is free, which is said), or an address and a port (0.0.0.0:9464)
+    #[arg(long, value_name = "ADDR")]
+    metrics: Option<String>,
     /// Append what happens to the run to FILE, a line of JSON each (started, limit_changed, thrashing, unmanaged, full,
     /// killed, ended); -: to standard error
     #[arg(long, value_name = "FILE")]
@@ -164,6 +169,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
 
 /// What others see of the run while it lasts.
 struct Watchers {
+    /// Where its figures are served.
+    metrics: Option<TcpListener>,
     /// Where its events go, should the pager not be there to write them.
     events: Option<File>,
 }
@@ -174,7 +181,24 @@ impl Watchers {
         let events = arguments.events.as_ref().map(|path| {
             events::open(path).map_err(|error| format!("--events {}: {error}", path.display()))
         });
-        Ok(Self { events: events.transpose()? })
+        let metrics = arguments.metrics.as_deref().map(serve::listen).transpose()?;
+        if let Some(listener) = &metrics
+            && arguments
+                .metrics
+                .as_deref()
+                .is_some_and(|asked| serve::address(asked).is_ok_and(|at| at.port() == 0))
+            && let Ok(address) = listener.local_addr()
+        {
+            crate::tell(format_args!("metrics at http://{address}/metrics"));
+        }
+        Ok(Self { metrics, events: events.transpose()? })
+    }
+}
+
+/// Serves the figures of the run whose pager listens at `socket`. That they cannot be served does not end it.
+fn serve_metrics(listener: TcpListener, socket: PathBuf) {
+    if let Err(error) = serve::start(listener, socket) {
+        crate::tell(format_args!("--metrics: cannot start a thread: {error}; the run goes on"));
     }
 }
 
@@ -226,6 +250,10 @@ fn start(
     // They are the program's alone now: whoever reads or writes at the other ends sees it close them.
     drop(inherited);
     inherited::leave_streams(&nothing);
+    // Not before: who forks does so with one thread.
+    if let Some(listener) = watchers.metrics {
+        serve_metrics(listener, folder.socket());
+    }
     Ok(front.watch(&program))
 }
 
