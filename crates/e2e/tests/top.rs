@@ -8,7 +8,7 @@ use ebb_e2e::same::need;
 use ebb_pager::view::{VIEW, View};
 use ebb_sys::socket::Socket;
 use rustix::process::Signal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -187,9 +187,12 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
 
     terminal.key("Enter");
     let map = terminal.wait_for_text("FROM ITS BEGINNING");
-    // The area of 96 MiB, perhaps with what was mapped beside it.
-    let large = |line: &&str| line.contains(" 96.0M ") || line.contains(" 100.0M ");
-    let line = map.lines().find(large).unwrap_or_default();
+    // The area of 96 MiB, with what was mapped beside it.
+    let is_large = |line: &&str| {
+        let size = line.split_ascii_whitespace().nth(2).and_then(|size| size.strip_suffix('M'));
+        size.and_then(|size| size.parse::<f64>().ok()).is_some_and(|size| size >= 96.0)
+    };
+    let line = map.lines().find(is_large).unwrap_or_default();
     let cells = line.split_ascii_whitespace().last().unwrap_or_default();
     assert!(cells.chars().count() >= 28 && cells.contains(['r', 'f']), "{map}");
     terminal.key("Escape");
@@ -198,7 +201,7 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     terminal.wait_for_text("Ctrl-C");
     terminal.key("?");
     // The other process is chosen: its map is another.
-    let first = chosen(&terminal.wait_for_text("map of")).expect("one is chosen");
+    let first = chosen(&terminal.wait_for_text("faults/s")).expect("one is chosen");
     terminal.key("Down");
     terminal.wait_for("the other process", |screen| {
         let of = chosen(screen).filter(|of| *of != first);
@@ -211,6 +214,24 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     terminal.run(&format!("echo {end} {shown}"));
     terminal.wait_for_text(&format!("{end} 0"));
     assert_eq!(terminal.state(), before);
+}
+
+#[test]
+fn a_terminal_of_any_size_is_drawn_on() {
+    let (run, terminal) = (program(), Terminal::new());
+    terminal.run(&top(&format!("--delay 0.3 {}", run.pid())));
+    terminal.wait_for_text("map of");
+    for (width, height, text) in [
+        ("20", "5", "too small"),
+        ("40", "8", "memory"),
+        ("200", "60", "map of"),
+        ("80", "24", "map of"),
+    ] {
+        terminal.tmux(&["resize-window", "-x", width, "-y", height]);
+        let screen = terminal.wait_for_text(text);
+        assert!(screen.lines().count() <= height.parse().expect("a number"), "{screen}");
+    }
+    terminal.key("q");
 }
 
 #[test]
@@ -342,6 +363,79 @@ fn socket_of(run: &Running) -> PathBuf {
     entries.into_iter().find(is_its).expect("a folder").path().join("socket")
 }
 
+/// A question to a run.
+fn ask(socket: &Path, request: &str) -> Socket {
+    let greeting =
+        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
+    let line = Socket::connect(socket, Duration::from_secs(5)).expect("a line");
+    let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
+    line.send(&message, &[]).expect("it is taken");
+    line
+}
+
+/// What a run says of itself, with the areas of a process; asked for again where too many ask.
+fn view_of(socket: &Path, areas_of: i32) -> Result<View, String> {
+    let began = Instant::now();
+    loop {
+        let line = ask(socket, &format!("{VIEW} {areas_of}"));
+        line.receive_within(Duration::from_secs(20)).expect("set");
+        let mut bytes = vec![0; 64 << 10];
+        let got = line.receive(&mut bytes, &mut Vec::new()).map_err(|error| error.to_string())?;
+        let text = String::from_utf8_lossy(&bytes[..got]).into_owned();
+        match serde_json::from_str(&text) {
+            Ok(view) => return Ok(view),
+            Err(_) if began.elapsed() < Duration::from_secs(20) => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Err(error) => return Err(format!("{error}: {text}")),
+        }
+    }
+}
+
+/// What is told of a process that sleeps: its pages by place, by area and by part add up to what the kernel and the
+/// store count.
+#[test]
+fn what_is_seen_of_a_run_adds_up() {
+    let script = PROGRAM.replace("if os.fork() == 0:", "if True:");
+    let launch = Launch::new(need("/usr/bin/python3")).args(["-c", &script]).limit(64 * MIB);
+    let mut run = launch.start();
+    run.wait_for("ready");
+    // Until kswapd is done, and a census was taken.
+    sleep(Duration::from_secs(1));
+    let socket = socket_of(&run);
+    let pid = view_of(&socket, 0).expect("a view").processes[0].pid;
+    let view = view_of(&socket, pid.cast_signed()).expect("a view");
+    let process = &view.processes[0];
+    let text = format!("{view:?}");
+    assert_eq!((view.processes.len(), view.areas_of, process.pid), (1, pid, pid), "{text}");
+    let pages = process.pages;
+    assert!(pages.all() > 100 * 256, "100 MiB were filled: {text}");
+    assert!(pages.stored() > 36 * 256, "64 of them fit: {text}");
+    let resident = pages.resident() * 4096;
+    // What is not managed, and the pool.
+    assert!(
+        resident <= process.resident_bytes + MIB && resident + 8 * MIB > process.resident_bytes,
+        "{text}"
+    );
+    let by_area: u64 = view.areas.iter().map(|area| area.pages.all()).sum();
+    assert!(by_area.abs_diff(pages.all()) < 64, "{by_area}: {text}");
+    let [ram, file] = [&view.tiers[0], &view.tiers[1]];
+    assert!(
+        pages.ram <= ram.pages && pages.file <= file.pages,
+        "copies of pages in memory are stored, too: {text}"
+    );
+    let faults: u64 = process.faults.iter().sum();
+    assert!(
+        faults > 0 && view.faults.iter().sum::<u64>() == faults,
+        "one process has all of them: {text}"
+    );
+    let area = view.areas.iter().max_by_key(|area| area.pages.all()).expect("areas");
+    assert!(
+        area.pages.all() > 95 * 256 && area.cells.len() == 32 && !area.cells.contains('.'),
+        "{text}"
+    );
+}
+
 /// Questions that nobody hears the answers of, more than may wait, do not keep the run from answering others, or from
 /// taking children in.
 #[test]
@@ -352,28 +446,22 @@ fn who_asks_and_does_not_listen_holds_nobody_up() {
     let mut run = launch.start();
     run.wait_for("ready");
     let socket = socket_of(&run);
-    let greeting =
-        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
-    let ask = |request: &str| {
-        let line = Socket::connect(&socket, Duration::from_secs(5)).expect("a line");
-        let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
-        line.send(&message, &[]).expect("it is taken");
-        line
-    };
-    let _deaf: Vec<Socket> = (0..40).map(|_| ask(VIEW)).collect();
+    let deaf: Vec<Socket> = (0..40).map(|_| ask(&socket, VIEW)).collect();
+    let refused = deaf.iter().filter(|line| {
+        let (mut bytes, patience) = (vec![0; 64 << 10], Duration::from_secs(20));
+        line.receive_within(patience).expect("set");
+        let got = line.receive(&mut bytes, &mut Vec::new()).unwrap_or(0);
+        bytes[..got].starts_with(b"error: too many")
+    });
+    assert!((1..40).contains(&refused.count()), "sixteen may wait");
+    let _deaf: Vec<Socket> = (0..40).map(|_| ask(&socket, VIEW)).collect();
     let began = Instant::now();
     let stat = Launch::new(ebb()).arg("stat").arg(run.pid().to_string()).run();
     stat.expect_code(0);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
-    // And whoever listens is told, as soon as it is their turn.
-    let line = ask(&format!("{VIEW} {}", run.pid()));
-    line.receive_within(Duration::from_secs(20)).expect("set");
-    let mut bytes = vec![0; 64 << 10];
-    let got = line.receive(&mut bytes, &mut Vec::new()).expect("an answer");
-    if got > 0 {
-        let view: View = serde_json::from_slice(&bytes[..got]).expect("a view");
-        assert_eq!(view.limit_bytes, 48 * MIB);
-    }
+    // Whoever listens is told as soon as it is their turn, or that too many ask.
+    let listened = view_of(&socket, 0);
+    assert!(listened.is_ok_and(|view| view.limit_bytes == 48 * MIB));
     run.wait_for("well");
     run.finish().expect_code(0);
 }

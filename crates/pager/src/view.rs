@@ -8,6 +8,7 @@
 //! * V3: who does not read the answer is not waited for, and an answer has a size that is never passed.
 
 use crate::limits::SLICE_PAGES;
+use crate::lru_gen::REFUSED;
 use crate::mm::Mm;
 use crate::seam::{Connection, Process};
 use crate::server::Pager;
@@ -225,9 +226,13 @@ impl Looks {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.len() < WAITING_MAX {
             waiting.push((areas_of, line));
+            drop(waiting);
+            self.signal.raise();
+        } else {
+            drop(waiting);
+            // Who takes no answer gets none.
+            let _ = line.say(format!("{REFUSED}too many look at this run at once").as_bytes());
         }
-        drop(waiting);
-        self.signal.raise();
     }
 
     fn take(&self) -> Vec<(u32, Box<dyn Connection>)> {

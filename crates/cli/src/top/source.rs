@@ -3,6 +3,7 @@
 use crate::stat::{converse, has_ended, line_to_front};
 use crate::{ps, set};
 use ebb_agent::protocol::GREET_STAT;
+use ebb_pager::REFUSED;
 use ebb_pager::view::{VIEW, View};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -106,6 +107,9 @@ fn view(front: u32, areas_of: u32) -> Result<View, String> {
     let line = line_to_front(front)?;
     let request = if areas_of == 0 { VIEW.to_owned() } else { format!("{VIEW} {areas_of}") };
     let text = converse(&line, GREET_STAT, &request, Some(PATIENCE))?;
+    if let Some(reason) = text.strip_prefix(REFUSED) {
+        return Err(reason.to_owned());
+    }
     serde_json::from_str(&text).map_err(|_| {
         "the run is of another version of ebb, and its figures cannot be read".to_owned()
     })
