@@ -7,6 +7,8 @@
 //!   writes.
 //! * *monitor* (`monitor`): measures, brings new areas under management, notices ends.
 //! * *door* (`door`): greets agents.
+//! * *view* (`view`): goes through page tables for `ebb top`. Waits for nobody who asks.
+//! * *events* (`events`), where they are wanted: writes what happens. Waits for the file.
 //! * *errands* (`errand`): looks at processes for the fault threads, where that takes long.
 //!
 //! Lock order: `Mm::state` before `Pager::resident`; never two of either; no lock is held while

@@ -401,8 +401,11 @@ impl App {
         match &self.page {
             Page::List => format!("ebb top: {} runs", self.runs.len()),
             Page::Run(run) => {
-                let up = picture::age(run.seen.now.at_us / 1000);
-                format!("run {} for {up}: {}", run.front, run.command)
+                let view = &run.seen.now;
+                let up = picture::age(view.at_us / 1000);
+                let count = view.processes.len() as u64 + view.processes_left_out;
+                let processes = if count == 1 { "process" } else { "processes" };
+                format!("run {} for {up}, {count} {processes}: {}", run.front, run.command)
             }
         }
     }

@@ -263,6 +263,9 @@ pub fn run(pen: Pen, seen: &Seen, chosen: u32, height: usize) -> Vec<Line<'stati
     lines.extend(tiers(seen));
     lines.extend(refaults(seen));
     lines.extend(ages(pen, &seen.now));
+    if !seen.now.unmanaged.is_empty() {
+        lines.push(Line::raw(format!("beside   {}", plain(&seen.now.unmanaged.join("; ")))));
+    }
     let processes = &seen.now.processes;
     // The map has what the processes leave, half at least.
     let left = height.saturating_sub(lines.len() + 2);
@@ -312,7 +315,12 @@ fn faults(seen: &Seen) -> Line<'static> {
         ("read_ahead", "ahead"),
         ("protected", "protected"),
     ];
-    let texts = named.map(|(kind, name)| format!("{name} {}", count(seen.faults(kind))));
+    let texts: Vec<String> = (named.iter().enumerate())
+        .map(|(at, &(kind, name))| (at, name, seen.faults(kind)))
+        // The first four are always there; the others are seldom.
+        .filter(|&(at, _, rate)| at < 4 || rate > 0.0)
+        .map(|(_, name, rate)| format!("{name} {}", count(rate)))
+        .collect();
     Line::raw(format!("faults/s {}", texts.join("  ")))
 }
 
@@ -533,7 +541,7 @@ pub fn help(pen: Pen, every: Duration) -> Vec<Line<'static>> {
         "by tier  of the pages used 0, 1, ... times more than once: how many came back of",
         "         those that left, and how many were kept for that",
         "ages     generations, the youngest first: number, age, size",
-        "",
+        "beside   memory that counts and is not managed",
     ];
     lines.extend(words.map(Line::raw));
     lines.push(Line::raw(format!("figures are new every {:.1} s", every.as_secs_f64())));
@@ -671,6 +679,15 @@ mod tests {
             let text = text.replace(">   4712", "    4712");
             assert!(text.contains(part), "no '{part}' in\n{text}");
         }
+    }
+
+    #[test]
+    fn what_is_not_managed_is_shown_where_there_is_some() {
+        let seen = Seen::default().next(view());
+        assert!(!text(&run(PLAIN, &seen, 4712, 22)).contains("beside"));
+        let unmanaged = vec!["24.0 MiB at most in 1 process statically linked (x)".to_owned()];
+        let seen = Seen::default().next(View { unmanaged, ..view() });
+        assert!(text(&run(PLAIN, &seen, 4712, 22)).contains("\nbeside   24.0 MiB at most"));
     }
 
     #[test]
