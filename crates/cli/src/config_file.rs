@@ -5,7 +5,7 @@
 //! Everything in the file is looked at, also what is not asked for: a mistake is told with its line before anything starts.
 
 use crate::run::{self, Arguments, Report};
-use crate::size;
+use crate::{serve, size};
 use clap::ValueEnum;
 use ebb_core::nearest::nearest;
 use std::fmt::Display;
@@ -21,6 +21,7 @@ enum Kind {
     Percent,
     Form,
     Path,
+    Address,
     Flag,
 }
 
@@ -33,13 +34,14 @@ impl Kind {
             Self::Percent => "a share, as \"5%\"",
             Self::Form => "\"text\" or \"json\"",
             Self::Path => "a path, as \"/var/log/ebb.json\"",
+            Self::Address => "a port or an address with one, as 9464 or \"0.0.0.0:9464\"",
             Self::Flag => "true or false",
         }
     }
 }
 
 /// The keys, beside `set` and `profile`.
-const KEYS: [(&str, Kind); 11] = [
+const KEYS: [(&str, Kind); 14] = [
     ("memory-max", Kind::Size),
     ("memory-high", Kind::Size),
     ("swap", Kind::Tiers),
@@ -48,6 +50,8 @@ const KEYS: [(&str, Kind); 11] = [
     ("exec", Kind::Flag),
     ("quiet", Kind::Flag),
     ("record", Kind::Path),
+    ("metrics", Kind::Address),
+    ("events", Kind::Path),
     ("pressure-target", Kind::Percent),
     ("sample", Kind::Flag),
     ("strict", Kind::Flag),
@@ -172,7 +176,7 @@ fn text_of(kind: Kind, value: &Spanned<DeValue<'_>>) -> Option<String> {
         (Kind::Flag, DeValue::Boolean(flag)) => Some(flag.to_string()),
         (Kind::Flag, _) => None,
         (_, DeValue::String(text)) => Some(text.to_string()),
-        (Kind::Size, DeValue::Integer(bytes)) => Some(bytes.to_string()),
+        (Kind::Size | Kind::Address, DeValue::Integer(number)) => Some(number.to_string()),
         (Kind::Tiers, DeValue::Array(tiers)) => {
             let tiers: Option<Vec<&str>> =
                 tiers.iter().map(|tier| tier.get_ref().as_str()).collect();
@@ -196,6 +200,7 @@ fn check(kind: Kind, name: &str, text: &str) -> Result<(), String> {
         Kind::Path if text.is_empty() => {
             Err(named(format!("it is empty; write {}", kind.example())))
         }
+        Kind::Address => serve::address(text).map(drop).map_err(named),
         Kind::Path | Kind::Flag => Ok(()),
     }
 }
@@ -245,6 +250,8 @@ fn fill(arguments: &mut Arguments, key: &str, value: String) {
         "report-file" => drop(arguments.report_file.get_or_insert(value.into())),
         "exec" => drop(arguments.exec.get_or_insert(flag)),
         "quiet" => drop(arguments.quiet.get_or_insert(flag)),
+        "metrics" => drop(arguments.metrics.get_or_insert(value)),
+        "events" => drop(arguments.events.get_or_insert(value.into())),
         "record" => drop(arguments.record.get_or_insert(value.into())),
         "pressure-target" => drop(arguments.pressure_target.get_or_insert(value)),
         "sample" => drop(arguments.sample.get_or_insert(flag)),

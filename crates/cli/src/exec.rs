@@ -11,7 +11,7 @@
 //!   at its line to the front. Nobody is known by a number that could be another's.
 
 use crate::folder::Folder;
-use crate::run::{self, FAILED, Front, Ground, Refusal, limit_of_time};
+use crate::run::{self, FAILED, Front, Ground, Refusal, Watchers, limit_of_time};
 use ebb_agent::protocol::ENV_SOCKET;
 use ebb_pager::{Config, FrontMessage};
 use ebb_sys::process::{self, Pidfd};
@@ -34,6 +34,7 @@ const KILLS: u32 = 100;
 /// Becomes the program, if that can be done. The front, which is another process, does return.
 pub fn start(
     config: Config,
+    watchers: Watchers,
     path: &Path,
     words: &[OsString],
     inherited: Vec<OwnedFd>,
@@ -55,9 +56,9 @@ pub fn start(
     let (line, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
     if process::fork_apart().map_err(|error| cannot("start the front", error))? {
         drop((line, inherited));
-        return Ok(watch(config, ground, own, &program, other));
+        return Ok(watch(config, watchers, ground, own, &program, other));
     }
-    drop((other, program));
+    drop((other, program, watchers));
     let Ground { signals, limits, nothing, folder } = ground;
     match FrontMessage::receive(&line) {
         Ok(FrontMessage::Ready) => {}
@@ -89,12 +90,19 @@ fn replace(
 }
 
 /// The front's life.
-fn watch(config: Config, ground: Ground, pid: u32, program: &Pidfd, line: Socket) -> ExitCode {
+fn watch(
+    config: Config,
+    watchers: Watchers,
+    ground: Ground,
+    pid: u32,
+    program: &Pidfd,
+    line: Socket,
+) -> ExitCode {
     let Ground { signals, nothing, folder, .. } = ground;
     let socket = config.socket.clone();
     // Children that the process had before are none of the program's.
     let before = proc::children(pid);
-    let front = Front::start(config, signals, &nothing);
+    let front = Front::start(config, watchers.events, signals, &nothing);
     inherited::leave_streams(&nothing);
     let mut front = match front {
         Ok(front) => front,
@@ -116,12 +124,17 @@ fn watch(config: Config, ground: Ground, pid: u32, program: &Pidfd, line: Socket
         return ExitCode::from(FAILED);
     }
     drop(line);
+    // Not before: who forks does so with one thread.
+    if let Some(listener) = watchers.metrics {
+        run::serve_metrics(listener, socket.clone());
+    }
     let ended = follow(&mut front, pid, program);
     if ended.is_ok() {
         // It has reported, and is about to end: nobody else waits for it.
         let _ = front.pager.wait();
     } else {
         kill(&front, pid, program, &socket, before);
+        front.note_pager_ended(pid);
         let limited = limit_of_time();
         crate::tell(format_args!(
             "the pager ended before the program{limited}; the program was killed"

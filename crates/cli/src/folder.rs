@@ -143,12 +143,12 @@ fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Option<String>
 }
 
 /// A line to the run that has process `pid` in it, of those that are not below their fronts.
-pub fn line_of_member(pid: u32) -> Option<Socket> {
+pub fn line_of_member(pid: u32) -> Option<(u32, Socket)> {
     let has = |run: &(u32, PathBuf)| {
         ask_apart(run, &format!("{MEMBER}{pid}")).is_some_and(|answer| answer == "1")
     };
-    let (_, socket) = sockets().into_iter().find(has)?;
-    Socket::connect(&socket, PATIENCE).ok()
+    let (front, socket) = sockets().into_iter().find(has)?;
+    Some((front, Socket::connect(&socket, PATIENCE).ok()?))
 }
 
 /// The numbers of this user's runs: their fronts', or those of their programs.

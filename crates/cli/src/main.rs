@@ -14,9 +14,11 @@ mod probes;
 mod program;
 mod ps;
 mod run;
+mod serve;
 mod set;
 mod size;
 mod stat;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -41,6 +43,7 @@ Examples:
   ebb fit --slowdown 5% -- python3 job.py
   ebb run --config /etc/ebb.toml --profile redis -- redis-server
   ebb ps
+  ebb top
   ebb stat $(pgrep -x redis-server)
   ebb stat --faults $(pgrep -x redis-server)
   ebb set $(pgrep -x redis-server) memory.max=1G
@@ -60,6 +63,8 @@ enum Command {
     Fit(fit::Arguments),
     /// Show your runs
     Ps(ps::Arguments),
+    /// Watch your runs, or one of them, on a whole screen
+    Top(top::Arguments),
     /// Show the figures of a run while it lasts
     Stat(stat::Arguments),
     /// Change what a run may have while it lasts
@@ -98,6 +103,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Fit(arguments) => fit::fit(&arguments),
         Command::Ps(arguments) => ps::ps(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Set(arguments) => set::set(&arguments),
         Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),

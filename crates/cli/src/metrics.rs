@@ -1,7 +1,8 @@
 //! The figures of a run for other programs: JSON, and the text that Prometheus and its like read (OpenMetrics 1.0).
 
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::borrow::Cow;
@@ -27,8 +28,30 @@ pub fn json(stat: &str) -> String {
     serde_json::to_string(&all).expect("names and numbers") + "\n"
 }
 
+/// Faults by what they found and the time that threads waited for them, by `ebb stat --faults`.
+fn register_faults(run: &mut Registry, faults: &str) {
+    let faults: serde_json::Value = serde_json::from_str(faults).unwrap_or_default();
+    let by_kind = Family::<[(&str, String); 1], Counter>::default();
+    for row in faults["kinds"].as_array().into_iter().flatten() {
+        let (Some(kind), Some(count)) = (row["kind"].as_str(), row["count"].as_u64()) else {
+            continue;
+        };
+        by_kind.get_or_create(&[("kind", kind.to_owned())]).inc_by(count);
+    }
+    run.register("faults", "Touches that were served, by what they found", by_kind);
+    let waited_ns = faults["waited_ns"].as_u64().unwrap_or(0);
+    let help = "Time that threads waited for pages, all together, from touch to running again (an estimate)";
+    let waited = ConstCounter::new(waited_ns as f64 / 1e9);
+    run.register_with_unit("waited", help, Unit::Seconds, waited);
+}
+
 /// The exposition, each figure under `ebb_` and with the run's number.
-pub fn openmetrics(pid: u32, stat: &str, pressure: &str) -> Result<String, std::fmt::Error> {
+pub fn openmetrics(
+    pid: u32,
+    stat: &str,
+    pressure: &str,
+    faults: &str,
+) -> Result<String, std::fmt::Error> {
     let mut all =
         Registry::with_labels(std::iter::once((Cow::Borrowed("pid"), Cow::Owned(pid.to_string()))));
     let run = all.sub_registry_with_prefix("ebb");
@@ -51,6 +74,7 @@ pub fn openmetrics(pid: u32, stat: &str, pressure: &str) -> Result<String, std::
             run.register_with_unit(format!("pressure_{which}"), help, Unit::Seconds, lost);
         }
     }
+    register_faults(run, faults);
     let mut text = String::new();
     encode(&mut text, &all)?;
     Ok(text)
@@ -74,13 +98,16 @@ mod tests {
     #[test]
     fn levels_are_gauges_and_what_grows_is_counted() {
         let pressure = "some avg10=0.00 total=1500000\nfull avg10=0.00 total=0\n";
-        let text = openmetrics(7, STAT, pressure).unwrap();
+        let faults = r#"{"waited_ns":2500000000,"kinds":[{"kind":"file","count":9,"stages":{}}]}"#;
+        let text = openmetrics(7, STAT, pressure, faults).unwrap();
         for line in [
             "# TYPE ebb_nr_free_pages gauge\nebb_nr_free_pages{pid=\"7\"} 64\n",
             "# TYPE ebb_file_bytes gauge\nebb_file_bytes{pid=\"7\"} 4096\n",
             "# TYPE ebb_pgfault counter\nebb_pgfault_total{pid=\"7\"} 7\n",
             "# TYPE ebb_nr_written counter\nebb_nr_written_total{pid=\"7\"} 3\n",
             "# UNIT ebb_pressure_some_seconds seconds\nebb_pressure_some_seconds_total{pid=\"7\"} 1.5\n",
+            "ebb_faults_total{pid=\"7\",kind=\"file\"} 9\n",
+            "ebb_waited_seconds_total{pid=\"7\"} 2.5\n",
         ] {
             assert!(text.contains(line), "{line} is not in {text}");
         }

@@ -30,14 +30,14 @@ enum Format {
 
 /// One run.
 #[derive(Debug, PartialEq, serde::Serialize)]
-struct Run {
-    pid: u32,
-    memory_max_bytes: u64,
-    used_bytes: u64,
-    compressed_pages: u64,
-    file_pages: u64,
-    pressure_some_percent: f64,
-    command: String,
+pub struct Run {
+    pub pid: u32,
+    pub memory_max_bytes: u64,
+    pub used_bytes: u64,
+    pub compressed_pages: u64,
+    pub file_pages: u64,
+    pub pressure_some_percent: f64,
+    pub command: String,
 }
 
 impl Run {
@@ -62,12 +62,17 @@ impl Run {
     }
 
     /// None if it has ended meanwhile.
-    fn ask(pid: u32) -> Option<Self> {
+    pub fn ask(pid: u32) -> Option<Self> {
         let stat = ask(pid, GREET_STAT, "").ok()?;
         let pressure = ask(pid, GREET_STAT, PRESSURE).ok()?;
-        let command = ask(pid, GREET_STAT, COMMAND).ok()?;
+        let command = command_of(pid)?;
         Some(Self::of(pid, &stat, &pressure, command))
     }
+}
+
+/// The program and its arguments, as the run was given them; none if it has ended.
+pub fn command_of(run: u32) -> Option<String> {
+    ask(run, GREET_STAT, COMMAND).ok()
 }
 
 fn mib(bytes: u64) -> String {
@@ -99,10 +104,16 @@ fn table(runs: &[Run]) -> String {
     text
 }
 
-/// Shows them.
-pub fn ps(arguments: &Arguments) -> ExitCode {
+/// All of this user, by their numbers.
+pub fn runs() -> Vec<Run> {
     let mut runs: Vec<Run> = folder::runs().into_iter().filter_map(Run::ask).collect();
     runs.sort_by_key(|run| run.pid);
+    runs
+}
+
+/// Shows them.
+pub fn ps(arguments: &Arguments) -> ExitCode {
+    let runs = runs();
     say(&match arguments.format {
         Format::Text => table(&runs),
         Format::Json => serde_json::to_string_pretty(&runs).expect("numbers and strings") + "\n",

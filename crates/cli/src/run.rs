@@ -6,8 +6,9 @@
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
 use crate::folder::Folder;
-use crate::{cgroup, config_file, doctor, exec, program, size};
+use crate::{cgroup, config_file, doctor, exec, program, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
+use ebb_pager::events::{self, Event, Why};
 use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
@@ -17,6 +18,8 @@ use ebb_sys::{inherited, proc, process, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::Write;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -63,6 +66,7 @@ Examples:
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
   exec ebb run --exec --memory-max 1G --report-file /run/redis.report -- redis-server
   ebb run --config /etc/ebb.toml --profile redis -- redis-server
+  ebb run --memory-max 1G --metrics 9464 --events events.jsonl -- redis-server
   ebb run --memory-max 64M --record faults.csv.zst -- python3 job.py
   ebb lab mrc faults.csv.zst")]
 pub struct Arguments {
@@ -94,6 +98,14 @@ pub struct Arguments {
     /// See how soon a sample of pages is used again, also those in memory: the JSON report gets a miss-ratio curve (ebb fit)
     #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true)]
     pub sample: Option<bool>,
+    /// Serve the run's figures for Prometheus at http://ADDR/metrics; ADDR is a port of this machine alone (9464; 0:
+    /// any that is free, which is said), or an address and a port (0.0.0.0:9464)
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
+    /// Append what happens to the run to FILE, a line of JSON each (started, limit_changed, thrashing, unmanaged, full,
+    /// killed, ended); -: to standard error
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
     /// Find the limit that keeps the time lost to waiting for memory at this share, as 5%, from --memory-max downwards
     #[arg(long, value_name = "PERCENT")]
     pub pressure_target: Option<String>,
@@ -161,11 +173,15 @@ pub fn run(mut arguments: Arguments) -> ExitCode {
     if let Err(error) = rights::lay_down() {
         return fail(FAILED, format!("cannot put capabilities aside: {error}"));
     }
+    let watchers = match Watchers::new(&arguments) {
+        Ok(watchers) => watchers,
+        Err(reason) => return fail(FAILED, reason),
+    };
     let words = &arguments.command;
     let ended = if arguments.exec == Some(true) {
-        exec::start(config, &path, words, inherited)
+        exec::start(config, watchers, &path, words, inherited)
     } else {
-        start(config, &path, words, inherited)
+        start(config, watchers, &path, words, inherited)
     };
     ended.unwrap_or_else(|(status, reason)| fail(status, reason))
 }
@@ -203,6 +219,41 @@ impl Ground {
     }
 }
 
+/// What others see of the run while it lasts.
+pub struct Watchers {
+    /// Where its figures are served.
+    pub metrics: Option<TcpListener>,
+    /// Where its events go, should the pager not be there to write them.
+    pub events: Option<File>,
+}
+
+impl Watchers {
+    /// Opened now: nothing is started if that cannot be.
+    fn new(arguments: &Arguments) -> Result<Self, String> {
+        let events = arguments.events.as_ref().map(|path| {
+            events::open(path).map_err(|error| format!("--events {}: {error}", path.display()))
+        });
+        let metrics = arguments.metrics.as_deref().map(serve::listen).transpose()?;
+        if let Some(listener) = &metrics
+            && arguments
+                .metrics
+                .as_deref()
+                .is_some_and(|asked| serve::address(asked).is_ok_and(|at| at.port() == 0))
+            && let Ok(address) = listener.local_addr()
+        {
+            crate::tell(format_args!("metrics at http://{address}/metrics"));
+        }
+        Ok(Self { metrics, events: events.transpose()? })
+    }
+}
+
+/// Serves the figures of the run whose pager listens at `socket`. That they cannot be served does not end it.
+pub fn serve_metrics(listener: TcpListener, socket: PathBuf) {
+    if let Err(error) = serve::start(listener, socket) {
+        crate::tell(format_args!("--metrics: cannot start a thread: {error}; the run goes on"));
+    }
+}
+
 /// The program as it is to be started: with the agent, and where that finds its pager.
 pub fn command(path: &Path, words: &[OsString], folder: &Folder, pool_bytes: u64) -> Command {
     let mut command = Command::new(path);
@@ -231,6 +282,7 @@ pub fn not_started(path: &Path, error: &std::io::Error) -> Refusal {
 /// Starts pager and program, and watches over them.
 fn start(
     config: Config,
+    watchers: Watchers,
     path: &Path,
     words: &[OsString],
     inherited: Vec<OwnedFd>,
@@ -238,7 +290,8 @@ fn start(
     let Ground { signals, limits, nothing, folder } = Ground::lay()?;
     let config = Config { socket: folder.socket(), ..config };
     let pool_bytes = config.pool_bytes;
-    let mut front = Front::start(config, signals, &nothing).map_err(|reason| (FAILED, reason))?;
+    let front = Front::start(config, watchers.events, signals, &nothing);
+    let mut front = front.map_err(|reason| (FAILED, reason))?;
     let mut command = command(path, words, &folder, pool_bytes);
     process::attend(&mut command);
     limits.keep_for(&mut command);
@@ -246,6 +299,10 @@ fn start(
     // They are the program's alone now: whoever reads or writes at the other ends sees it close them.
     drop(inherited);
     inherited::leave_streams(&nothing);
+    // Not before: who forks does so with one thread.
+    if let Some(listener) = watchers.metrics {
+        serve_metrics(listener, folder.socket());
+    }
     Ok(front.watch(&program))
 }
 
@@ -268,6 +325,7 @@ fn plain() -> Config {
         report: ReportFormat::Text,
         report_to: ReportTo::Nowhere,
         record: None,
+        events: None,
         inject: None,
         io_uring: true,
         cool_permille: 500,
@@ -329,6 +387,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         },
         report_to: report_to(arguments),
         record: arguments.record.clone(),
+        events: arguments.events.clone(),
         inject: arguments.inject.clone(),
         sample: arguments.sample == Some(true),
         strict: arguments.strict == Some(true),
@@ -449,10 +508,16 @@ pub struct Front {
     pub pager_life: Pidfd,
     pub socket: Socket,
     signals: Signals,
+    events: Option<File>,
 }
 
 impl Front {
-    pub fn start(config: Config, signals: Signals, nothing: &File) -> Result<Self, String> {
+    pub fn start(
+        config: Config,
+        events: Option<File>,
+        signals: Signals,
+        nothing: &File,
+    ) -> Result<Self, String> {
         let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
         process::adopt_orphans();
         let (socket, other) = Socket::pair().map_err(|error| cannot("make a socket", error))?;
@@ -477,7 +542,7 @@ impl Front {
         let start = FrontMessage::Start(Box::new(config));
         start.send(&socket).map_err(|error| cannot("reach the pager", error))?;
         match hear(&socket, &pager_life) {
-            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals }),
+            Ok(FrontMessage::Ready) => Ok(Self { pager, pager_life, socket, signals, events }),
             Ok(FrontMessage::Failed(reason)) => Err(reason),
             Ok(other) => Err(format!("the pager said {other:?}")),
             Err(error) => Err(cannot("hear the pager", error)),
@@ -515,7 +580,7 @@ impl Front {
             if let Some(status) = status
                 && self.others().is_empty()
             {
-                return self.finish(status);
+                return self.finish(program, status);
             }
         }
     }
@@ -554,16 +619,27 @@ impl Front {
             std::thread::sleep(std::time::Duration::from_millis(10));
             while signals::next_change().is_some() {}
         }
+        self.note_pager_ended(program);
         let limited = limit_of_time();
         fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))
     }
 
-    fn finish(&mut self, status: i32) -> ExitCode {
+    /// The event that the pager can tell no more.
+    pub fn note_pager_ended(&mut self, program: u32) {
+        if let Some(file) = &mut self.events {
+            let killed = Event::Killed { why: Why::PagerEnded };
+            // Nobody is left to say that it cannot be written.
+            let _ = file.write_all(events::line(std::process::id(), program, &killed).as_bytes());
+        }
+    }
+
+    fn finish(&mut self, program: u32, status: i32) -> ExitCode {
         let told = FrontMessage::Ended(status).send(&self.socket);
         match told.and_then(|()| hear(&self.socket, &self.pager_life)) {
             Ok(FrontMessage::Reported { failed: true }) => ExitCode::from(FAILED),
             Ok(_) => ExitCode::from(status as u8),
             Err(_) => {
+                self.note_pager_ended(program);
                 fail(FAILED, format!("the pager ended before it could report{}", limit_of_time()))
             }
         }

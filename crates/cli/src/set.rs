@@ -62,18 +62,21 @@ fn requests(settings: &[String], total: u64) -> Result<[String; 2], String> {
     Ok([limits, reclaim])
 }
 
+/// Has the run that a process belongs to changed so; waits until it is.
+pub fn have(pid: u32, settings: &[String]) -> Result<(), String> {
+    let requests = requests(settings, memory_total())?;
+    for request in requests.iter().filter(|request| !request.is_empty()) {
+        let answer = ask(pid, GREET_SET, request)?;
+        if let Some(reason) = answer.strip_prefix(REFUSED) {
+            return Err(reason.to_owned());
+        }
+    }
+    Ok(())
+}
+
 /// Has it changed.
 pub fn set(arguments: &Arguments) -> ExitCode {
-    let done = requests(&arguments.settings, memory_total()).and_then(|requests| {
-        for request in requests.iter().filter(|request| !request.is_empty()) {
-            let answer = ask(arguments.pid, GREET_SET, request)?;
-            if let Some(reason) = answer.strip_prefix(REFUSED) {
-                return Err(reason.to_owned());
-            }
-        }
-        Ok(())
-    });
-    match done {
+    match have(arguments.pid, &arguments.settings) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             crate::tell(reason);

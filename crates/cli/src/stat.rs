@@ -5,8 +5,9 @@ use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
 use ebb_pager::{FAULTS, FAULTS_JSON, PRESSURE};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
+use std::collections::HashMap;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The longest answer.
 const ANSWER_MAX: usize = 64 << 10;
@@ -23,6 +24,9 @@ Faults (--faults): how long each stage of a fault takes, by what the touch found
 counted; what passes before its message is read and after its thread is woken is estimated from
 samples, and what the kernel does in the thread itself is measured once.
 
+With --watch the figures are told again and again until the run ends: in text first all of them, then
+those that have changed, each with how much in a second; in JSON a line each time, with its time.
+
 Exit status: 0, or 1 if PID belongs to no run of yours.
 
 Examples:
@@ -30,12 +34,14 @@ Examples:
   ebb stat --pressure 4711
   ebb stat --faults 4711
   ebb stat --faults --format json 4711 | jq .waited_ns
+  ebb stat --watch 4711
+  ebb stat 4711 --watch 5 --format json >> figures.jsonl
   ebb stat --format openmetrics 4711 > /var/lib/node_exporter/ebb.prom
-  watch -n1 'ebb stat $(pgrep -o -x redis-server) | grep -E \"pgmajfault|nr_free\"'")]
+  ebb stat $(pgrep -o -x redis-server) | grep -E \"pgmajfault|nr_free\"")]
 pub struct Arguments {
     /// Any process of the run, or the `ebb run` itself
-    #[arg(value_name = "PID")]
-    pid: u32,
+    #[arg(value_name = "PID", required_unless_present = "watch")]
+    pid: Option<u32>,
     /// The time lost waiting for memory instead, as the kernel's memory.pressure shows it
     #[arg(long)]
     pressure: bool,
@@ -45,6 +51,9 @@ pub struct Arguments {
     /// Form of the figures
     #[arg(long, value_enum, default_value = "text", conflicts_with = "pressure")]
     format: Format,
+    /// Again and again, every so many seconds, until the run ends [default: 1]
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    watch: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -56,9 +65,23 @@ enum Format {
 }
 
 impl Arguments {
+    /// The process, and how often its run is asked, if more than once. `--watch 4711` is of that process.
+    fn subject(&self) -> Result<(u32, Option<Duration>), String> {
+        let every = |text: &str| delay(text).map_err(|why| format!("--watch {text}: {why}"));
+        match (self.pid, self.watch.as_deref()) {
+            (Some(pid), None) => Ok((pid, None)),
+            (Some(pid), Some(text)) => Ok((pid, Some(every(text)?))),
+            (None, Some(text)) => match text.parse() {
+                Ok(pid) if text != "1" => Ok((pid, Some(Duration::from_secs(1)))),
+                _ => Err("the process is missing; write ebb stat PID --watch".into()),
+            },
+            (None, None) => Err("the process is missing; write ebb stat PID".into()),
+        }
+    }
+
     /// What is asked for, in its form.
-    fn text(&self) -> Result<String, String> {
-        let ask = |request| ask(self.pid, GREET_STAT, request);
+    fn text(&self, pid: u32) -> Result<String, String> {
+        let ask = |request| ask(pid, GREET_STAT, request);
         match (self.faults, self.format) {
             (true, Format::Text) => ask(FAULTS),
             (true, Format::Json) => ask(FAULTS_JSON),
@@ -69,11 +92,81 @@ impl Arguments {
             (false, Format::Text) => ask(""),
             (false, Format::Json) => Ok(metrics::json(&ask("")?)),
             (false, Format::Openmetrics) => {
-                metrics::openmetrics(self.pid, &ask("")?, &ask(PRESSURE)?)
+                metrics::openmetrics(pid, &ask("")?, &ask(PRESSURE)?, &ask(FAULTS_JSON)?)
                     .map_err(|error| error.to_string())
             }
         }
     }
+
+    /// The same again and again, until the run ends or nobody reads any more.
+    fn watch(&self, pid: u32, every: Duration) -> Result<(), String> {
+        if self.format == Format::Openmetrics {
+            return Err("--watch has no openmetrics, which is read at one moment; --format json, or ebb run --metrics \
+                        for Prometheus"
+                .into());
+        }
+        // The process asked for may end before its run does.
+        let front = front_of(pid)?;
+        let mut before: Option<(Instant, String)> = None;
+        loop {
+            let at = Instant::now();
+            let text = match self.text(front) {
+                Ok(text) => text,
+                Err(_) if before.is_some() && has_ended(front) => return Ok(()),
+                Err(reason) => return Err(reason),
+            };
+            let shown = match (&before, self.format) {
+                (_, Format::Json) => with_time(&text),
+                (None, _) => text.clone(),
+                (Some(_), _) if self.pressure || self.faults => format!("\n{text}"),
+                (Some((then, before)), _) => {
+                    format!("\n{}", changes(before, &text, at.duration_since(*then).as_secs_f64()))
+                }
+            };
+            if !reads(&shown) {
+                return Ok(());
+            }
+            before = Some((at, text));
+            std::thread::sleep(every.saturating_sub(at.elapsed()));
+        }
+    }
+}
+
+/// Seconds, as they are written.
+pub fn delay(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds @ 0.1..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("write seconds from 0.1 to 3600, as 1 or 0.5".into()),
+    }
+}
+
+/// An object on a line, with the time first.
+fn with_time(object: &str) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    let rest = object.trim_start().strip_prefix('{').unwrap_or_default();
+    format!("{{\"time_unix_us\":{now},{rest}")
+}
+
+/// The figures that are others now, each with how much it has changed in a second.
+fn changes(before: &str, now: &str, seconds: f64) -> String {
+    let old: HashMap<&str, &str> = before.lines().filter_map(|line| line.split_once(' ')).collect();
+    let mut text = String::new();
+    for (name, value) in now.lines().filter_map(|line| line.split_once(' ')) {
+        let [then, now] = [old.get(name).copied().unwrap_or("0"), value].map(str::parse::<f64>);
+        if let (Ok(then), Ok(now)) = (then, now)
+            && then != now
+        {
+            text += &format!("{name} {value} {:+.1}/s\n", (now - then) / seconds.max(0.001));
+        }
+    }
+    if text.is_empty() { "nothing has changed\n".to_owned() } else { text }
+}
+
+/// On standard output, at once. False if nobody reads it any more.
+fn reads(text: &str) -> bool {
+    use std::io::Write;
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
 /// On standard output. A reader that has seen enough is no failure.
@@ -84,11 +177,19 @@ pub fn say(text: &str) {
 
 /// Prints them.
 pub fn stat(arguments: &Arguments) -> ExitCode {
-    match arguments.text() {
-        Ok(text) => {
-            say(&text);
-            ExitCode::SUCCESS
+    let (pid, every) = match arguments.subject() {
+        Ok(subject) => subject,
+        Err(reason) => {
+            crate::tell(reason);
+            return ExitCode::from(2);
         }
+    };
+    let done = match every {
+        None => arguments.text(pid).map(|text| say(&text)),
+        Some(every) => arguments.watch(pid, every),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             crate::tell(reason);
             ExitCode::FAILURE
@@ -98,37 +199,94 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 
 /// Asks the run that `pid` belongs to.
 pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
-    let cannot = |error: std::io::Error| format!("the run does not answer: {error}");
-    let line = line_to(pid).map_err(cannot)?.ok_or_else(|| {
-        format!(
-            "process {pid} belongs to no run of yours; give the number of one, or of a process in it (`ebb ps` \
-             shows them)"
-        )
-    })?;
+    // Changes that `ebb set` and `ebb lru-gen` ask for may take their time.
+    let patience = (kind == GREET_STAT).then_some(PATIENCE);
+    let (_, line) = line_to(pid).map_err(no_answer)?.ok_or_else(|| no_run(pid))?;
+    converse(&line, kind, request, patience)
+}
+
+/// The `ebb run` that `pid` belongs to.
+pub fn front_of(pid: u32) -> Result<u32, String> {
+    line_to(pid).map_err(no_answer)?.map(|(front, _)| front).ok_or_else(|| no_run(pid))
+}
+
+/// A line to the run of this `ebb run`.
+pub fn line_to_front(front: u32) -> Result<Socket, String> {
+    line_of_run(front).map_err(no_answer)?.ok_or_else(|| no_run(front))
+}
+
+/// Whether a run that does not answer is over: nothing of it is left to ask.
+pub fn has_ended(front: u32) -> bool {
+    matches!(line_of_run(front), Ok(None))
+}
+
+/// A line to a run, by its front's number or, where that is apart, by its program's.
+fn line_of_run(number: u32) -> std::io::Result<Option<Socket>> {
+    let line = folder::line_to(number)?;
+    Ok(line.or_else(|| folder::line_of_member(number).map(|(_, line)| line)))
+}
+
+fn no_run(pid: u32) -> String {
+    format!(
+        "process {pid} belongs to no run of yours; give the number of one, or of a process in it (`ebb ps` \
+         shows them)"
+    )
+}
+
+fn no_answer(error: std::io::Error) -> String {
+    format!("the run does not answer: {error}")
+}
+
+/// Asks over a line that nobody else uses, and waits for the answer.
+pub fn converse(
+    line: &Socket,
+    kind: u32,
+    request: &str,
+    patience: Option<Duration>,
+) -> Result<String, String> {
     let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
     let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
-    line.send(&message, &[]).map_err(cannot)?;
-    if kind == GREET_STAT {
-        // Commands of `ebb lru-gen` may take their time.
-        line.receive_within(PATIENCE).map_err(cannot)?;
+    line.send(&message, &[]).map_err(no_answer)?;
+    if let Some(patience) = patience {
+        line.receive_within(patience).map_err(no_answer)?;
     }
     let mut bytes = vec![0; ANSWER_MAX];
-    let got = line.receive(&mut bytes, &mut Vec::new()).map_err(cannot)?;
+    let got = line.receive(&mut bytes, &mut Vec::new()).map_err(no_answer)?;
     if got == 0 {
         return Err("the run has just ended".into());
     }
     Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
 }
 
-/// A connection to the run that a process is, or is below.
-fn line_to(process: u32) -> std::io::Result<Option<Socket>> {
+/// The run that a process is in, with a connection to it.
+fn line_to(process: u32) -> std::io::Result<Option<(u32, Socket)>> {
     let mut pid = process;
     while pid > 1 {
         if let Some(line) = folder::line_to(pid)? {
-            return Ok(Some(line));
+            return Ok(Some((pid, line)));
         }
         let Some(parent) = proc::parent(pid) else { break };
         pid = parent;
     }
     Ok(folder::line_of_member(process))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{changes, with_time};
+
+    #[test]
+    fn what_has_changed_is_told_with_its_rate() {
+        let before = "pgfault 10\nnr_free_pages 9\nnr_anon_pages 5\n";
+        let now = "pgfault 30\nnr_free_pages 4\nnr_anon_pages 5\nnew 2\n";
+        let text = "pgfault 30 +10.0/s\nnr_free_pages 4 -2.5/s\nnew 2 +1.0/s\n";
+        assert_eq!(changes(before, now, 2.0), text);
+        assert_eq!(changes(now, now, 2.0), "nothing has changed\n");
+    }
+
+    #[test]
+    fn a_line_of_json_has_its_time() {
+        let value: serde_json::Value = serde_json::from_str(&with_time("{\"a\":1}\n")).unwrap();
+        assert!(value["a"] == 1 && value["time_unix_us"].as_u64() > Some(1 << 50));
+    }
 }

@@ -372,6 +372,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         report: ReportFormat::Json,
         report_to: ebb_pager::ReportTo::File(folder.join("report")),
         record: None,
+        events: None,
         inject: None,
         io_uring: true,
         cool_permille: 500,

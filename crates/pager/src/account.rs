@@ -153,6 +153,13 @@ impl Account {
         (count, self.ns(ticks) + count * (samples.before_ns() + samples.after_ns()))
     }
 
+    /// How many faults of each kind there were.
+    #[must_use]
+    pub fn counted(&self) -> [u64; Kind::COUNT] {
+        let ledgers = self.ledgers();
+        Kind::ALL.map(|kind| ledgers.iter().map(|ledger| ledger.served(kind).0).sum())
+    }
+
     /// So many ticks in nanoseconds.
     #[must_use]
     pub fn ns(&self, ticks: u64) -> u64 {

@@ -52,6 +52,8 @@ pub struct Config {
     pub report_to: ReportTo,
     /// A trace of the pages asked for goes there.
     pub record: Option<PathBuf>,
+    /// What happens to the run is written there; `-` is standard error.
+    pub events: Option<PathBuf>,
     /// Faults to inject into the store, for tests.
     pub inject: Option<String>,
     /// Whether io_uring may be used.

@@ -6,6 +6,7 @@
 //!   both ends of its connection, and may have made what it sends.
 
 use crate::counters;
+use crate::events::Why;
 use crate::fork;
 use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
 use crate::link::Link;
@@ -13,7 +14,7 @@ use crate::mm::{Areas, Mm, State};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Connection, Process};
 use crate::server::Pager;
-use crate::{lru_gen, resize, stat};
+use crate::{lru_gen, resize, stat, view};
 use ebb_agent::protocol::{
     Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_SET, GREET_STAT, Greeting, MAGIC,
 };
@@ -75,7 +76,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !pager.ending.load(SeqCst) {
                         pager.say(OUT_OF_DESCRIPTORS);
-                        pager.kill_tree();
+                        pager.kill_tree(Why::OutOfDescriptors);
                     }
                     pager.host.sleep(Duration::from_millis(100));
                 }
@@ -185,6 +186,10 @@ fn heard(
         .filter(|greeting| text.is_empty() || asks(greeting.kind))
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
     if greeting.kind == GREET_STAT {
+        if let Some(areas_of) = view::wanted(text) {
+            pager.looks.add(areas_of, connection);
+            return Ok(());
+        }
         return connection.say(stat::answer(pager, text).as_bytes());
     }
     if greeting.kind == GREET_LRU_GEN {

@@ -8,6 +8,7 @@
 use crate::children::{Candidate, Wish};
 use crate::counters;
 use crate::errand::Errand;
+use crate::events::Why;
 use crate::following::Following;
 use crate::fork;
 use crate::guard;
@@ -301,7 +302,7 @@ impl Server {
                         self.pager.complain(&format!(
                             "cannot read a userfaultfd ({error}); the program is killed"
                         ));
-                        self.pager.kill_tree();
+                        self.pager.kill_tree(Why::NotServed);
                     }
                     self.pager.unwatch(mm.uffd.descriptor());
                     mm.closing.store(true, SeqCst);
@@ -408,6 +409,7 @@ impl Server {
         let woken = ticks::now();
         for served in served.drain(..) {
             self.ledger.note(&served, woken);
+            mm.note_served(served.kind, ticks::since(served.read, woken));
             self.pager.account.look(mm, &served, woken);
         }
     }

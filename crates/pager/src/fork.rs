@@ -18,6 +18,7 @@
 //! the parent had when it forked, whenever that is copied. What it shares is guarded in slices, too. Which areas it
 //! has is an errand, and so is storing what is cool of a child that will be hidden.
 
+use crate::events::Why;
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
 use crate::mm::{Areas, Mm, State, Token};
 use crate::pool::Pool;
@@ -387,7 +388,7 @@ impl Copying {
         following::still(parent, state, false);
         if let Err(error) = pager.add_mm(&child) {
             pager.complain(&format!("cannot serve a forked process: {error}"));
-            pager.kill_tree();
+            pager.kill_tree(Why::NotServed);
             return;
         }
         // After that: the monitor marks who is alone, and looks again (`count_sharing`).
@@ -427,7 +428,7 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
                 pager.complain(&format!(
                     "cannot see which areas process {pid} passes on ({error}); the run is stopped"
                 ));
-                pager.kill_tree();
+                pager.kill_tree(Why::NotServed);
             }
             None
         }

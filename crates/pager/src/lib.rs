@@ -7,6 +7,8 @@
 //!   writes.
 //! * *monitor* (`monitor`): measures, brings new areas under management, notices ends.
 //! * *door* (`door`): greets agents.
+//! * *view* (`view`): goes through page tables for `ebb top`. Waits for nobody who asks.
+//! * *events* (`events`), where they are wanted: writes what happens. Waits for the file.
 //! * *errands* (`errand`): looks at processes for the fault threads, where that takes long.
 //!
 //! Lock order: `Mm::state` before `Pager::resident`; never two of either; no lock is held while
@@ -33,6 +35,7 @@ mod costs;
 mod counters;
 mod door;
 mod errand;
+pub mod events;
 mod faults;
 mod following;
 mod fork;
@@ -74,6 +77,7 @@ mod thrashing;
 mod unmanaged;
 mod unseen;
 mod vacant;
+pub mod view;
 
 pub use config::{Config, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 pub use door::FEATURES;

@@ -7,6 +7,7 @@ use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
 use crate::solo::NOWHERE;
 use crate::spin;
+use crate::stages::Kind;
 use ebb_core::folio::VPN_END;
 use ebb_core::resident::Space;
 use ebb_core::types::{MmId, PAGE_SIZE};
@@ -108,6 +109,9 @@ pub struct Mm {
     pub agent_ns: AtomicU64,
     /// The CPU that its agent keeps off (`solo.rs`, S4).
     pub agent_off: AtomicU32,
+    /// Faults served, by kind, and how many ticks they took.
+    served: [AtomicU64; Kind::COUNT],
+    served_ticks: AtomicU64,
     /// The user has been told that a page of it is lost.
     pub told_lost: AtomicBool,
     clock: Clock,
@@ -207,6 +211,8 @@ impl Mm {
             owed_us: AtomicU64::new(0),
             agent_ns: AtomicU64::new(0),
             agent_off: AtomicU32::new(NOWHERE),
+            served: Default::default(),
+            served_ticks: AtomicU64::new(0),
             told_lost: AtomicBool::new(false),
             born: clock.now(),
             clock,
@@ -295,6 +301,19 @@ impl Mm {
     pub fn is_late(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
         asked > 0 && self.age_ms().saturating_sub(asked) > LATE_MS && self.is_infant()
+    }
+
+    /// A fault of it has been served, which took so many ticks.
+    pub fn note_served(&self, kind: Kind, ticks: u64) {
+        self.served[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.served_ticks.fetch_add(ticks, Ordering::Relaxed);
+    }
+
+    /// The faults served, by kind, and how many ticks they took together.
+    #[must_use]
+    pub fn served(&self) -> ([u64; Kind::COUNT], u64) {
+        let counts = Kind::ALL.map(|kind| self.served[kind as usize].load(Ordering::Relaxed));
+        (counts, self.served_ticks.load(Ordering::Relaxed))
     }
 
     /// A touch of it found no memory.

@@ -21,6 +21,7 @@ pub fn config(memory_max_bytes: u64) -> Config {
         report: ReportFormat::Text,
         report_to: ReportTo::Stderr,
         record: None,
+        events: None,
         inject: None,
         io_uring: false,
         cool_permille: 500,

@@ -10,6 +10,7 @@
 //! * S4: a wish whose words are not all understood changes nothing.
 
 use crate::config::MEMORY_MIN_BYTES;
+use crate::events::{By, Event};
 use crate::lru_gen::{DONE, REFUSED};
 use crate::pressure_target::PressureTarget;
 use crate::seam::Connection;
@@ -24,6 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// A step, as a share of the limit, and the least of it in pages (S2).
 const STEP_SHARE: u64 = 128;
 const STEP_MIN: u64 = if cfg!(test) { 8 } else { 256 };
+
+/// How often a limit that is found is told of while it changes little.
+const FOUND_EVERY: Duration = Duration::from_secs(10);
 
 /// What is wanted, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -121,6 +125,8 @@ pub struct Resize {
     ram: Option<u64>,
     /// Who finds the limit, if nobody says it.
     target: Option<PressureTarget>,
+    /// The limit found that was told of last, and when.
+    told: (Duration, u64),
 }
 
 impl Resize {
@@ -130,7 +136,13 @@ impl Resize {
         let max = pager.config.memory_max_bytes / PAGE_SIZE as u64;
         let target = pager.config.pressure_target_permille;
         let target = target.map(|permille| PressureTarget::new(permille, max));
-        Self { under_way: None, high, ram: pager.config.ram_bytes_said(), target }
+        Self {
+            under_way: None,
+            high,
+            ram: pager.config.ram_bytes_said(),
+            target,
+            told: (Duration::ZERO, max),
+        }
     }
 
     /// One look. True while there is more to do, and looks are wanted often.
@@ -151,6 +163,7 @@ impl Resize {
             };
             if let Some(limit) = target.look(at, lost_us, limit, used) {
                 self.apply(pager, limit);
+                self.tell_found(pager, at, limit);
             }
         }
         self.under_way.is_some()
@@ -167,6 +180,7 @@ impl Resize {
         let target = wish.max.map_or(now, |bytes| bytes / PAGE_SIZE as u64);
         if target >= now {
             self.apply(pager, target);
+            tell(pager, By::Set, target);
             say(&*line, DONE);
         } else {
             self.apply(pager, now);
@@ -182,6 +196,7 @@ impl Resize {
         };
         if used <= limit {
             if limit == way.target {
+                tell(pager, By::Set, limit);
                 return say(&*way.line, DONE);
             }
             way.reached = limit;
@@ -190,6 +205,7 @@ impl Resize {
             way.stepped = pager.clock.now();
         } else if pager.clock.since(way.stepped) > PATIENCE {
             self.apply(pager, way.reached);
+            tell(pager, By::Set, way.target);
             let mib = |pages: u64| pages as f64 / 256.0;
             return say(
                 &*way.line,
@@ -204,6 +220,15 @@ impl Resize {
         self.under_way = Some(way);
     }
 
+    /// The limit was found to be another one: told of when it is by an eighth, or once in ten seconds.
+    fn tell_found(&mut self, pager: &Pager, at: Duration, limit: u64) {
+        let (when, last) = self.told;
+        if limit.abs_diff(last) >= last / 8 || (limit != last && at >= when + FOUND_EVERY) {
+            self.told = (at, limit);
+            tell(pager, By::PressureTarget, limit);
+        }
+    }
+
     fn apply(&self, pager: &Pager, limit: u64) {
         let bytes = limit * PAGE_SIZE as u64;
         let ram = self.ram.unwrap_or(bytes / 2).min(bytes);
@@ -212,6 +237,18 @@ impl Resize {
         pager.wake_kswapd();
         pager.wake_if_waiting();
     }
+}
+
+/// The limit is another one now; so many pages were wanted.
+fn tell(pager: &Pager, by: By, wanted: u64) {
+    let (memory_max_bytes, memory_high_bytes) = pager.limits();
+    pager.note_run(&Event::LimitChanged {
+        by,
+        memory_max_bytes,
+        memory_high_bytes,
+        used_bytes: pager.resident().zone.used() * PAGE_SIZE as u64,
+        wanted_bytes: wanted * PAGE_SIZE as u64,
+    });
 }
 
 /// Who asked may have left.

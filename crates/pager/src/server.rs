@@ -4,6 +4,7 @@ use crate::account::Account;
 use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::{self, Counters};
+use crate::events::{Event, Events, Why};
 use crate::limits::SLICE_PAGES;
 use crate::lineage::{self, Lineage};
 use crate::link::Link;
@@ -19,6 +20,7 @@ use crate::signal::Signal;
 use crate::solo::{CPUS_MAX, Solo};
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
+use crate::view::{self, Looks};
 use crate::{door, errand, faults, monitor, reclaim, report, spin};
 use ebb_core::engine::{Engine, Evidence};
 use ebb_core::folio::MM_END;
@@ -186,9 +188,13 @@ pub struct Pager {
     pub requests: Requests,
     /// What the run is to have instead, for the monitor.
     pub wishes: Wishes,
+    /// Who wants to see where pages are.
+    pub looks: Looks,
     pub recorder: Option<Recorder>,
     /// How soon pages are used again, if that is wanted.
     pub sampling: Option<Sampling>,
+    /// Who wants to know what happens.
+    pub events: Option<Events>,
     /// Held while the program is being killed by a lost page and that is said.
     pub last_words: Mutex<()>,
     complained: AtomicU32,
@@ -206,6 +212,7 @@ impl Pager {
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
         let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
+        let events = config.events.as_deref().map(|path| Events::new(path, say)).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
         let lineage = Lineage::new(config.root)?;
         let engine = Engine::new(pages, high, tunables, Evidence::Cooling)
@@ -246,8 +253,10 @@ impl Pager {
             thrashing: OnceLock::new(),
             requests: Requests::default(),
             wishes: Wishes::default(),
+            looks: Looks::default(),
             recorder,
             sampling: config.sample.then(|| Sampling::new(clock.now())),
+            events,
             last_words: Mutex::default(),
             complained: AtomicU32::new(0),
             clock,
@@ -264,6 +273,13 @@ impl Pager {
     /// The limit, as it is now.
     pub fn memory_max_bytes(&self) -> u64 {
         self.resident().zone.limit() * PAGE_SIZE as u64
+    }
+
+    /// The limit and where reclaim aims, in bytes, as they are now.
+    pub fn limits(&self) -> (u64, u64) {
+        let resident = self.resident();
+        let bytes = |pages: u64| pages * PAGE_SIZE as u64;
+        (bytes(resident.zone.limit()), bytes(resident.zone.high()))
     }
 
     /// The engine of the run.
@@ -439,9 +455,11 @@ impl Pager {
     }
 
     /// Kills every process of the tree. The monitor goes on with those that were born meanwhile.
-    pub fn kill_tree(&self) {
+    pub fn kill_tree(&self, why: Why) {
         self.ending.store(true, SeqCst);
-        self.killing.store(true, SeqCst);
+        if !self.killing.swap(true, SeqCst) {
+            self.note_run(&Event::Killed { why });
+        }
         // Who is not found and killed in time ends by itself where it would fork.
         self.mms().iter().for_each(|mm| mm.tell_end());
         self.host.kill_tree(self);
@@ -479,7 +497,10 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
     FrontMessage::Ready.send(front)?;
     loop {
         match FrontMessage::receive(front) {
-            Ok(FrontMessage::Running(pid)) => pager.program.store(pid, SeqCst),
+            Ok(FrontMessage::Running(pid)) => {
+                pager.program.store(pid, SeqCst);
+                note_start(&pager);
+            }
             Ok(FrontMessage::Stopping) => watch_stopped(&pager),
             Ok(FrontMessage::Ended(status)) => return end(&pager, front, Some(status)),
             Ok(FrontMessage::Left(status)) => {
@@ -508,6 +529,7 @@ fn end(pager: &Pager, front: &Socket, status: Option<i32>) -> std::io::Result<()
     let failed = pager.unmanaged.has_ended_run();
     // Who is nobody's child here has the status that it has.
     let status = if failed && pager.config.root.is_none() { Some(FAILED) } else { status };
+    note_end(pager, status);
     if let Err(error) = report::write(pager, status) {
         say(&format!("cannot write the report: {error}"));
     }
@@ -518,14 +540,37 @@ fn end(pager: &Pager, front: &Socket, status: Option<i32>) -> std::io::Result<()
 /// remove, which it no longer can.
 fn abandoned(pager: &Pager) {
     let began = pager.clock.now();
-    pager.kill_tree();
+    pager.kill_tree(Why::FrontEnded);
     while !pager.host.tree(pager).is_empty() && pager.clock.since(began) < KILLING {
         pager.host.sleep(Duration::from_millis(10));
         pager.host.kill_tree(pager);
     }
+    if let Some(events) = &pager.events {
+        events.end();
+    }
     if let Some(folder) = pager.config.socket.parent() {
         let _ = std::fs::remove_dir_all(folder);
     }
+}
+
+fn note_start(pager: &Pager) {
+    let (memory_max_bytes, memory_high_bytes) = pager.limits();
+    let command = pager.config.command.clone();
+    pager.note_run(&Event::Started { command, memory_max_bytes, memory_high_bytes });
+}
+
+fn note_end(pager: &Pager, exit_status: Option<i32>) {
+    let Some(events) = &pager.events else { return };
+    let (faults, waited_ns) = pager.waited();
+    pager.note_run(&Event::Ended {
+        exit_status,
+        wall_time_us: pager.clock.since(pager.started).as_micros() as u64,
+        peak_resident_bytes: pager.counters.peak_resident.load(Relaxed),
+        faults,
+        faults_loaded: pager.counters.faults_loaded.load(Relaxed),
+        waited_us: waited_ns / 1000,
+    });
+    events.end();
 }
 
 fn end_recording(pager: &Pager) {
@@ -608,6 +653,8 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
     run("kswapd", Box::new(move || reclaim::run(&shared)))?;
     let shared = pager.clone();
     run("monitor", Box::new(move || monitor::run(&shared)))?;
+    let shared = pager.clone();
+    run("view", Box::new(move || view::run(&shared)))?;
     let shared = pager.clone();
     run("door", Box::new(move || door::run(&shared, &listener)))
 }

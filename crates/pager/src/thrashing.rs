@@ -7,6 +7,7 @@
 //! The least that would end it is not known: with more memory the program would get on and use other pages. What is
 //! known to be enough is all that it has, resident and stored.
 
+use crate::events::Event;
 use crate::server::Pager;
 use ebb_core::types::PAGE_SIZE;
 use ebb_store::{StoreStats, TierName};
@@ -62,6 +63,11 @@ impl Watch {
         let Some(mut finding) = self.decide(Moment::now(pager, at, &stats)) else { return };
         finding.enough_bytes = enough(pager, &stats);
         let finding = pager.thrashing.get_or_init(|| finding);
+        pager.note_run(&Event::Thrashing {
+            lost_percent: finding.lost_percent,
+            memory_max_bytes: pager.memory_max_bytes(),
+            enough_bytes: finding.enough_bytes,
+        });
         pager.say(&finding.text(pager.memory_max_bytes(), &stats));
     }
 

@@ -7,6 +7,7 @@
 //!
 //! Lock order: the lock is a leaf; the tree is killed without it.
 
+use crate::events::{Event, Why};
 use crate::server::Pager;
 use ebb_core::types::PAGE_SIZE;
 use serde::Serialize;
@@ -123,12 +124,13 @@ impl Unmanaged {
         if !self.note(kind, name) {
             return;
         }
+        pager.note(pid, &Event::Unmanaged { name: name.to_owned(), why: kind });
         let text = kind.tell(pid, name);
         if !pager.config.strict {
             pager.say(&format!("{text}."));
         } else if !self.has_ended_run.swap(true, SeqCst) {
             pager.say(&format!("{text}, or leave --strict out. The program is killed."));
-            pager.kill_tree();
+            pager.kill_tree(Why::Unmanaged);
         }
     }
 

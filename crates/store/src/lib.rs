@@ -74,6 +74,17 @@ impl Default for Options {
     }
 }
 
+/// Where a stored page is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whereabouts {
+    /// It repeats one word, which is all that is kept.
+    Nowhere,
+    /// In compressed memory.
+    Ram,
+    /// In a file.
+    File,
+}
+
 /// The store.
 pub struct Store {
     put: Mutex<PutState>,
@@ -142,6 +153,26 @@ impl Store {
     #[must_use]
     pub fn hash_of(&self, slot: SlotId) -> Option<u64> {
         lock(&self.index).table.get(slot).map(|(hash, _)| hash)
+    }
+
+    /// Where the pages under slots are, in the order of the slots; None where there is none.
+    pub fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>)) {
+        /// Others look slots up for touches: so many in a hold.
+        const SLICE: usize = 64;
+        for slice in slots.chunks(SLICE) {
+            let mut places = [None; SLICE];
+            {
+                let index = lock(&self.index);
+                for (place, &slot) in places.iter_mut().zip(slice) {
+                    *place = index.table.get(slot).map(|(_, place)| match place {
+                        Place::Same(_) => Whereabouts::Nowhere,
+                        Place::Ram { .. } => Whereabouts::Ram,
+                        Place::File(_) => Whereabouts::File,
+                    });
+                }
+            }
+            places[..slice.len()].iter().for_each(|&place| found(place));
+        }
     }
 
     /// A page leaves memory unchanged since it was read from a slot: whether what the slot holds may

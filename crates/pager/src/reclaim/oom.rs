@@ -22,10 +22,11 @@
 //!   A hundred milliseconds for each of many was longer than all that time.
 
 use super::Reclaim;
+use crate::events::{Event, Why};
 use crate::mm::Mm;
 use crate::seam::Process;
 use crate::server::Pager;
-use ebb_core::types::MmId;
+use ebb_core::types::{MmId, PAGE_SIZE};
 use ebb_store::StoreError;
 use ebb_sys::{proc, sched};
 use std::collections::HashMap;
@@ -170,12 +171,19 @@ impl Reclaim {
                 mib(self.immovable.busy.max(self.immovable_before.busy))
             ),
         };
+        let demand = used + u64::from(self.pager.starving.load(Relaxed));
+        self.pager.note_run(&Event::Full {
+            memory_max_bytes: limit * PAGE_SIZE as u64,
+            demand_bytes: demand * PAGE_SIZE as u64,
+            waited_us: waited.as_micros() as u64,
+            why: why.clone(),
+        });
         self.pager.say(&format!(
             "out of memory: the limit is {:.1} MiB, the demand {:.1} MiB, and nothing more can be \
              stored ({why}). Raise --memory-max, or give --swap more room (for example --swap \
              ram,file:4G). The program, which has waited {:.1} s in vain, is killed.",
             mib(limit),
-            mib(used + u64::from(self.pager.starving.load(Relaxed))),
+            mib(demand),
             waited.as_secs_f64(),
         ));
         for kind in self.pager.unmanaged.list() {
@@ -185,7 +193,7 @@ impl Reclaim {
         if processes.len() > 1 {
             processes.iter().for_each(|line| self.pager.say(line));
         }
-        self.pager.kill_tree();
+        self.pager.kill_tree(Why::OutOfMemory);
     }
 
     /// What the store said, with the path of the tier that said it.
@@ -221,7 +229,7 @@ impl Reclaim {
              --memory-max, or leave gen.min_ttl_ms out to have it run slowly. The program is killed.",
             limit as f64 / 1048576.0
         ));
-        self.pager.kill_tree();
+        self.pager.kill_tree(Why::Thrashing);
     }
 
     /// Who holds the memory, a line each, as the kernel's OOM killer lists it.

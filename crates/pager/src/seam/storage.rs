@@ -1,7 +1,7 @@
 //! The store, as far as the pager uses it.
 
 use ebb_core::types::SlotId;
-use ebb_store::{Page, Source, Store, StoreError, StoreReads, StoreStats};
+use ebb_store::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
 use std::os::fd::BorrowedFd;
 
 /// The calls. See [`Store`] for what each does.
@@ -18,6 +18,8 @@ pub trait Storage: Send + Sync {
     fn keep(&self, slot: SlotId, hash: u64) -> bool;
     /// Whether the copy under a slot is worth keeping beside the page itself.
     fn is_worth_keeping(&self, slot: SlotId) -> bool;
+    /// Where the pages under slots are, in their order.
+    fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>));
     /// Forgets the page under a slot.
     fn remove(&self, slot: SlotId);
     /// Bytes of memory that the store takes.
@@ -57,6 +59,10 @@ impl Storage for Store {
 
     fn is_worth_keeping(&self, slot: SlotId) -> bool {
         Self::is_worth_keeping(self, slot)
+    }
+
+    fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>)) {
+        Self::places(self, slots, found);
     }
 
     fn remove(&self, slot: SlotId) {

@@ -10,7 +10,7 @@ use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_agent::protocol::{GREET_START, Greeting, MAGIC, Shared, TELL_BATCH, VERSION};
 use ebb_core::types::SlotId;
-use ebb_store::{Page, Source, Store, StoreError, StoreReads, StoreStats};
+use ebb_store::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
 use ebb_sys::proc::{Area, Passing};
 use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
@@ -677,6 +677,10 @@ impl Storage for Arc<FakeStorage> {
 
     fn is_worth_keeping(&self, _: SlotId) -> bool {
         self.keeps
+    }
+
+    fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>)) {
+        self.store.places(slots, found);
     }
 
     fn remove(&self, slot: SlotId) {

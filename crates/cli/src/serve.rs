@@ -1,0 +1,336 @@
+//! The figures of a run for Prometheus and its like, over HTTP (`ebb run --metrics ADDR`).
+//!
+//! A thread of the front serves them, and asks the pager as `ebb stat` does. Whoever connects may be slow, or hostile:
+//!
+//! * M1: nobody is waited for: connections are read and written when they can be, by one thread.
+//! * M2: they are [`CALLERS_MAX`] at most; the oldest makes room for the next. Each has [`REQUEST_MAX`] bytes for its request and
+//!   [`PATIENCE`] for all of it, and is closed after its answer.
+//! * M3: however many ask, the pager is asked once in [`FRESH`] at most.
+//! * M4: what is sent is the figures of this run alone; nothing of it can be changed from here.
+
+use crate::metrics;
+use crate::stat::converse;
+use ebb_agent::protocol::GREET_STAT;
+use ebb_pager::{FAULTS_JSON, PRESSURE};
+use ebb_sys::socket::Socket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Read, Result, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Connections at a time.
+const CALLERS_MAX: usize = 16;
+/// Bytes and headers of a request.
+const REQUEST_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 64;
+/// How long a connection may last.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long figures are as good as new.
+const FRESH: Duration = Duration::from_millis(200);
+/// How long the pager may take to say them.
+const PAGER_PATIENCE: Duration = Duration::from_secs(3);
+/// How often connections are looked through for those that have lasted too long.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// Where figures are to be had: a port of this machine alone, unless an address is written out.
+pub fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+    let why = |reason: &str| {
+        format!(
+            "--metrics {text}: {reason}; write a port, as 9464, or an address and a port, as 127.0.0.1:9464"
+        )
+    };
+    let port = text.strip_prefix(':').unwrap_or(text);
+    if !port.contains([':', '.']) {
+        let port = port.parse::<u16>().map_err(|_| why("this is no port (0 to 65535)"))?;
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    let found = text.to_socket_addrs().map_err(|error| why(&error.to_string()))?.next();
+    found.ok_or_else(|| why("there is no such address"))
+}
+
+/// Listens there, before anything is started.
+pub fn listen(text: &str) -> std::result::Result<TcpListener, String> {
+    let address = address(text)?;
+    let listener = TcpListener::bind(address)
+        .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    listener.map_err(|error| match error.kind() {
+        ErrorKind::AddrInUse => {
+            format!("--metrics {text}: {address} is taken, by another run perhaps; give another port, or 0 for any")
+        }
+        _ => format!("--metrics {text}: cannot listen at {address}: {error}"),
+    })
+}
+
+/// Begins to serve the run of this process, whose pager listens at `socket`.
+pub fn start(listener: TcpListener, socket: PathBuf) -> Result<()> {
+    let serve = move || Server { listener, socket, callers: Vec::new(), figures: None }.run();
+    std::thread::Builder::new()
+        .name("metrics".to_owned())
+        .stack_size(256 * 1024)
+        .spawn(serve)
+        .map(drop)
+}
+
+/// Somebody has connected.
+struct Caller {
+    stream: TcpStream,
+    since: Instant,
+    request: Vec<u8>,
+    /// The answer, and how much of it is sent.
+    answer: Option<(Vec<u8>, usize)>,
+}
+
+struct Server {
+    listener: TcpListener,
+    socket: PathBuf,
+    callers: Vec<Caller>,
+    /// The last that were asked for, and when.
+    figures: Option<(Instant, std::result::Result<String, String>)>,
+}
+
+impl Server {
+    /// Until the process ends.
+    fn run(mut self) {
+        loop {
+            let ready = self.wait();
+            let mut callers = std::mem::take(&mut self.callers);
+            let mut ready = ready.into_iter();
+            let is_new = ready.next().unwrap_or(false);
+            let mut at = ready;
+            callers.retain_mut(|caller| {
+                let is_ready = at.next().unwrap_or(false);
+                caller.since.elapsed() < PATIENCE && (!is_ready || self.serve(caller))
+            });
+            self.callers = callers;
+            if is_new {
+                self.accept();
+            }
+        }
+    }
+
+    /// Waits until there is something to do: whether somebody is new, and which callers can go on.
+    fn wait(&self) -> Vec<bool> {
+        let mut waiting = vec![PollFd::new(&self.listener, PollFlags::IN)];
+        waiting.extend(self.callers.iter().map(|caller| {
+            let for_what = if caller.answer.is_some() { PollFlags::OUT } else { PollFlags::IN };
+            PollFd::new(&caller.stream, for_what)
+        }));
+        let limit = (!self.callers.is_empty()).then_some(&LOOK);
+        match poll(&mut waiting, limit) {
+            Ok(_) => waiting.iter().map(|fd| !fd.revents().is_empty()).collect(),
+            // Interrupted.
+            Err(_) => Vec::new(),
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..CALLERS_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    // M2: they are in the order in which they came.
+                    if self.callers.len() == CALLERS_MAX {
+                        self.callers.remove(0);
+                    }
+                    let (since, request) = (Instant::now(), Vec::new());
+                    self.callers.push(Caller { stream, since, request, answer: None });
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // No descriptor is left, or who connected is gone.
+                    std::thread::sleep(Duration::from_millis(50));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Goes on with a caller. False when that is over.
+    fn serve(&mut self, caller: &mut Caller) -> bool {
+        if caller.answer.is_none() {
+            match caller.hear() {
+                Heard::Nothing => return true,
+                Heard::Gone => return false,
+                Heard::Wrong(status) => {
+                    caller.answer = Some((answer(status, PLAIN, status, true), 0))
+                }
+                Heard::Asked { path, with_body } => {
+                    caller.answer = Some((self.answer_to(&path, with_body), 0));
+                }
+            }
+        }
+        caller.tell()
+    }
+
+    fn answer_to(&mut self, path: &str, with_body: bool) -> Vec<u8> {
+        match path.split('?').next() {
+            Some("/metrics") => match self.figures() {
+                Ok(text) => answer("200 OK", OPENMETRICS, text, with_body),
+                Err(reason) => answer("503 Service Unavailable", PLAIN, reason, with_body),
+            },
+            Some("/") => {
+                answer("200 OK", PLAIN, "ebb run; its figures are at /metrics\n", with_body)
+            }
+            _ => answer("404 Not Found", PLAIN, "the figures are at /metrics\n", with_body),
+        }
+    }
+
+    /// The figures, no older than [`FRESH`] (M3).
+    fn figures(&mut self) -> &std::result::Result<String, String> {
+        let old = self.figures.as_ref().is_none_or(|(at, _)| at.elapsed() > FRESH);
+        if old {
+            let figures = ask(&self.socket);
+            self.figures = Some((Instant::now(), figures));
+        }
+        &self.figures.as_ref().expect("asked for").1
+    }
+}
+
+/// Asks the pager at `socket`.
+fn ask(socket: &Path) -> std::result::Result<String, String> {
+    let ask = |request| {
+        let line = Socket::connect(socket, PAGER_PATIENCE);
+        let line = line.map_err(|error| format!("the run does not answer: {error}\n"))?;
+        converse(&line, GREET_STAT, request, Some(PAGER_PATIENCE))
+    };
+    let (stat, pressure, faults) = (ask("")?, ask(PRESSURE)?, ask(FAULTS_JSON)?);
+    metrics::openmetrics(std::process::id(), &stat, &pressure, &faults)
+        .map_err(|error| error.to_string())
+}
+
+/// What a caller wants.
+#[derive(PartialEq, Eq, Debug)]
+enum Heard {
+    /// Nothing yet.
+    Nothing,
+    Gone,
+    /// What was said is no request that is answered: the status.
+    Wrong(&'static str),
+    Asked {
+        path: String,
+        with_body: bool,
+    },
+}
+
+impl Caller {
+    /// Reads what there is.
+    fn hear(&mut self) -> Heard {
+        let mut bytes = [0; 2048];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Heard::Gone,
+                Ok(got) => self.request.extend_from_slice(&bytes[..got]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Heard::Nothing,
+                Err(_) => return Heard::Gone,
+            }
+            match understood(&self.request) {
+                Heard::Nothing => {}
+                heard => return heard,
+            }
+        }
+    }
+
+    /// Sends what can be sent. False when all is, or nobody is there any more.
+    fn tell(&mut self) -> bool {
+        let Some((answer, sent)) = &mut self.answer else { return true };
+        while *sent < answer.len() {
+            match self.stream.write(&answer[*sent..]) {
+                Ok(0) => return false,
+                Ok(count) => *sent += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+        false
+    }
+}
+
+/// What the bytes of a request say so far.
+fn understood(bytes: &[u8]) -> Heard {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Complete(_)) => {
+            let path = request.path.unwrap_or_default().to_owned();
+            match request.method {
+                Some("GET") => Heard::Asked { path, with_body: true },
+                Some("HEAD") => Heard::Asked { path, with_body: false },
+                _ => Heard::Wrong("405 Method Not Allowed"),
+            }
+        }
+        Ok(httparse::Status::Partial) if bytes.len() < REQUEST_MAX => Heard::Nothing,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            Heard::Wrong("431 Request Header Fields Too Large")
+        }
+        Err(_) => Heard::Wrong("400 Bad Request"),
+    }
+}
+
+fn answer(status: &str, kind: &str, body: &str, with_body: bool) -> Vec<u8> {
+    let mut text =
+        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n", body.len());
+    if status.starts_with("405") {
+        text += "Allow: GET, HEAD\r\n";
+    }
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "Cache-Control: no-store\r\nConnection: close\r\n\r\n{}",
+        if with_body { body } else { "" }
+    );
+    text.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_of_this_machine_alone_unless_an_address_is_written_out() {
+        for text in ["9464", ":9464", "127.0.0.1:9464"] {
+            assert_eq!(address(text), Ok(([127, 0, 0, 1], 9464).into()), "{text}");
+        }
+        assert_eq!(address("0.0.0.0:80"), Ok(([0, 0, 0, 0], 80).into()));
+        assert_eq!(address("[::1]:80").unwrap().to_string(), "[::1]:80");
+        assert!(address("localhost:80").unwrap().ip().is_loopback());
+        for text in ["", "x", "70000", "-1", "127.0.0.1", "1.2.3.4:", "::"] {
+            let error = address(text).unwrap_err();
+            assert!(
+                error.contains(&format!("--metrics {text}: ")) && error.contains("as 9464"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_answered_with_a_status() {
+        let get = |path: &str| Heard::Asked { path: path.into(), with_body: true };
+        assert_eq!(understood(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), get("/metrics"));
+        assert_eq!(understood(b"GET /metrics HTTP/1.1\r\nHost"), Heard::Nothing);
+        let head = Heard::Asked { path: "/".into(), with_body: false };
+        assert_eq!(understood(b"HEAD / HTTP/1.0\r\n\r\n"), head);
+        assert_eq!(understood(b"POST / HTTP/1.1\r\n\r\n"), Heard::Wrong("405 Method Not Allowed"));
+        assert_eq!(understood(b"\x16\x03\x01\x02\0"), Heard::Wrong("400 Bad Request"));
+        let large = [&b"GET / HTTP/1.1\r\nX: "[..], &[b'x'; REQUEST_MAX]].concat();
+        let many = "GET / HTTP/1.1\r\n".to_owned() + &"X: y\r\n".repeat(HEADERS_MAX + 1);
+        for bytes in [&large[..], many.as_bytes()] {
+            assert_eq!(understood(bytes), Heard::Wrong("431 Request Header Fields Too Large"));
+        }
+    }
+
+    #[test]
+    fn an_answer_to_head_has_no_body_and_its_length() {
+        let text =
+            |with_body| String::from_utf8(answer("200 OK", PLAIN, "four", with_body)).unwrap();
+        assert!(text(true).ends_with("\r\n\r\nfour") && text(false).ends_with("\r\n\r\n"));
+        assert!(text(false).contains("Content-Length: 4\r\n"));
+    }
+}

@@ -1,0 +1,444 @@
+//! `ebb top`: this user's runs, then one of them, on a whole screen that follows them.
+//!
+//! It asks as `ebb stat` does, a question at a time, and changes what `ebb set` changes, in the same way. The run waits
+//! for nothing here.
+
+mod picture;
+mod screen;
+mod source;
+
+use crate::{ps, stat};
+use picture::{Pen, Seen};
+use ratatui::Frame;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::Paragraph;
+use screen::{Asked, Screen, Shows};
+use source::{News, Source, Want};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long a word about what was done stays.
+const WORD_STAYS: Duration = Duration::from_secs(6);
+/// How often signals are looked for.
+const LOOK: Duration = Duration::from_millis(100);
+/// What fits into less is not worth showing.
+const WIDTH_MIN: u16 = 40;
+const HEIGHT_MIN: u16 = 8;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+All of your runs, as `ebb ps` shows them; Enter shows one: what it has in memory and in each tier, its
+faults a second by what they found, the time its threads wait, its generations with their ages, and for
+each process the same and a map of where the pages of its areas are.
+
+Keys: arrows, Enter and Esc to move about; + and - to change the limit by an eighth, as `ebb set` does;
+r to have a sixteenth of its memory reclaimed now; ? for help; q to quit.
+
+Colours are left out where NO_COLOR is set, and letters beyond ASCII where the locale is not UTF-8. Nothing
+of a run waits for this.
+
+Exit status: 0; 1 if PID belongs to no run of yours, or there is no terminal; 128+n if signal n ended it.
+
+Examples:
+  ebb top
+  ebb top 4711
+  ebb top --delay 0.5
+  NO_COLOR=1 ebb top $(pgrep -o -x redis-server)")]
+pub struct Arguments {
+    /// Any process of the run to begin with, or the `ebb run` itself
+    #[arg(value_name = "PID")]
+    pid: Option<u32>,
+    /// Seconds from one look to the next
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = stat::delay)]
+    delay: Duration,
+    /// Panic as soon as the screen is used (for tests)
+    #[arg(long, hide = true)]
+    panic: bool,
+}
+
+/// Shows it until somebody wants no more.
+pub fn top(arguments: &Arguments) -> ExitCode {
+    match follow(arguments) {
+        Ok(status) => ExitCode::from(status),
+        Err(reason) => {
+            crate::tell(reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn follow(arguments: &Arguments) -> Result<u8, String> {
+    let term = std::env::var_os("TERM");
+    if let Some(reason) = screen::why_not(term.as_deref(), screen::is_terminal()) {
+        return Err(reason);
+    }
+    let front = arguments.pid.map(stat::front_of).transpose()?;
+    let page = front.map_or(Page::List, |front| Page::Run(Box::new(Followed::of(front))));
+    let cannot = |error: std::io::Error| format!("cannot use the terminal: {error}");
+    let mut screen = Screen::take().map_err(cannot)?;
+    let mut app = App::new(page, arguments.delay)
+        .map_err(|error| format!("cannot start a thread: {error}"))?;
+    if arguments.panic {
+        // Of a thread that does not have the screen.
+        let _ = std::thread::spawn(|| panic!("as it was asked to")).join();
+    }
+    loop {
+        app.take_news();
+        screen.draw(|frame| app.draw(frame)).map_err(cannot)?;
+        if let Some(Asked::End(number)) = screen.asked().map_err(cannot)? {
+            return Ok(128 + number as u8);
+        }
+        if !event::poll(LOOK).map_err(cannot)? {
+            continue;
+        }
+        match event::read().map_err(cannot)? {
+            Event::Key(key) if key.kind != KeyEventKind::Release => match app.typed(key) {
+                Typed::Quit => return Ok(0),
+                Typed::Stop => screen.stop().map_err(cannot)?,
+                Typed::Taken => {}
+            },
+            _ => {}
+        }
+    }
+}
+
+/// A run that is looked at.
+#[derive(Debug, Default)]
+struct Followed {
+    front: u32,
+    command: String,
+    seen: Seen,
+    /// The process chosen; 0 until there is one.
+    chosen: u32,
+    /// When it was last heard of.
+    heard: Option<Instant>,
+    /// Why it was not, since.
+    silent: Option<String>,
+    /// All of the map is shown, from this line on.
+    map: Option<usize>,
+}
+
+impl Followed {
+    fn of(front: u32) -> Self {
+        let command = picture::plain(&ps::command_of(front).unwrap_or_default());
+        Self { front, command, ..Self::default() }
+    }
+
+    fn want(&self) -> Want {
+        Want::Run { front: self.front, areas_of: self.chosen }
+    }
+
+    /// The process `by` further down.
+    fn choose(&mut self, by: isize) {
+        let processes = &self.seen.now.processes;
+        let at = processes.iter().position(|process| process.pid == self.chosen).unwrap_or(0);
+        let at = at.saturating_add_signed(by).min(processes.len().saturating_sub(1));
+        self.chosen = processes.get(at).map_or(0, |process| process.pid);
+    }
+}
+
+#[derive(Debug)]
+enum Page {
+    List,
+    Run(Box<Followed>),
+}
+
+/// What a key was for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Typed {
+    Taken,
+    Stop,
+    Quit,
+}
+
+/// A word about what was done.
+#[derive(Debug)]
+struct Word {
+    text: String,
+    until: Option<Instant>,
+}
+
+struct App {
+    source: Source,
+    every: Duration,
+    shows: Shows,
+    page: Page,
+    runs: Vec<ps::Run>,
+    /// The runs have been asked for once.
+    known: bool,
+    chosen: usize,
+    help: bool,
+    /// Something is being changed.
+    changing: bool,
+    word: Option<Word>,
+}
+
+impl App {
+    fn new(page: Page, every: Duration) -> std::io::Result<Self> {
+        let want = match &page {
+            Page::List => Want::Runs,
+            Page::Run(run) => run.want(),
+        };
+        Ok(Self {
+            source: Source::start(want, every)?,
+            every,
+            shows: Shows::of(|name| std::env::var_os(name)),
+            page,
+            runs: Vec::new(),
+            known: false,
+            chosen: 0,
+            help: false,
+            changing: false,
+            word: None,
+        })
+    }
+
+    /// Says something for a while.
+    fn say(&mut self, text: String) {
+        self.word = Some(Word { text, until: Some(Instant::now() + WORD_STAYS) });
+    }
+
+    fn take_news(&mut self) {
+        while let Ok(news) = self.source.news.try_recv() {
+            self.take(news);
+        }
+        let over = |word: &Word| word.until.is_some_and(|until| until < Instant::now());
+        self.word = self.word.take().filter(|word| !over(word));
+    }
+
+    fn take(&mut self, news: News) {
+        match news {
+            News::Runs(runs) => {
+                // The same one stays chosen.
+                let chosen = self.runs.get(self.chosen).map(|run| run.pid);
+                let at = runs.iter().position(|run| Some(run.pid) == chosen);
+                self.chosen = at.unwrap_or(self.chosen.min(runs.len().saturating_sub(1)));
+                (self.runs, self.known) = (runs, true);
+            }
+            News::View { front, at, view } => {
+                let Some(run) = self.followed(front) else { return };
+                let there = view.processes.iter().any(|process| process.pid == run.chosen);
+                run.seen = std::mem::take(&mut run.seen).next(*view);
+                (run.heard, run.silent) = (Some(at), None);
+                if !there {
+                    // The first, or the chosen one has ended.
+                    run.chosen = 0;
+                    run.choose(0);
+                    let want = run.want();
+                    self.source.want(want);
+                }
+            }
+            News::Ended(front) => {
+                if self.followed(front).is_some() {
+                    self.back();
+                    self.say(format!("run {front} has ended"));
+                }
+            }
+            News::Silent(front, reason) => {
+                if let Some(run) = self.followed(front) {
+                    run.silent = Some(reason);
+                }
+            }
+            News::Done(result) => {
+                self.changing = false;
+                self.say(result.unwrap_or_else(|reason| reason));
+            }
+        }
+    }
+
+    /// The run that is looked at, if it is this one.
+    fn followed(&mut self, front: u32) -> Option<&mut Followed> {
+        match &mut self.page {
+            Page::Run(run) if run.front == front => Some(run),
+            _ => None,
+        }
+    }
+
+    /// To the list.
+    fn back(&mut self) {
+        if let Page::Run(run) = &self.page
+            && let Some(at) = self.runs.iter().position(|listed| listed.pid == run.front)
+        {
+            self.chosen = at;
+        }
+        self.page = Page::List;
+        self.source.want(Want::Runs);
+    }
+
+    fn typed(&mut self, key: KeyEvent) -> Typed {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c') => Typed::Quit,
+                KeyCode::Char('z') => Typed::Stop,
+                _ => Typed::Taken,
+            };
+        }
+        match key.code {
+            KeyCode::Char('q') => return Typed::Quit,
+            // Any key leaves it.
+            _ if self.help => self.help = false,
+            KeyCode::Char('?' | 'h') => self.help = true,
+            KeyCode::Up | KeyCode::Char('k') => self.go(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.go(1),
+            KeyCode::PageUp => self.go(-10),
+            KeyCode::PageDown => self.go(10),
+            KeyCode::Home => self.go(isize::MIN),
+            KeyCode::End => self.go(isize::MAX),
+            KeyCode::Enter | KeyCode::Right => self.enter(),
+            KeyCode::Esc | KeyCode::Backspace | KeyCode::Left => match &mut self.page {
+                Page::Run(run) if run.map.is_some() => run.map = None,
+                Page::Run(_) => self.back(),
+                Page::List => {}
+            },
+            KeyCode::Char('+' | '=') => self.resize(|limit| limit + limit / 8),
+            KeyCode::Char('-' | '_') => self.resize(|limit| limit - limit / 8),
+            KeyCode::Char('r') => self.reclaim(),
+            _ => {}
+        }
+        Typed::Taken
+    }
+
+    fn go(&mut self, by: isize) {
+        match &mut self.page {
+            Page::List => {
+                let last = self.runs.len().saturating_sub(1);
+                self.chosen = self.chosen.saturating_add_signed(by).min(last);
+            }
+            Page::Run(run) => match &mut run.map {
+                Some(line) => {
+                    let last = run.seen.now.areas.len().saturating_sub(1);
+                    *line = line.saturating_add_signed(by).min(last);
+                }
+                None => {
+                    let before = run.chosen;
+                    run.choose(by);
+                    if run.chosen != before {
+                        let want = run.want();
+                        self.source.want(want);
+                    }
+                }
+            },
+        }
+    }
+
+    fn enter(&mut self) {
+        match &mut self.page {
+            Page::List => {
+                let Some(run) = self.runs.get(self.chosen) else { return };
+                let run = Followed::of(run.pid);
+                self.source.want(run.want());
+                self.page = Page::Run(Box::new(run));
+            }
+            Page::Run(run) => run.map = Some(0),
+        }
+    }
+
+    /// The run that is looked at or chosen: its number, its limit and what it uses.
+    fn subject(&self) -> Option<(u32, u64, u64)> {
+        match &self.page {
+            Page::Run(run) => run.heard.map(|_| {
+                let view = &run.seen.now;
+                (run.front, view.limit_bytes, view.used_bytes)
+            }),
+            Page::List => {
+                let run = self.runs.get(self.chosen)?;
+                Some((run.pid, run.memory_max_bytes, run.used_bytes))
+            }
+        }
+    }
+
+    fn resize(&mut self, to: impl Fn(u64) -> u64) {
+        let Some((front, limit, _)) = self.subject() else { return };
+        let wanted = to(limit).next_multiple_of(4096);
+        let text = picture::size(wanted);
+        self.change(
+            front,
+            format!("memory.max={wanted}"),
+            format!("the limit of {front} is {text} now"),
+        );
+    }
+
+    fn reclaim(&mut self) {
+        let Some((front, _, used)) = self.subject() else { return };
+        let wanted = (used / 16).next_multiple_of(4096).max(4096);
+        let text = picture::size(wanted);
+        self.change(
+            front,
+            format!("memory.reclaim={wanted}"),
+            format!("{text} of {front} were reclaimed"),
+        );
+    }
+
+    fn change(&mut self, front: u32, setting: String, done: String) {
+        if self.changing {
+            return self.say("what was asked for last is still under way".into());
+        }
+        self.changing = true;
+        self.word = Some(Word { text: format!("{setting} for {front} ..."), until: None });
+        self.source.change(front, setting, done);
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let area = frame.area();
+        if area.width < WIDTH_MIN || area.height < HEIGHT_MIN {
+            let text = format!("too small: {WIDTH_MIN}x{HEIGHT_MIN} at least");
+            return frame.render_widget(Paragraph::new(text), area);
+        }
+        let pen = Pen { shows: self.shows, width: area.width.into() };
+        let height = usize::from(area.height) - 2;
+        let mut lines = vec![Line::styled(self.title(), Style::new().add_modifier(Modifier::BOLD))];
+        let mut body = self.body(pen, height);
+        body.truncate(height);
+        body.resize(height, Line::raw(""));
+        lines.extend(body);
+        lines.push(Line::raw(self.foot()));
+        frame.render_widget(Paragraph::new(lines), area);
+    }
+
+    fn title(&self) -> String {
+        match &self.page {
+            Page::List => format!("ebb top: {} runs", self.runs.len()),
+            Page::Run(run) => {
+                let view = &run.seen.now;
+                let up = picture::age(view.at_us / 1000);
+                let count = view.processes.len() as u64 + view.processes_left_out;
+                let processes = if count == 1 { "process" } else { "processes" };
+                format!("run {} for {up}, {count} {processes}: {}", run.front, run.command)
+            }
+        }
+    }
+
+    fn body(&self, pen: Pen, height: usize) -> Vec<Line<'static>> {
+        match &self.page {
+            _ if self.help => picture::help(pen, self.every),
+            Page::List if !self.known => vec![Line::raw("asking ...")],
+            Page::List => picture::runs(pen, &self.runs, self.chosen, height),
+            Page::Run(run) if run.heard.is_none() => vec![Line::raw("asking ...")],
+            Page::Run(run) => match run.map {
+                Some(skip) => picture::whole_map(pen, &run.seen.now, run.chosen, skip, height),
+                None => picture::run(pen, &run.seen, run.chosen, height),
+            },
+        }
+    }
+
+    /// The last line: what was done, or what is wrong, or the keys.
+    fn foot(&self) -> String {
+        if let Some(word) = &self.word {
+            return word.text.clone();
+        }
+        if let Page::Run(run) = &self.page
+            && let Some(reason) = &run.silent
+        {
+            let since = run.heard.map_or(0, |at| at.elapsed().as_secs());
+            return format!("{reason}; the figures are {since} s old");
+        }
+        match &self.page {
+            Page::List => "q quit  Enter look at it  + - limit  r reclaim  ? help".into(),
+            Page::Run(_) => {
+                "q quit  Esc back  arrows process  Enter map  + - limit  r reclaim  ? help".into()
+            }
+        }
+    }
+}

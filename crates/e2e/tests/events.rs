@@ -1,0 +1,216 @@
+//! `ebb run --events`: what happens to a run, a line of JSON each.
+
+use ebb_e2e::build::{ebb, static_program};
+use ebb_e2e::launch::{Launch, send};
+use ebb_e2e::same::need;
+use ebb_e2e::{MIB, SMALL};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let file = folder.path().join("events");
+    (folder, file)
+}
+
+fn python(script: &str) -> Launch {
+    Launch::new(need("/usr/bin/python3")).args(["-c", script]).arg(ebb())
+}
+
+fn to(file: &Path) -> String {
+    format!("--events {}", file.display())
+}
+
+/// The lines of a file, each an object with the time, the run and the process.
+#[track_caller]
+fn events(text: &str) -> Vec<Value> {
+    let all: Vec<Value> = (text.lines())
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let mut before = 0;
+    for event in &all {
+        let number = |key: &str| event[key].as_u64().unwrap_or_else(|| panic!("no {key}: {event}"));
+        assert!(number("run") > 1 && number("pid") > 1);
+        assert!(number("time_unix_us") >= before.max(1_700_000_000_000_000), "{event}");
+        before = number("time_unix_us");
+    }
+    all
+}
+
+fn read(file: &Path) -> Vec<Value> {
+    events(&std::fs::read_to_string(file).expect("events"))
+}
+
+fn names(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["event"].as_str().expect("a name")).collect()
+}
+
+#[test]
+fn a_run_starts_has_another_limit_and_ends() {
+    let (_folder, file) = folder();
+    let script = "import os, subprocess, sys\narea = bytearray(os.urandom(40 << 20))\n\
+                  ebb = [sys.argv[1], 'set', str(os.getpid())]\n\
+                  assert subprocess.run([*ebb, 'memory.max=96M']).returncode == 0\n\
+                  assert subprocess.run([*ebb, 'memory.max=40M', 'memory.high=38M']).returncode == 0\n\
+                  sys.exit(3)";
+    let run = python(script).limit(64 * MIB).options(&to(&file)).start();
+    let front = run.pid();
+    run.finish().expect_code(3);
+    let all = read(&file);
+    assert_eq!(names(&all), ["started", "limit_changed", "limit_changed", "ended"]);
+    assert!(all.iter().all(|event| event["run"] == front && event["pid"] == all[0]["pid"]));
+    assert_eq!(all[0]["memory_max_bytes"], 64 * MIB);
+    assert_eq!(all[0]["command"][1], "-c");
+    assert_eq!((&all[1]["memory_max_bytes"], &all[1]["by"]), (&(96 * MIB).into(), &"set".into()));
+    assert_eq!(all[2]["memory_max_bytes"], 40 * MIB);
+    assert_eq!(all[2]["memory_high_bytes"], 38 * MIB);
+    assert_eq!(all[3]["exit_status"], 3);
+    let (peak, wall) = (all[3]["peak_resident_bytes"].as_u64(), all[3]["wall_time_us"].as_u64());
+    assert!(peak > Some(20 * MIB) && wall > Some(10_000), "{}", all[3]);
+    assert!(all[3]["faults"].as_u64() > Some(0), "{}", all[3]);
+}
+
+#[test]
+fn a_run_that_is_out_of_memory_is_full_then_killed_then_ends() {
+    let (_folder, file) = folder();
+    let options = format!("--swap ram:1M {}", to(&file));
+    let script = "import os\nparts = [os.urandom(1 << 20) for _ in range(64)]";
+    let outcome = python(script).limit(24 * MIB).options(&options).at_most(60).run();
+    outcome.expect_code(137);
+    let all = read(&file);
+    assert_eq!(names(&all), ["started", "full", "killed", "ended"]);
+    assert_eq!(all[1]["memory_max_bytes"], 24 * MIB);
+    let waited = all[1]["waited_us"].as_u64().expect("a time");
+    assert!(
+        waited > 1_500_000 && all[1]["why"].as_str().expect("why").contains("store"),
+        "{}",
+        all[1]
+    );
+    assert_eq!(all[2]["why"], "out_of_memory");
+    assert_eq!(all[3]["exit_status"], 137);
+}
+
+#[test]
+fn memory_that_is_not_managed_is_told_of_with_its_process() {
+    let (_folder, file) = folder();
+    let script = format!("{} 24 2", static_program("holder").display());
+    let launch = Launch::new("sh").args(["-c", &format!("{script}; :")]).limit(64 * MIB);
+    launch.options(&to(&file)).at_most(60).run().expect_code(0);
+    let all = read(&file);
+    assert_eq!(names(&all), ["started", "unmanaged", "ended"]);
+    assert_eq!(
+        (&all[1]["why"], &all[1]["name"]),
+        (&"static_program".into(), &"holder-static".into())
+    );
+    assert_ne!(all[1]["pid"], all[0]["pid"]);
+    let strict = format!("--strict {}", to(&file));
+    launch_strict(&script, &strict);
+    assert_eq!(names(&read(&file)[3..]), ["started", "unmanaged", "killed", "ended"], "appended");
+}
+
+fn launch_strict(script: &str, options: &str) {
+    let launch = Launch::new("sh").args(["-c", &format!("{script}; :")]).limit(64 * MIB);
+    launch.options(options).at_most(60).run().expect_code(125);
+}
+
+#[test]
+fn a_run_that_thrashes_tells_what_would_be_enough() {
+    let (_folder, file) = folder();
+    let options = format!("--swap file --inject slow-read=1ms@n1 {}", to(&file));
+    let launch = Launch::program("touch", "96 13").limit(16 * MIB).options(&options).at_most(60);
+    launch.run().expect_line("touch: ok");
+    let all = read(&file);
+    assert_eq!(names(&all), ["started", "thrashing", "ended"]);
+    let enough = all[1]["enough_bytes"].as_u64().expect("bytes");
+    assert!((96 * MIB..128 * MIB).contains(&enough), "{}", all[1]);
+    assert!(all[1]["lost_percent"].as_u64() >= Some(50), "{}", all[1]);
+}
+
+/// Who is killed says so, or the other of the two does.
+#[test]
+fn the_end_of_the_front_or_of_the_pager_is_told() {
+    for (which, why) in [("front", "front_ended"), ("pager", "pager_ended")] {
+        let (_folder, file) = folder();
+        let mut run = Launch::program("process", "wait-for-signal 16").limit(SMALL);
+        run = run.options(&to(&file));
+        let mut run = run.start();
+        run.wait_until("the start", |_| {
+            std::fs::read_to_string(&file).is_ok_and(|text| !text.is_empty())
+        });
+        let front = run.pid();
+        let children = std::fs::read_to_string(format!("/proc/{front}/task/{front}/children"));
+        let children = children.expect("children");
+        let pager =
+            (children.split_ascii_whitespace().map(|pid| pid.parse::<i32>().expect("a number")))
+                .find(|pid| {
+                    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                    String::from_utf8_lossy(&words).contains("__pager")
+                });
+        send(if which == "front" { front } else { pager.expect("a pager") }, Signal::KILL);
+        let is_told = |text: String| text.contains(why);
+        let began = std::time::Instant::now();
+        while !std::fs::read_to_string(&file).is_ok_and(is_told) {
+            assert!(began.elapsed().as_secs() < 20, "{:?}", std::fs::read_to_string(&file));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let all = read(&file);
+        assert_eq!(names(&all), ["started", "killed"]);
+        assert_eq!(all[1]["run"], front);
+        run.finish();
+    }
+}
+
+#[test]
+fn a_full_disk_harms_nothing_and_is_said_once() {
+    let script = "import os, subprocess, sys\n\
+                  for size in '70M', '80M', '90M':\n\
+                  \x20   subprocess.run([sys.argv[1], 'set', str(os.getpid()), f'memory.max={size}'], check=True)\n\
+                  print('well')";
+    let outcome = python(script).limit(64 * MIB).options("--events /dev/full").run();
+    outcome.expect_line("well");
+    let said: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("--events")).collect();
+    assert!(said.len() == 1 && said[0].contains("No space left"), "{}", outcome.stderr);
+    assert!(said[0].contains("the run goes on"), "{}", outcome.stderr);
+}
+
+#[test]
+fn events_go_to_standard_error_and_several_runs_share_a_file() {
+    let outcome =
+        Launch::program("verify", "48 1").limit(SMALL).options("--quiet --events -").run();
+    outcome.expect_code(0);
+    assert_eq!(names(&events(&outcome.stderr)), ["started", "ended"]);
+    let (_folder, file) = folder();
+    let runs: Vec<_> = (0..3)
+        .map(|_| Launch::program("verify", "32 1").limit(SMALL).options(&to(&file)).start())
+        .collect();
+    for run in runs {
+        run.finish().expect_code(0);
+    }
+    let text = std::fs::read_to_string(&file).expect("events");
+    let mut all: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("whole lines")).collect();
+    all.sort_by_key(|event| event["event"].as_str().map(str::to_owned));
+    assert_eq!(names(&all), ["ended", "ended", "ended", "started", "started", "started"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_starts_nothing() {
+    let (folder, _) = folder();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let marker = folder.path().join("started");
+    let [missing, pipe, itself] = [folder.path().join("no/such"), pipe, folder.path().to_owned()]
+        .map(|path| path.display().to_string());
+    for (path, why) in [(missing, "No such file"), (pipe, "nobody reads"), (itself, "directory")] {
+        let words = ["run", "--events", &path, "--", "touch"];
+        let outcome = Launch::new(ebb()).args(words).arg(&marker).run();
+        outcome.expect_code(125);
+        let line = &outcome.stderr;
+        assert!(line.starts_with(&format!("ebb: --events {path}: ")), "{line}");
+        assert!(line.contains(why) && line.lines().count() == 1, "{line}");
+        assert!(!marker.exists());
+    }
+}

@@ -1,0 +1,603 @@
+//! What `ebb top` looks at: each process, its faults and where its pages are, and the areas of one of them.
+//!
+//! Where pages are is counted by going through page tables: a thread of its own does, which nobody waits for.
+//!
+//! * V1: nothing is held for long: an address space for a slice of its pages (`limits`), the store for fewer, and one
+//!   never while the other is.
+//! * V2: whoever asks, this takes a quarter of one CPU's time at most.
+//! * V3: who does not read the answer is not waited for, and an answer has a size that is never passed.
+
+use crate::limits::SLICE_PAGES;
+use crate::lru_gen::REFUSED;
+use crate::mm::Mm;
+use crate::seam::{Connection, Process};
+use crate::server::Pager;
+use crate::signal::Signal;
+use crate::stages::Kind;
+use ebb_core::observe::lru_gen::Enabled;
+use ebb_core::observe::psi;
+use ebb_core::observe::vmstat::Event;
+use ebb_core::resident::Entry;
+use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
+use ebb_store::Whereabouts;
+use ebb_sys::proc::Area;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The request: this word, or this word and the process whose areas are wanted, too.
+pub const VIEW: &str = "view";
+
+/// Requests that may wait.
+const WAITING_MAX: usize = 16;
+/// Processes listed, those with most pages first, and areas listed.
+const PROCESSES_MAX: usize = 96;
+const AREAS_MAX: usize = 48;
+/// The most that a name takes in an answer.
+const NAME_MAX: usize = 64;
+/// Into so many parts an area is divided for its map.
+pub const CELLS: usize = 32;
+/// Areas whose parts are counted; of more the rest is counted by name alone.
+const MAPPED_MAX: usize = 4096;
+
+/// Where pages are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Pages {
+    /// In memory, where the program sees them.
+    pub visible: u64,
+    /// In memory, out of its sight.
+    pub cool: u64,
+    /// In compressed memory alone.
+    pub ram: u64,
+    /// In a file alone.
+    pub file: u64,
+    /// Nowhere: they repeat one word.
+    pub same: u64,
+}
+
+/// One of these places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum At {
+    Visible,
+    Cool,
+    Ram,
+    File,
+    Same,
+}
+
+impl Pages {
+    /// One more there.
+    fn add(&mut self, at: At) {
+        *match at {
+            At::Visible => &mut self.visible,
+            At::Cool => &mut self.cool,
+            At::Ram => &mut self.ram,
+            At::File => &mut self.file,
+            At::Same => &mut self.same,
+        } += 1;
+    }
+
+    /// Those of both.
+    pub fn join(&mut self, other: &Self) {
+        self.visible += other.visible;
+        self.cool += other.cool;
+        self.ram += other.ram;
+        self.file += other.file;
+        self.same += other.same;
+    }
+
+    /// Those in memory.
+    #[must_use]
+    pub fn resident(&self) -> u64 {
+        self.visible + self.cool
+    }
+
+    /// Those that are in memory no more.
+    #[must_use]
+    pub fn stored(&self) -> u64 {
+        self.ram + self.file + self.same
+    }
+
+    /// All that are known.
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        self.resident() + self.stored()
+    }
+
+    /// The letter of where most are.
+    fn letter(&self) -> char {
+        let counts = [self.visible, self.cool, self.ram, self.file, self.same];
+        let most = counts.iter().copied().max().unwrap_or(0);
+        let at = counts.iter().position(|&count| count == most && count > 0);
+        at.map_or('.', |at| ['V', 'C', 'R', 'F', 'S'][at])
+    }
+}
+
+/// A tier, as the store counts.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Tier {
+    /// Its name, cut where it is long.
+    pub name: String,
+    /// Pages in it.
+    pub pages: u64,
+    /// Bytes of them as they are stored.
+    pub stored_bytes: u64,
+    /// Bytes taken for that.
+    pub occupied_bytes: u64,
+    /// The limit.
+    pub limit_bytes: u64,
+    /// Pages read since the start.
+    pub reads: u64,
+    /// Pages written since the start.
+    pub writes: u64,
+}
+
+/// Time in which threads waited for memory: hundredths of a percent over 10, 60 and 300 s, and all of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Pressure {
+    /// Over 10, 60 and 300 s, in hundredths of a percent.
+    pub average: [u64; 3],
+    /// Since the start.
+    pub total_us: u64,
+}
+
+impl From<psi::Line> for Pressure {
+    fn from(line: psi::Line) -> Self {
+        Self { average: line.average, total_us: line.total_us }
+    }
+}
+
+/// Pages that came back, as the LRU counts: all that were reclaimed before, those of them that were used soon enough to
+/// be active again, and those that had been active when they left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Refaults {
+    /// Pages that came back.
+    pub refault: u64,
+    /// Of these, those that went to the young end.
+    pub activate: u64,
+    /// Of these, those that had been part of the working set.
+    pub restore: u64,
+}
+
+/// One process.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcessView {
+    /// Its number.
+    pub pid: u32,
+    /// Its name, cut where it is long.
+    pub name: String,
+    /// As the kernel counts, without what relatives share.
+    pub resident_bytes: u64,
+    /// Where its pages are.
+    pub pages: Pages,
+    /// In the order of [`View::kinds`].
+    pub faults: Vec<u64>,
+    /// An estimate, from touch to running again.
+    pub waited_us: u64,
+    /// Its pages can leave.
+    pub managed: bool,
+}
+
+/// An area, or all of one name.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct AreaView {
+    /// Its name, cut where it is long.
+    pub name: String,
+    /// How many.
+    pub areas: u64,
+    /// Where it begins, if it is one.
+    pub start: Option<u64>,
+    /// How large they are.
+    pub bytes: u64,
+    /// Where its pages are.
+    pub pages: Pages,
+    /// Where most pages of each part of it are: V visible, C cool, R ram, F file, S same word, . none. Of one area.
+    pub cells: String,
+}
+
+/// All of it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct View {
+    /// Since the run began.
+    pub at_us: u64,
+    /// The limit.
+    pub limit_bytes: u64,
+    /// Where reclaim aims.
+    pub high_bytes: u64,
+    /// What is resident, compressed memory with it.
+    pub used_bytes: u64,
+    /// Areas are managed; while memory is plenty none is.
+    pub managing: bool,
+    /// Time in which some thread waited for memory.
+    pub some: Pressure,
+    /// Time in which nobody did anything else.
+    pub full: Pressure,
+    /// Of all threads together, an estimate.
+    pub waited_us: u64,
+    /// What touches find.
+    pub kinds: Vec<String>,
+    /// How many have, in that order.
+    pub faults: Vec<u64>,
+    /// The tiers, fastest first.
+    pub tiers: Vec<Tier>,
+    /// Pages that repeat one word, which are in no tier.
+    pub same_filled_pages: u64,
+    /// What came back.
+    pub refaults: Refaults,
+    /// The multi-gen LRU is in use, and not the classic lists.
+    pub multi_gen: bool,
+    /// The generations, as `lru_gen_full` has them.
+    pub lru_gen: String,
+    /// The processes with most pages.
+    pub processes: Vec<ProcessView>,
+    /// How many others there are.
+    pub processes_left_out: u64,
+    /// Memory that is seen and not managed, a line each.
+    pub unmanaged: Vec<String>,
+    /// The process whose areas these are.
+    pub areas_of: u32,
+    /// The areas of the process that was asked for.
+    pub areas: Vec<AreaView>,
+}
+
+/// Requests for the thread, each with the line its answer goes to.
+#[derive(Debug, Default)]
+pub struct Looks {
+    waiting: Mutex<Vec<(u32, Box<dyn Connection>)>>,
+    signal: Signal,
+}
+
+impl Looks {
+    /// Somebody asks for a view; with the areas of a process, unless that is 0. More than may wait are sent away.
+    pub fn add(&self, areas_of: u32, line: Box<dyn Connection>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.len() < WAITING_MAX {
+            waiting.push((areas_of, line));
+            drop(waiting);
+            self.signal.raise();
+        } else {
+            drop(waiting);
+            // Who takes no answer gets none.
+            let _ = line.say(format!("{REFUSED}too many look at this run at once").as_bytes());
+        }
+    }
+
+    fn take(&self) -> Vec<(u32, Box<dyn Connection>)> {
+        std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The process of a request, 0 if it names none. None if it is no such request.
+pub fn wanted(request: &[u8]) -> Option<u32> {
+    let rest = std::str::from_utf8(request).ok()?.strip_prefix(VIEW)?;
+    if rest.is_empty() { Some(0) } else { rest.strip_prefix(' ')?.parse().ok() }
+}
+
+/// The thread.
+pub fn run(pager: &Arc<Pager>) {
+    loop {
+        pager.host.wait(&pager.looks.signal, Duration::from_secs(3600));
+        for (areas_of, line) in pager.looks.take() {
+            let began = pager.clock.now();
+            let text = serde_json::to_vec(&look(pager, areas_of)).unwrap_or_default();
+            // Who takes no answer gets none (V3).
+            let _ = line.say(&text);
+            drop(line);
+            // V2
+            pager.host.sleep(pager.clock.since(began) * 3);
+        }
+    }
+}
+
+/// Looks at everything.
+fn look(pager: &Pager, areas_of: u32) -> View {
+    let stats = pager.store.stats();
+    let psi = pager.pressure.now();
+    let faults = pager.account.counted();
+    let mut view = View {
+        at_us: pager.clock.since(pager.started).as_micros() as u64,
+        managing: pager.managing.load(Relaxed),
+        some: psi.some().into(),
+        full: psi.full().into(),
+        waited_us: pager.waited().1 / 1000,
+        kinds: Kind::ALL.map(|kind| kind.key().to_owned()).into(),
+        faults: faults.into(),
+        same_filled_pages: stats.same_filled_pages,
+        unmanaged: pager.unmanaged.list().iter().map(crate::unmanaged::Line::text).collect(),
+        ..View::default()
+    };
+    let tiers = stats.tiers.into_iter().map(|tier| Tier {
+        name: tier.name.to_string(),
+        pages: tier.pages,
+        stored_bytes: tier.stored_bytes,
+        occupied_bytes: tier.occupied_bytes,
+        limit_bytes: tier.limit_bytes,
+        reads: tier.reads,
+        writes: tier.writes,
+    });
+    view.tiers = tiers.collect();
+    {
+        let resident = pager.resident();
+        let bytes = |pages: u64| pages * PAGE_SIZE as u64;
+        view.limit_bytes = bytes(resident.zone.limit());
+        view.high_bytes = bytes(resident.zone.high());
+        view.used_bytes = bytes(resident.zone.used());
+        let counted = resident.stat();
+        view.refaults = Refaults {
+            refault: counted.get(Event::WorkingsetRefaultAnon),
+            activate: counted.get(Event::WorkingsetActivateAnon),
+            restore: counted.get(Event::WorkingsetRestoreAnon),
+        };
+        view.multi_gen = resident.enabled().0 & Enabled::CORE != 0;
+        view.lru_gen = resident.lru_gen(true);
+    }
+    for mm in pager.mms() {
+        if mm.pid() == areas_of && areas_of != 0 {
+            let mut map = Map::of(&mm);
+            let pages = walk(pager, &mm, |vpn, at| map.add(vpn, at));
+            view.processes.push(process(pager, &mm, pages));
+            (view.areas_of, view.areas) = (areas_of, map.list());
+        } else {
+            let pages = walk(pager, &mm, |_, _| {});
+            view.processes.push(process(pager, &mm, pages));
+        }
+    }
+    view.processes.sort_by_key(|process| std::cmp::Reverse((process.pages.all(), process.pid)));
+    view.processes_left_out = view.processes.len().saturating_sub(PROCESSES_MAX) as u64;
+    view.processes.truncate(PROCESSES_MAX);
+    view
+}
+
+fn process(pager: &Pager, mm: &Mm, pages: Pages) -> ProcessView {
+    let resident = mm.resident_pages();
+    let own = resident - mm.discount.load(Relaxed).min(resident);
+    let (faults, ticks) = mm.served();
+    let count: u64 = faults.iter().sum();
+    let waited_ns = pager.account.ns(ticks) + pager.account.unanswered_ns(count);
+    ProcessView {
+        pid: mm.pid(),
+        name: short(&mm.process().map_or_else(|| "?".to_owned(), Process::name)),
+        resident_bytes: own * PAGE_SIZE as u64,
+        pages,
+        faults: faults.into(),
+        waited_us: waited_ns / 1000,
+        managed: mm.has_agent(),
+    }
+}
+
+/// A name that fits, of a byte a letter.
+fn short(name: &str) -> String {
+    let plain =
+        |letter: char| if letter == ' ' || letter.is_ascii_graphic() { letter } else { '?' };
+    name.chars().map(plain).take(NAME_MAX).collect()
+}
+
+/// Where the pages of an address space are: counts them, and calls `each` in the order of addresses.
+fn walk(pager: &Pager, mm: &Mm, mut each: impl FnMut(Vpn, At)) -> Pages {
+    let mut pages = Pages::default();
+    let mut start = Some(Vpn(0));
+    let (mut entries, mut slots) = (Vec::new(), Vec::<SlotId>::new());
+    while let Some(first) = start {
+        entries.clear();
+        slots.clear();
+        {
+            let state = mm.lock().timed();
+            start = state.space.visit(first, SLICE_PAGES, |vpn, entry| match entry {
+                Entry::None => {}
+                Entry::Resident(_) => entries.push((vpn, Some(At::Visible))),
+                Entry::Cool(_) => entries.push((vpn, Some(At::Cool))),
+                Entry::Stored { slot, .. } => {
+                    entries.push((vpn, None));
+                    slots.push(slot);
+                }
+            });
+        }
+        let mut places = Vec::with_capacity(slots.len());
+        pager.store.places(&slots, &mut |place| places.push(place));
+        let mut places = places.into_iter();
+        for &(vpn, at) in &entries {
+            let at = at.or_else(|| match places.next().flatten() {
+                Some(Whereabouts::Ram) => Some(At::Ram),
+                Some(Whereabouts::File) => Some(At::File),
+                Some(Whereabouts::Nowhere) => Some(At::Same),
+                // It has come back, or was let go of, meanwhile.
+                None => None,
+            });
+            if let Some(at) = at {
+                pages.add(at);
+                each(vpn, at);
+            }
+        }
+    }
+    pages
+}
+
+/// One area while its pages are counted.
+#[derive(Debug)]
+struct Counted {
+    start: u64,
+    end: u64,
+    name: String,
+    pages: Pages,
+    cells: Vec<Pages>,
+}
+
+/// The areas of a process that can be paged, while their pages are counted.
+#[derive(Debug, Default)]
+struct Map {
+    areas: Vec<Counted>,
+    /// The one that was added to last.
+    at: usize,
+}
+
+impl Map {
+    fn of(mm: &Mm) -> Self {
+        let areas = mm.process().and_then(|process| process.areas().ok()).unwrap_or_default();
+        let (pool_start, pool_end) = {
+            let state = mm.lock();
+            (state.pool.start(), state.pool.end())
+        };
+        let ours = |area: &Area| area.start < pool_end && area.end > pool_start;
+        Self::new(areas.into_iter().filter(|area| area.is_pageable() && !ours(area)))
+    }
+
+    /// In the order of addresses. What lies side by side under one name is one area, whatever parts the kernel has of it.
+    fn new(areas: impl Iterator<Item = Area>) -> Self {
+        let mut joined: Vec<Counted> = Vec::new();
+        for Area { start, end, name, .. } in areas {
+            let name = if name.is_empty() { "anonymous".to_owned() } else { short(&name) };
+            match joined.last_mut().filter(|last| last.end == start && last.name == name) {
+                Some(last) => last.end = end,
+                None => {
+                    let (pages, cells) = (Pages::default(), Vec::new());
+                    joined.push(Counted { start, end, name, pages, cells });
+                }
+            }
+        }
+        Self { areas: joined, at: 0 }
+    }
+
+    /// A page is there. Pages come in the order of their addresses.
+    fn add(&mut self, vpn: Vpn, at: At) {
+        let address = vpn.address();
+        while self.areas.get(self.at).is_some_and(|area| area.end <= address) {
+            self.at += 1;
+        }
+        let index = self.at;
+        let Some(area) = self.areas.get_mut(index).filter(|area| area.start <= address) else {
+            // Unmapped since, or mapped later.
+            return;
+        };
+        area.pages.add(at);
+        if index < MAPPED_MAX {
+            if area.cells.is_empty() {
+                area.cells = vec![Pages::default(); CELLS];
+            }
+            let part = u128::from(address - area.start) * CELLS as u128;
+            area.cells[(part / u128::from(area.end - area.start)) as usize].add(at);
+        }
+    }
+
+    /// Those with most pages one by one, in the order of addresses; the others by name.
+    fn list(self) -> Vec<AreaView> {
+        let mut most: Vec<u64> = self.areas.iter().map(|area| area.pages.all()).collect();
+        most.sort_unstable_by(|a, b| b.cmp(a));
+        // What every area of at least so many pages is listed by, so that equals are treated alike.
+        let least = most.get(AREAS_MAX / 2).map_or(0, |&pages| pages + 1).max(1);
+        let (mut listed, mut others) = (Vec::new(), BTreeMap::<String, AreaView>::new());
+        for area in self.areas {
+            let bytes = area.end - area.start;
+            if area.pages.all() >= least {
+                listed.push(AreaView {
+                    name: area.name,
+                    areas: 1,
+                    start: Some(area.start),
+                    bytes,
+                    pages: area.pages,
+                    cells: area.cells.iter().map(Pages::letter).collect(),
+                });
+                continue;
+            }
+            let all = others.entry(area.name.clone()).or_default();
+            all.name = area.name;
+            all.areas += 1;
+            all.bytes += bytes;
+            all.pages.join(&area.pages);
+        }
+        let mut others: Vec<AreaView> = others.into_values().collect();
+        others.sort_by_key(|all| std::cmp::Reverse((all.pages.all(), all.bytes)));
+        others.truncate(AREAS_MAX / 2);
+        listed.extend(others);
+        listed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn area(start: u64, end: u64, name: &str) -> Area {
+        let (readable, writable, shared) = (true, true, false);
+        Area { start, end, readable, writable, shared, inode: 0, name: name.to_owned() }
+    }
+
+    #[test]
+    fn a_request_may_name_a_process() {
+        assert_eq!(wanted(b"view"), Some(0));
+        assert_eq!(wanted(b"view 4711"), Some(4711));
+        for other in [&b"views"[..], b"view ", b"view x", b"pressure", b"", b"\xff"] {
+            assert_eq!(wanted(other), None);
+        }
+    }
+
+    #[test]
+    fn pages_are_counted_by_area_and_by_part_of_it() {
+        let mib = 1 << 20;
+        let heap = [area(mib, mib + 4096, "[heap]"), area(mib + 4096, 2 * mib, "[heap]")];
+        let areas = heap.into_iter().chain([area(4 * mib, 5 * mib, "")]);
+        let mut map = Map::new(areas);
+        let at = |address: u64| Vpn(address / 4096);
+        // Before, in and between the areas.
+        map.add(at(0), At::Ram);
+        (0..8).for_each(|page| map.add(at(mib + page * 4096), At::Visible));
+        map.add(at(2 * mib - 4096), At::File);
+        map.add(at(3 * mib), At::Ram);
+        map.add(at(4 * mib), At::Same);
+        map.add(at(9 * mib), At::Ram);
+        let list = map.list();
+        assert_eq!(list.len(), 2);
+        let heap = &list[0];
+        assert_eq!((&*heap.name, heap.start, heap.bytes), ("[heap]", Some(mib), mib));
+        assert_eq!(heap.pages, Pages { visible: 8, file: 1, ..Pages::default() });
+        assert_eq!(heap.cells, format!("V{}F", ".".repeat(CELLS - 2)));
+        assert_eq!((&*list[1].name, list[1].pages.same), ("anonymous", 1));
+        assert_eq!(&list[1].cells[..2], "S.");
+    }
+
+    #[test]
+    fn of_many_areas_the_small_ones_are_one_line_for_each_name() {
+        let page = 4096;
+        let areas = (0..3000).map(|n| area(n * 2 * page, (n * 2 + 1) * page, ""));
+        let mut map = Map::new(areas.chain([area(1 << 40, 2 << 40, "[anon:arena]")]));
+        (0..3000).for_each(|n| map.add(Vpn(n * 2), At::Cool));
+        (0..500).for_each(|n| map.add(Vpn((1 << 28) + n), At::Ram));
+        let list = map.list();
+        let lines: Vec<(&str, u64, u64)> =
+            list.iter().map(|area| (&*area.name, area.areas, area.pages.all())).collect();
+        assert_eq!(lines, [("[anon:arena]", 1, 500), ("anonymous", 3000, 3000)]);
+    }
+
+    #[test]
+    fn the_largest_answer_is_one_message() {
+        // Each is two bytes there.
+        let long = short(&"\\".repeat(2 * NAME_MAX));
+        let process = |_| ProcessView {
+            pid: u32::MAX,
+            // The kernel's names are no longer.
+            name: "\\".repeat(15),
+            resident_bytes: 1 << 40,
+            pages: Pages { visible: 1 << 28, cool: 1 << 28, ram: 1 << 28, file: 1 << 28, same: 9 },
+            faults: vec![1 << 32; Kind::COUNT],
+            waited_us: 1 << 40,
+            managed: true,
+        };
+        let area = |_| AreaView {
+            name: long.clone(),
+            areas: 1 << 20,
+            start: Some(1 << 46),
+            bytes: 1 << 46,
+            pages: process(0).pages,
+            cells: "V".repeat(CELLS),
+        };
+        let view = View {
+            processes: (0..PROCESSES_MAX).map(process).collect(),
+            areas: (0..AREAS_MAX).map(area).collect(),
+            lru_gen: "x".repeat(4096),
+            ..View::default()
+        };
+        let text = serde_json::to_vec(&view).unwrap();
+        assert!(text.len() < 60 << 10, "{}", text.len());
+    }
+}
