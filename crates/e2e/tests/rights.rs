@@ -373,6 +373,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         report_to: ebb_pager::ReportTo::File(folder.join("report")),
         record: None,
         inject: None,
+        encrypt: ebb_pager::Encrypt::Remote,
         io_uring: true,
         cool_permille: 500,
         split: true,

@@ -73,7 +73,7 @@ mod unmanaged;
 mod unseen;
 mod vacant;
 
-pub use config::{Config, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
+pub use config::{Config, Encrypt, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 pub use door::FEATURES;
 pub use lru_gen::{DONE, REFUSED};
 pub use server::{FrontMessage, serve};

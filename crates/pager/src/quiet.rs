@@ -22,6 +22,7 @@ pub fn config(memory_max_bytes: u64) -> Config {
         report_to: ReportTo::Stderr,
         record: None,
         inject: None,
+        encrypt: crate::config::Encrypt::Remote,
         io_uring: false,
         cool_permille: 500,
         split: true,

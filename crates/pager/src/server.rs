@@ -23,7 +23,7 @@ use ebb_core::folio::MM_END;
 use ebb_core::reclaim::{Asked, Desk};
 use ebb_core::resident::{Dropped, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
-use ebb_store::Store;
+use ebb_store::{Notice, Store};
 use ebb_sys::process;
 use ebb_sys::sched::CpuSet;
 use ebb_sys::socket::Socket;
@@ -476,6 +476,7 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
                 if let Err(error) = report::write(&pager, status) {
                     say(&format!("cannot write the report: {error}"));
                 }
+                pager.store.close();
                 return FrontMessage::Reported { failed }.send(front);
             }
             Ok(other) => return Err(std::io::Error::other(format!("unexpected {other:?}"))),
@@ -491,6 +492,7 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
                 if let Some(folder) = pager.config.socket.parent() {
                     let _ = std::fs::remove_dir_all(folder);
                 }
+                pager.store.close();
                 return Ok(());
             }
         }
@@ -545,6 +547,8 @@ fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
         ram_limit_default: config.memory_max_bytes / 2,
         use_io_uring: config.io_uring,
         inject,
+        encrypt: config.encrypt.into(),
+        notice: Notice::new(say),
     };
     let store = Store::open(&tiers, &options).map_err(|error| error.to_string())?;
     let world = World { clock: Clock::real(), host: Box::new(Machine), store: Box::new(store) };
