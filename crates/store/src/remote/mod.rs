@@ -304,6 +304,9 @@ impl RemoteTier {
         }
         shared.injector.write()?;
         let mut writer = lock(&self.writer);
+        if shared.server.closing.load(Ordering::Relaxed) {
+            return Err(io::Error::new(io::ErrorKind::NotConnected, "the tier is closed"));
+        }
         let Writer { client, packed } = &mut *writer;
         let mut packed = std::mem::take(packed);
         packed.clear();

@@ -1,14 +1,14 @@
 //! Pages in a Redis server: they come back as they were, or an error does.
 
+#[path = "../../store/tests/common/mod.rs"]
 mod common;
-#[path = "../../e2e/src/redis.rs"]
-#[allow(dead_code, reason = "each test file uses its part")]
-mod redis;
 
 use common::{complete, get, page, put, try_put};
 use ebb_core::types::SlotId;
+use ebb_e2e::redis::{self, Cluster, Redis};
 use ebb_store::{Encrypt, Notice, Options, Page, Store, StoreError, TierName, parse_tiers};
-use redis::{Cluster, Redis};
+use std::path::Path;
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -323,6 +323,58 @@ fn a_server_that_is_away_is_waited_for_and_then_given_up() {
     assert!(get(&store, 202).expect("get") == pages(202..203)[0].1);
     let error = get(&store, 1).expect_err("it was lost");
     assert!(error.to_string().contains("its key is gone"), "{error}");
+}
+
+/// A certificate of 127.0.0.1, and the authority that says so.
+fn certificates(folder: &Path) {
+    let openssl = |words: &str| {
+        let mut openssl = Command::new("openssl");
+        let output = openssl.args(words.split(' ')).current_dir(folder).output().expect("openssl");
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    openssl(
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+    );
+    openssl("req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem -subj /CN=server");
+    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1\n").expect("written");
+    openssl(
+        "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -days 2 -extfile names -out cert.pem",
+    );
+}
+
+#[test]
+fn a_server_behind_tls_is_trusted_by_its_certificate_alone() {
+    let folder = tempfile::TempDir::with_prefix("ebb-tls-").expect("a folder");
+    certificates(folder.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let tls_port = redis::free_port();
+    let server = Redis::start(&[
+        "--tls-port",
+        &tls_port.to_string(),
+        "--tls-cert-file",
+        &file("cert.pem"),
+        "--tls-key-file",
+        &file("key.pem"),
+        "--tls-ca-cert-file",
+        &file("ca.pem"),
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let url = format!("rediss://127.0.0.1:{tls_port}");
+    let why = refused(&url);
+    assert!(why.contains("UnknownIssuer") && why.contains("?ca=FILE"), "{why}");
+    let store = open(&format!("{url}?ca={}", file("ca.pem")), Encrypt::None);
+    let all = pages(0..256);
+    all.chunks(64).for_each(|batch| put(&store, batch));
+    store.start_batch(&(0..256).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
+    for (token, page) in complete(&store, 256) {
+        assert!(page.expect("read") == all[token as usize].1);
+    }
+    drop(store);
+    assert_eq!(server.keys(), [""; 0]);
+    // The name has to be right as well.
+    let why = refused(&format!("rediss://localhost:{tls_port}?ca={}", file("ca.pem")));
+    assert!(why.contains("certificate"), "{why}");
 }
 
 #[test]
