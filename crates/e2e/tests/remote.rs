@@ -1,9 +1,10 @@
 //! Pages in Redis: a program reads what it wrote, or dies with a word; whatever happens to the server.
 
-use ebb_e2e::MIB;
 use ebb_e2e::launch::{Launch, Outcome, Running, send};
 use ebb_e2e::redis::{Cluster, Redis};
+use ebb_e2e::{MIB, build};
 use rustix::process::Signal;
+use std::process::Command;
 use std::time::Duration;
 
 const SIGBUS_CODE: i32 = 128 + 7;
@@ -131,6 +132,19 @@ fn torture_over_a_server() {
 fn a_server_that_pauses_only_costs_time() {
     let server = Redis::start(&[]);
     let waiting = Waiting::start(&server.url());
+    let stat = Command::new(build::ebb()).args(["stat", &waiting.run.pid().to_string()]).output();
+    let stat = String::from_utf8(stat.expect("ebb stat").stdout).expect("text");
+    let figure = |name: &str| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|figure| figure.parse::<u64>().ok())
+            .unwrap_or_else(|| panic!("no {name} in {stat}"))
+    };
+    assert!(figure("ebb_redis_pages") > 2000 && figure("ebb_redis_writes") > 2000, "{stat}");
+    assert_eq!(
+        (figure("ebb_redis_bytes"), figure("ebb_redis_errors")),
+        (figure("ebb_redis_pages") * 4096, 0)
+    );
+    assert!(figure("ebb_redis_reads") < 10_000 && figure("ebb_redis_read_us") < 1_000_000);
     server.signal("STOP");
     let (pid, go) =
         (server.pid(), std::thread::spawn(|| std::thread::sleep(Duration::from_secs(2))));

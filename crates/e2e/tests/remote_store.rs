@@ -391,6 +391,114 @@ fn two_runs_do_not_meet() {
     }
 }
 
+/// A page leaves memory only when a replica has it too: one that does not answer is waited for.
+#[test]
+fn a_replica_that_does_not_keep_up_is_waited_for() {
+    let master = Redis::start(&["--repl-diskless-sync-delay", "0"]);
+    let replica = Redis::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+    wait_until("replica", || master.ask(&["info", "replication"]).contains("state=online"));
+    let store = open(&format!("{}?replicas=1&wait=2", master.url()), Encrypt::Remote);
+    put(&store, &pages(0..64));
+    assert_eq!(replica.keys().len(), 65, "it had them when the write ended");
+    replica.signal("STOP");
+    let results = try_put(&store, &pages(100..164));
+    replica.signal("CONT");
+    match results.first() {
+        Some(Err(StoreError::Write { source, .. })) => {
+            assert!(source.to_string().contains("replicas do not keep up"), "{source}");
+        }
+        other => panic!("{other:?}"),
+    }
+    put(&store, &pages(200..264));
+    assert!(get(&store, 263).expect("get") == pages(263..264)[0].1);
+    // One that has gone is missed by nobody, after that was said.
+    drop(replica);
+    wait_until("going on alone", || try_put(&store, &pages(300..301))[0].is_ok());
+}
+
+/// The server may yet carry out what it did not answer: over something else, if its key had been used again.
+#[test]
+fn a_key_whose_write_was_not_answered_is_not_used_again() {
+    let server = Redis::start(&[]);
+    let store = open(&server.url(), Encrypt::Remote);
+    let groups = || {
+        let keys = server.keys();
+        let group = |key: &String| Some(key.split_once('{')?.1.split_once('}')?.0.to_owned());
+        keys.iter().filter_map(group).collect::<std::collections::BTreeSet<_>>()
+    };
+    server.signal("STOP");
+    let batch = pages(0..64);
+    std::thread::scope(|scope| {
+        // Longer than an answer may take.
+        let waker = scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(3500));
+            server.signal("CONT");
+        });
+        put(&store, &batch);
+        waker.join().expect("woken");
+    });
+    assert!(get(&store, 63).expect("written in the end") == batch[63].1);
+    assert_eq!(groups().len(), 1);
+    let first = groups();
+    (0..64).for_each(|slot| store.remove(SlotId(slot)));
+    wait_until("removal", || groups().is_empty() && store.stats().tiers[0].pages == 0);
+    put(&store, &pages(100..164));
+    assert!(groups().is_disjoint(&first), "{first:?} again");
+    // Those whose writes were answered are.
+    let second = groups();
+    (100..164).for_each(|slot| store.remove(SlotId(slot)));
+    wait_until("removal", || groups().is_empty() && store.stats().tiers[0].pages == 0);
+    put(&store, &pages(200..264));
+    assert_eq!(groups(), second);
+}
+
+/// MOVED and ASK: a part of the slots goes from one node to another while pages are read and written.
+#[test]
+fn slots_that_move_are_followed() {
+    let cluster = Cluster::start();
+    let store = open(&cluster.url(), Encrypt::Remote);
+    let mut all = pages(0..1024);
+    all.chunks(64).for_each(|batch| put(&store, batch));
+    let masters = cluster.masters();
+    let ids: Vec<String> =
+        masters.iter().map(|&at| cluster.nodes[at].ask(&["cluster", "myid"])).collect();
+    let before = cluster.nodes[masters[0]].keys().len();
+    let mut reshard = Command::new("redis-cli");
+    reshard.args(["--cluster", "reshard", &cluster.nodes[masters[0]].address()]);
+    reshard.args([
+        "--cluster-from",
+        &ids[0],
+        "--cluster-to",
+        &ids[1],
+        "--cluster-slots",
+        "3000",
+        "--cluster-yes",
+    ]);
+    let mut reshard = reshard.stdout(std::process::Stdio::null()).spawn().expect("redis-cli");
+    let mut turn = 0;
+    loop {
+        let ended = reshard.try_wait().expect("wait");
+        store.start_batch(&(0..1024).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
+        for (token, page) in complete(&store, 1024) {
+            assert!(page.expect("read") == all[token as usize].1, "turn {turn}, token {token}");
+        }
+        turn += 1;
+        let at = turn % 16 * 64;
+        for n in at..at + 64 {
+            all[n].1 = page((n + turn * 5000) as u64, 9);
+        }
+        put(&store, &all[at..at + 64]);
+        if let Some(status) = ended {
+            assert!(status.success());
+            break;
+        }
+    }
+    assert!(turn > 2, "{turn} turns");
+    assert!(cluster.nodes[masters[0]].keys().len() < before, "some have moved");
+    drop(store);
+    assert_eq!(cluster.keys(), [""; 0]);
+}
+
 #[test]
 fn a_cluster_has_pages_on_all_nodes_and_goes_on_when_a_master_dies() {
     let mut cluster = Cluster::start();
