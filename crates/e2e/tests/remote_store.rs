@@ -484,10 +484,11 @@ fn slots_that_move_are_followed() {
         }
         turn += 1;
         let at = turn % 16 * 64;
-        for n in at..at + 64 {
-            all[n].1 = page((n + turn * 5000) as u64, 9);
+        let some = &mut all[at..at + 64];
+        for (slot, content) in some.iter_mut() {
+            *content = page(u64::from(*slot) + turn as u64 * 5000, 9);
         }
-        put(&store, &all[at..at + 64]);
+        put(&store, some);
         if let Some(status) = ended {
             assert!(status.success());
             break;
