@@ -4,7 +4,7 @@
 //!
 //! Everything in the file is looked at, also what is not asked for: a mistake is told with its line before anything starts.
 
-use crate::run::{self, Arguments, Report};
+use crate::run::{self, Arguments, Encrypted, Report};
 use crate::{serve, size};
 use clap::ValueEnum;
 use ebb_core::nearest::nearest;
@@ -22,6 +22,7 @@ enum Kind {
     Form,
     Path,
     Address,
+    Which,
     Flag,
 }
 
@@ -35,16 +36,18 @@ impl Kind {
             Self::Form => "\"text\" or \"json\"",
             Self::Path => "a path, as \"/var/log/ebb.json\"",
             Self::Address => "a port or an address with one, as 9464 or \"0.0.0.0:9464\"",
+            Self::Which => "\"remote\", \"all\" or \"none\"",
             Self::Flag => "true or false",
         }
     }
 }
 
 /// The keys, beside `set` and `profile`.
-const KEYS: [(&str, Kind); 14] = [
+const KEYS: [(&str, Kind); 15] = [
     ("memory-max", Kind::Size),
     ("memory-high", Kind::Size),
     ("swap", Kind::Tiers),
+    ("encrypt", Kind::Which),
     ("report", Kind::Form),
     ("report-file", Kind::Path),
     ("exec", Kind::Flag),
@@ -194,6 +197,9 @@ fn check(kind: Kind, name: &str, text: &str) -> Result<(), String> {
             ebb_store::parse_tiers(text).map(drop).map_err(|error| named(error.to_string()))
         }
         Kind::Percent => run::permille(text).map(drop).map_err(named),
+        Kind::Which => Encrypted::from_str(text, false)
+            .map(drop)
+            .map_err(|_| named(format!("'{text}' is none of them; write {}", kind.example()))),
         Kind::Form => Report::from_str(text, false)
             .map(drop)
             .map_err(|_| named(format!("'{text}' is no form; write {}", kind.example()))),
@@ -242,6 +248,11 @@ fn fill(arguments: &mut Arguments, key: &str, value: String) {
         "memory-max" => drop(arguments.memory_max.get_or_insert(value)),
         "memory-high" => drop(arguments.memory_high.get_or_insert(value)),
         "swap" => drop(arguments.swap.get_or_insert(value)),
+        "encrypt" => {
+            if arguments.encrypt.is_none() {
+                arguments.encrypt = Encrypted::from_str(&value, false).ok();
+            }
+        }
         "report" => {
             if arguments.report.is_none() {
                 arguments.report = Report::from_str(&value, false).ok();

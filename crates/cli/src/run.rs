@@ -9,7 +9,7 @@ use crate::folder::Folder;
 use crate::{cgroup, config_file, doctor, exec, program, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::events::{self, Event, Why};
-use ebb_pager::{Config, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
+use ebb_pager::{Config, Encrypt, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
@@ -53,7 +53,8 @@ const DESCRIPTORS_MIN: u64 = 32;
 SIZE is bytes, or a number with K, M, G or T (base 1024), or a percentage of the machine's memory,
 or of what the control group allows if that is less.
 TIER is ram[:SIZE] (compressed, inside the budget; half of it at most unless SIZE says otherwise)
-or file[:PATH][:SIZE] (outside it).
+or file[:PATH][:SIZE] (outside it), or redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...][/DB][?OPTIONS][:SIZE]
+(a Redis or Valkey server or cluster, over TLS as rediss://; docs/remote-tier.md).
 
 Exit status: the program's own; 128+n if signal n killed it; 125 if ebb itself failed; 126 if the
 program cannot be executed; 127 if it was not found. With --exec, once the program runs, only its own.
@@ -62,6 +63,8 @@ Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram:64M,file:/var/tmp:8G -- redis-server --save ''
   ebb run --memory-max 1G --memory-high 800M -- make -j4
+  ebb run --memory-max 4G --swap ram,redis://10.0.0.7:6379:32G -- ./simulate
+  ebb run --memory-max 4G --swap ram,rediss://ebb@n1:6379,n2:6379?password-file=/etc/ebb.pw -- ./simulate
   ebb run --memory-max 2G --pressure-target 5% -- redis-server
   ebb run --memory-max 1G --report json --report-file cost.json -- ./simulate --steps 100
   exec ebb run --exec --memory-max 1G --report-file /run/redis.report -- redis-server
@@ -79,6 +82,9 @@ pub struct Arguments {
     /// Where pages go that do not fit [default: ram,file]
     #[arg(long, value_name = "TIER[,TIER...]")]
     pub swap: Option<String>,
+    /// Which tiers get pages encrypted, under a key that is in memory alone [default: remote]
+    #[arg(long, value_enum, value_name = "WHICH")]
+    pub encrypt: Option<Encrypted>,
     /// Form of the report at the end [default: text]
     #[arg(long, value_enum)]
     pub report: Option<Report>,
@@ -128,6 +134,16 @@ pub struct Arguments {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Encrypted {
+    /// Those on other machines
+    Remote,
+    /// Files, too
+    All,
+    /// None
+    None,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -327,6 +343,7 @@ fn plain() -> Config {
         record: None,
         events: None,
         inject: None,
+        encrypt: Encrypt::Remote,
         io_uring: true,
         cool_permille: 500,
         split: true,
@@ -389,6 +406,11 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         record: arguments.record.clone(),
         events: arguments.events.clone(),
         inject: arguments.inject.clone(),
+        encrypt: match arguments.encrypt {
+            None | Some(Encrypted::Remote) => Encrypt::Remote,
+            Some(Encrypted::All) => Encrypt::All,
+            Some(Encrypted::None) => Encrypt::None,
+        },
         sample: arguments.sample == Some(true),
         strict: arguments.strict == Some(true),
         pressure_target_permille: target.map_err(|error| format!("--pressure-target {error}"))?,

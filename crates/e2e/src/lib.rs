@@ -18,6 +18,7 @@ pub mod account;
 pub mod build;
 pub mod client;
 pub mod launch;
+pub mod redis;
 pub mod same;
 pub mod tree;
 

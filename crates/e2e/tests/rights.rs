@@ -374,6 +374,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         record: None,
         events: None,
         inject: None,
+        encrypt: ebb_pager::Encrypt::Remote,
         io_uring: true,
         cool_permille: 500,
         split: true,

@@ -30,6 +30,28 @@ pub enum ReportTo {
     Nowhere,
 }
 
+/// Which tiers get pages encrypted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encrypt {
+    /// Those on other machines.
+    Remote,
+    /// Files, too.
+    All,
+    /// None.
+    None,
+}
+
+impl From<Encrypt> for ebb_store::Encrypt {
+    fn from(encrypt: Encrypt) -> Self {
+        match encrypt {
+            Encrypt::Remote => Self::Remote,
+            Encrypt::All => Self::All,
+            Encrypt::None => Self::None,
+        }
+    }
+}
+
 /// Less cannot hold what a program touches between two faults.
 pub const MEMORY_MIN_BYTES: u64 = 4 << 20;
 
@@ -56,6 +78,8 @@ pub struct Config {
     pub events: Option<PathBuf>,
     /// Faults to inject into the store, for tests.
     pub inject: Option<String>,
+    /// Which tiers are encrypted.
+    pub encrypt: Encrypt,
     /// Whether io_uring may be used.
     pub io_uring: bool,
     /// Share of the resident pages kept cool, in 1/1000.
@@ -109,15 +133,15 @@ impl Config {
         let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
         tiers.into_iter().find_map(|tier| match tier {
             TierSpec::Ram { limit } => limit,
-            TierSpec::File { .. } => None,
+            TierSpec::File { .. } | TierSpec::Redis(_) => None,
         })
     }
 
-    /// How memory is divided between pages as they are and compressed ones, where both that and a file are there.
+    /// How memory is divided between pages as they are and compressed ones, where both that and another tier are there.
     #[must_use]
     pub fn split(&self) -> Option<Split> {
         let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
-        let [TierSpec::Ram { limit }, TierSpec::File { .. }, ..] = tiers[..] else { return None };
+        let [TierSpec::Ram { limit }, _, ..] = tiers[..] else { return None };
         let most = limit.unwrap_or(self.memory_max_bytes / 2);
         self.split.then(|| Split::new(self.memory_max_bytes, most))
     }

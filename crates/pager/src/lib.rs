@@ -79,7 +79,7 @@ mod unseen;
 mod vacant;
 pub mod view;
 
-pub use config::{Config, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
+pub use config::{Config, Encrypt, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
 pub use door::FEATURES;
 pub use lru_gen::{DONE, REFUSED};
 pub use server::{FrontMessage, serve};

@@ -23,6 +23,7 @@ pub fn config(memory_max_bytes: u64) -> Config {
         record: None,
         events: None,
         inject: None,
+        encrypt: crate::config::Encrypt::Remote,
         io_uring: false,
         cool_permille: 500,
         split: true,

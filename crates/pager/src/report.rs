@@ -128,6 +128,12 @@ struct Tier {
     reads: u64,
     writes: u64,
     demoted: u64,
+    /// Where a remote tier is, what failed there, and how long its reads took.
+    address: Option<String>,
+    encrypted: bool,
+    errors: u64,
+    read_mean_ns: Option<u64>,
+    read_max_ns: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -168,6 +174,11 @@ fn collect(pager: &Pager, exit_status: Option<i32>) -> Report {
             reads: tier.reads,
             writes: tier.writes,
             demoted: tier.demoted,
+            address: tier.address.clone(),
+            encrypted: tier.encrypted,
+            errors: tier.errors,
+            read_mean_ns: tier.read_times.map(|times| times.mean_ns),
+            read_max_ns: tier.read_times.map(|times| times.max_ns),
         })
         .collect();
     Report {
@@ -322,12 +333,13 @@ fn text(report: &Report) -> String {
         line(
             &format!("tier {}", tier.name),
             format!(
-                "{} pages at most, in {} ({:.2}:1), {} writes, {} reads",
+                "{} pages at most, in {} ({:.2}:1), {} writes, {} reads{}",
                 tier.peak_pages,
                 bytes(tier.peak_occupied_bytes),
                 ratio,
                 tier.writes,
-                tier.reads
+                tier.reads,
+                elsewhere(tier)
             ),
         );
     }
@@ -372,6 +384,19 @@ fn text(report: &Report) -> String {
         ),
     );
     out
+}
+
+/// What is told of a tier beside its pages: where it is if that is another machine, and whether it is encrypted.
+fn elsewhere(tier: &Tier) -> String {
+    let Some(address) = &tier.address else {
+        return if tier.encrypted { ", encrypted".to_owned() } else { String::new() };
+    };
+    let times = match (tier.read_mean_ns, tier.read_max_ns) {
+        (Some(mean), Some(most)) => format!(" of {} ({} at most)", time(mean), time(most)),
+        _ => String::new(),
+    };
+    let encrypted = if tier.encrypted { "encrypted" } else { "not encrypted (--encrypt=none)" };
+    format!("{times}, {} errors; {encrypted}, at {address}", tier.errors)
 }
 
 /// What a fault takes on average.

@@ -27,7 +27,7 @@ use ebb_core::folio::MM_END;
 use ebb_core::reclaim::{Asked, Desk};
 use ebb_core::resident::{Dropped, Resident};
 use ebb_core::types::{MmId, PAGE_SIZE};
-use ebb_store::Store;
+use ebb_store::{Notice, Store};
 use ebb_sys::process;
 use ebb_sys::sched::CpuSet;
 use ebb_sys::socket::Socket;
@@ -533,6 +533,7 @@ fn end(pager: &Pager, front: &Socket, status: Option<i32>) -> std::io::Result<()
     if let Err(error) = report::write(pager, status) {
         say(&format!("cannot write the report: {error}"));
     }
+    pager.store.close();
     FrontMessage::Reported { failed }.send(front)
 }
 
@@ -551,6 +552,7 @@ fn abandoned(pager: &Pager) {
     if let Some(folder) = pager.config.socket.parent() {
         let _ = std::fs::remove_dir_all(folder);
     }
+    pager.store.close();
 }
 
 fn note_start(pager: &Pager) {
@@ -621,6 +623,8 @@ fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
         ram_limit_default: config.memory_max_bytes / 2,
         use_io_uring: config.io_uring,
         inject,
+        encrypt: config.encrypt.into(),
+        notice: Notice::new(say),
     };
     let store = Store::open(&tiers, &options).map_err(|error| error.to_string())?;
     let world = World { clock: Clock::real(), host: Box::new(Machine), store: Box::new(store) };

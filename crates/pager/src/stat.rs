@@ -77,6 +77,13 @@ fn text(pager: &Pager) -> String {
     for tier in pager.store.stats().tiers {
         line(&format!("ebb_{}_pages", tier.name), tier.pages);
         line(&format!("ebb_{}_bytes", tier.name), tier.occupied_bytes);
+        if tier.address.is_some() {
+            line(&format!("ebb_{}_writes", tier.name), tier.writes);
+            line(&format!("ebb_{}_reads", tier.name), tier.reads);
+            line(&format!("ebb_{}_errors", tier.name), tier.errors);
+            let mean_ns = tier.read_times.map_or(0, |times| times.mean_ns);
+            line(&format!("ebb_{}_read_us", tier.name), mean_ns / 1000);
+        }
     }
     out + &counted(pager).text()
 }

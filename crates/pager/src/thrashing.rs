@@ -124,7 +124,10 @@ impl Finding {
             .map(|(tier, reads)| match (tier.name, &tier.path) {
                 (TierName::Ram, _) => format!("{reads} from compressed memory"),
                 (_, Some(path)) => format!("{reads} from the file in {}", path.display()),
-                (name, None) => format!("{reads} from tier {name}"),
+                (name, None) => {
+                    let at = tier.address.as_ref().map_or(String::new(), |at| format!(" at {at}"));
+                    format!("{reads} from tier {name}{at}")
+                }
             })
             .collect();
         let from = if from.is_empty() { "none was read".to_owned() } else { from.join(", ") };

@@ -51,7 +51,7 @@ pub struct Pages {
     pub cool: u64,
     /// In compressed memory alone.
     pub ram: u64,
-    /// In a file alone.
+    /// In a file alone, or on another machine.
     pub file: u64,
     /// Nowhere: they repeat one word.
     pub same: u64,

@@ -2,10 +2,12 @@
 //!
 //! Prints nanoseconds a page (median of rounds) for each way a page can go, and how much the RAM
 //! tier wastes after many random replacements. Noisy on a busy machine: read the ratios.
+//!
+//! With lists of tiers as arguments it compares those, each encrypted and not: `-- file redis://127.0.0.1:6379`.
 
 use ebb_core::random::mix;
 use ebb_core::types::SlotId;
-use ebb_store::{Options, Page, Store, ZERO_PAGE, parse_tiers};
+use ebb_store::{Encrypt, Options, Page, Store, ZERO_PAGE, parse_tiers};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::time::Instant;
 
@@ -143,7 +145,40 @@ fn sized_page(seed: u64, words: usize) -> Page {
     page
 }
 
+/// Pages that do not compress, in these tiers in turns: all written, then read at random.
+fn compare(lists: &[String]) {
+    let noise: Vec<Page> = (0..PAGES).map(|n| page(n, 512)).collect();
+    let order: Vec<u32> = (0..1024).map(|n| (mix(n) % PAGES as u64) as u32).collect();
+    let ways: Vec<_> =
+        (lists.iter()).flat_map(|tiers| [(tiers, Encrypt::None), (tiers, Encrypt::All)]).collect();
+    let mut times = vec![[const { Vec::new() }; 4]; ways.len()];
+    for _ in 0..ROUNDS {
+        for ((tiers, encrypt), times) in ways.iter().zip(&mut times) {
+            let options = Options { encrypt: *encrypt, ..Options::default() };
+            let store = Store::open(&parse_tiers(tiers).expect("tiers"), &options).expect("open");
+            times[0].push(put_all(&store, &noise));
+            times[1].push(get_async(&store, &order, 1, 1));
+            times[2].push(get_async(&store, &order, 8, 1));
+            times[3].push(get_async(&store, &order, 64, 16));
+        }
+    }
+    println!(
+        "us a page, median of {ROUNDS} rounds of {PAGES} pages, written in batches of {BATCH}"
+    );
+    for ((tiers, encrypt), times) in ways.iter().zip(times) {
+        let name = format!("{tiers}{}", if *encrypt == Encrypt::All { ", encrypted" } else { "" });
+        let [put, one, eight, groups] = times.map(|times| median(times) / 1000.0);
+        println!(
+            "{name:<44} put {put:>6.1}   get {one:>6.1}   8 at once {eight:>6.1}   16 in a row {groups:>6.1}"
+        );
+    }
+}
+
 fn main() {
+    let lists: Vec<String> = std::env::args().skip(1).collect();
+    if !lists.is_empty() {
+        return compare(&lists);
+    }
     let half: Vec<Page> = (0..PAGES).map(|n| page(n, 256)).collect();
     let same: Vec<Page> = (0..PAGES).map(|n| page(n, 0)).collect();
     let noise: Vec<Page> = (0..PAGES).map(|n| page(n, 512)).collect();

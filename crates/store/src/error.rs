@@ -12,6 +12,8 @@ pub enum TierName {
     Ram,
     /// The n-th file tier, counted from 0.
     File(u8),
+    /// The n-th remote tier, counted from 0.
+    Redis(u8),
 }
 
 impl fmt::Display for TierName {
@@ -20,6 +22,8 @@ impl fmt::Display for TierName {
             Self::Ram => f.write_str("ram"),
             Self::File(0) => f.write_str("file"),
             Self::File(index) => write!(f, "file #{}", index + 1),
+            Self::Redis(0) => f.write_str("redis"),
+            Self::Redis(index) => write!(f, "redis #{}", index + 1),
         }
     }
 }
@@ -37,8 +41,8 @@ pub enum StoreError {
     /// No tier has room for the page.
     #[error("every swap tier is full")]
     Full,
-    /// The page does not get smaller, and there is no file for it.
-    #[error("the pages left do not compress, and there is no file tier")]
+    /// The page does not get smaller, and there is no other tier for it.
+    #[error("the pages left do not compress, and there is no other tier")]
     NotSmaller,
     /// A tier failed to give a page back.
     #[error("tier {tier}: cannot read slot {} at byte {offset}: {source}", .slot.0)]
@@ -90,6 +94,14 @@ pub enum StoreError {
         source: io::Error,
         /// What to do about it.
         advice: &'static str,
+    },
+    /// A server cannot be used.
+    #[error("tier {name}: {why}")]
+    OpenRemote {
+        /// The tier.
+        name: TierName,
+        /// Where and why, and what to do about it.
+        why: String,
     },
     /// The store needs a kernel object it cannot get.
     #[error("cannot create {what}: {source}")]

@@ -4,9 +4,10 @@
 //! and the check of the hash follow without it. No allocation, no system call.
 
 use crate::error::{StoreError, TierName};
+use crate::far::FarTier;
 use crate::page::{Page, ZERO_PAGE, fill, page_hash, same_filled_hash};
 use crate::reads::{Job, PAGES_MAX, Wanted};
-use crate::table::{FilePlace, Place};
+use crate::table::{FarPlace, Place};
 use crate::{Store, lock};
 use ebb_core::types::{PAGE_SIZE, SlotId};
 use std::cell::RefCell;
@@ -33,14 +34,14 @@ pub enum Source {
 enum Found {
     /// The page was in RAM and is here now.
     Filled(Source),
-    /// The page is in a file.
-    InFile { hash: u64, place: FilePlace },
+    /// The page is in a file or a server.
+    Far { hash: u64, place: FarPlace },
 }
 
-/// A page of a file that somebody wants.
+/// A page of a file or a server that somebody wants.
 #[derive(Clone, Copy)]
 struct Look {
-    place: FilePlace,
+    place: FarPlace,
     wanted: Wanted,
 }
 
@@ -68,16 +69,16 @@ thread_local! {
 }
 
 impl Store {
-    /// Reads a page, waiting for the file if it is there.
+    /// Reads a page, waiting for the file or server if it is there.
     pub fn get(&self, slot: SlotId, page: &mut Page) -> Result<(), StoreError> {
-        self.get_if(slot, None, page)
+        self.get_if(slot, None, page, true).map(|_| ())
     }
 
     /// Fills `page` if it is in RAM: from where.
     pub fn get_now(&self, slot: SlotId, page: &mut Page) -> Result<Option<Source>, StoreError> {
         Ok(match self.look(slot, None, page)? {
             Found::Filled(source) => Some(source),
-            Found::InFile { .. } => None,
+            Found::Far { .. } => None,
         })
     }
 
@@ -91,7 +92,7 @@ impl Store {
     ) -> Result<bool, StoreError> {
         match self.look(slot, None, page)? {
             Found::Filled(_) => Ok(true),
-            Found::InFile { hash, place } => {
+            Found::Far { hash, place } => {
                 let mut job = self.reads.job(place, 1)?;
                 job.want(Wanted { slot, hash, token, page: 0 });
                 self.reads.submit(job);
@@ -105,7 +106,7 @@ impl Store {
     pub fn start_batch(&self, reads: &[(SlotId, u64)]) {
         for reads in reads.chunks(LOOKUP_MAX) {
             // Pages in files from the front, all others from the back.
-            let nowhere = FilePlace { tier: 0, page: 0 };
+            let nowhere = FarPlace { tier: 0, page: 0 };
             let mut found = [Look { place: nowhere, wanted: Wanted::NONE }; LOOKUP_MAX];
             let (mut front, mut back) = (0, LOOKUP_MAX);
             {
@@ -114,7 +115,7 @@ impl Store {
                     let entry = index.table.get(slot);
                     let hash = entry.map_or(0, |entry| entry.0);
                     let wanted = Wanted { slot, hash, token, page: 0 };
-                    if let Some((_, Place::File(place))) = entry {
+                    if let Some((_, Place::Far(place))) = entry {
                         found[front] = Look { place, wanted };
                         front += 1;
                     } else {
@@ -133,7 +134,7 @@ impl Store {
     /// Groups pages of files, in file order, into transfers.
     fn start_sorted(&self, mut looks: &[Look]) {
         while let Some(first) = looks.first().map(|look| look.place) {
-            let near = |a: FilePlace, b: FilePlace| {
+            let near = |a: FarPlace, b: FarPlace| {
                 a.tier == b.tier
                     && b.page - a.page <= GAP_MAX + 1
                     && ((b.page - first.page) as usize) < PAGES_MAX
@@ -177,7 +178,18 @@ impl Store {
         let outcome = std::mem::replace(&mut job.outcome, Ok(()));
         let from = job.from;
         if let Err(source) = outcome {
-            if let [wanted] = *job.wanted() {
+            if self.far[usize::from(from.tier)].is_remote() {
+                // It was tried for as long as anybody waits.
+                for at in 0..job.wanted().len() {
+                    let wanted = job.wanted()[at];
+                    let place = FarPlace { page: from.page + u32::from(wanted.page), ..from };
+                    let error = io::Error::new(source.kind(), source.to_string());
+                    match self.why(&wanted, place, Err(error)) {
+                        Some(error) => f(wanted.token, Err(error)),
+                        None => self.complete_alone(&wanted, f),
+                    }
+                }
+            } else if let [wanted] = *job.wanted() {
                 match self.why(&wanted, from, Err(source)) {
                     Some(error) => f(wanted.token, Err(error)),
                     None => self.complete_alone(&wanted, f),
@@ -193,25 +205,39 @@ impl Store {
         }
         for at in 0..job.wanted().len() {
             let wanted = job.wanted()[at];
-            let (pages, _) = job.bytes().as_chunks::<PAGE_SIZE>();
+            let (bytes, fates) = job.content();
+            let (pages, _) = bytes.as_chunks::<PAGE_SIZE>();
             let page = &pages[usize::from(wanted.page)];
-            let found = page_hash(page);
-            if found == wanted.hash {
+            let outcome = match fates[usize::from(wanted.page)].error() {
+                Some(error) => Err(error),
+                None => Ok(page_hash(page)),
+            };
+            if matches!(outcome, Ok(found) if found == wanted.hash) {
                 f(wanted.token, Ok(page));
                 continue;
             }
-            let place = FilePlace { page: from.page + u32::from(wanted.page), ..from };
-            match self.why(&wanted, place, Ok(found)) {
+            let place = FarPlace { page: from.page + u32::from(wanted.page), ..from };
+            match self.why(&wanted, place, outcome) {
                 Some(error) => f(wanted.token, Err(error)),
                 None => self.complete_alone(&wanted, f),
             }
         }
     }
 
-    /// Completes a read by reading again, page by page and waiting.
+    /// Completes a read by reading again, page by page and waiting; but who polls does not wait for a server.
     fn complete_alone(&self, wanted: &Wanted, f: &mut dyn FnMut(u64, Result<&Page, StoreError>)) {
         let mut page = ZERO_PAGE;
-        let result = self.get_if(wanted.slot, Some(wanted.hash), &mut page);
+        let result = match self.get_if(wanted.slot, Some(wanted.hash), &mut page, false) {
+            Ok(None) => Ok(()),
+            Ok(Some(place)) => match self.reads.job(place, 1) {
+                Ok(mut job) => {
+                    job.want(Wanted { page: 0, ..*wanted });
+                    return self.reads.submit(job);
+                }
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        };
         f(wanted.token, result.map(|()| &page));
     }
 
@@ -220,14 +246,14 @@ impl Store {
     fn why(
         &self,
         wanted: &Wanted,
-        place: FilePlace,
+        place: FarPlace,
         outcome: Result<u64, io::Error>,
     ) -> Option<StoreError> {
         let now = lock(&self.index).table.get(wanted.slot);
-        if now != Some((wanted.hash, Place::File(place))) {
+        if now != Some((wanted.hash, Place::Far(place))) {
             return None;
         }
-        let tier = TierName::File(place.tier);
+        let tier = self.far[usize::from(place.tier)].name();
         let (slot, expected) = (wanted.slot, wanted.hash);
         let offset = u64::from(place.page) * PAGE_SIZE as u64;
         Some(match outcome {
@@ -236,27 +262,38 @@ impl Store {
         })
     }
 
-    /// Reads a page; with `expected`, only if the slot still holds the page of that hash.
+    /// Reads a page; with `expected`, only if the slot still holds the page of that hash. Unless it is to wait for servers,
+    /// a page there is not read: its place.
     fn get_if(
         &self,
         slot: SlotId,
         expected: Option<u64>,
         page: &mut Page,
-    ) -> Result<(), StoreError> {
+        wait: bool,
+    ) -> Result<Option<FarPlace>, StoreError> {
         for _ in 0..MOVES_MAX {
             let (hash, place) = match self.look(slot, expected, page)? {
-                Found::Filled(_) => return Ok(()),
-                Found::InFile { hash, place } => (hash, place),
+                Found::Filled(_) => return Ok(None),
+                Found::Far { hash, place } => (hash, place),
             };
-            let mut job = self.reads.job(place, 1)?;
             let wanted = Wanted { slot, hash, token: 0, page: 0 };
-            job.want(wanted);
-            let read = self.files[usize::from(place.tier)].read(place.page, job.bytes());
-            page.copy_from_slice(job.bytes());
-            self.reads.recycle(job);
+            let read = match &self.far[usize::from(place.tier)] {
+                FarTier::Remote(_) if !wait => return Ok(Some(place)),
+                FarTier::Remote(remote) => remote.read(place.page, page),
+                FarTier::File(file) => {
+                    let mut job = self.reads.job(place, 1)?;
+                    job.want(wanted);
+                    let (bytes, fates) = job.content();
+                    let read = file.read(place.page, bytes, fates);
+                    let read = read.and_then(|()| fates[0].error().map_or(Ok(()), Err));
+                    page.copy_from_slice(bytes);
+                    self.reads.recycle(job);
+                    read
+                }
+            };
             let outcome = match read {
                 Ok(()) => match page_hash(page) {
-                    found if found == hash => return Ok(()),
+                    found if found == hash => return Ok(None),
                     found => Ok(found),
                 },
                 Err(error) => Err(error),
@@ -301,7 +338,7 @@ impl Store {
                     to[..length].copy_from_slice(index.arena.bytes(object, length));
                     At::Arena { length, offset: index.arena.offset(object) }
                 }
-                Place::File(place) => return Ok(Found::InFile { hash, place }),
+                Place::Far(place) => return Ok(Found::Far { hash, place }),
             };
             (hash, at)
         };

@@ -7,7 +7,7 @@
 //! that names it, under the slot that owns it.
 
 use crate::arena::{Arena, NoObject, Object};
-use crate::table::{FilePlace, Place, Table};
+use crate::table::{FarPlace, Place, Table};
 use ebb_core::types::SlotId;
 
 /// Objects moved by one step of compaction: about a microsecond of copying.
@@ -63,7 +63,7 @@ impl Index {
         slot: SlotId,
         hash: u64,
         bytes: &[u8],
-    ) -> Result<Option<FilePlace>, NoObject> {
+    ) -> Result<Option<FarPlace>, NoObject> {
         let object = self.arena.allocate(bytes.len(), slot.0)?;
         self.arena.bytes_mut(object, bytes.len()).copy_from_slice(bytes);
         self.ram_writes += 1;
@@ -71,7 +71,7 @@ impl Index {
     }
 
     /// Writes down a place. Returns a page of a file that is now free.
-    pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Place) -> Option<FilePlace> {
+    pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Place) -> Option<FarPlace> {
         match place {
             Place::Same(_) => {
                 self.same_pages += 1;
@@ -84,19 +84,19 @@ impl Index {
                 }
                 self.ram_stored += u64::from(length);
             }
-            Place::File(_) => {}
+            Place::Far(_) => {}
         }
         let before = self.table.set(slot, hash, place);
         before.and_then(|place| self.vacate(place))
     }
 
     /// Forgets a slot. Returns a page of a file that is now free.
-    pub(crate) fn clear(&mut self, slot: SlotId) -> Option<FilePlace> {
+    pub(crate) fn clear(&mut self, slot: SlotId) -> Option<FarPlace> {
         let before = self.table.clear(slot);
         before.and_then(|place| self.vacate(place))
     }
 
-    fn vacate(&mut self, place: Place) -> Option<FilePlace> {
+    fn vacate(&mut self, place: Place) -> Option<FarPlace> {
         match place {
             Place::Same(_) => self.same_pages -= 1,
             Place::Ram { object, length } => {
@@ -104,7 +104,7 @@ impl Index {
                 self.ram_pages -= 1;
                 self.ram_stored -= u64::from(length);
             }
-            Place::File(place) => return Some(place),
+            Place::Far(place) => return Some(place),
         }
         None
     }

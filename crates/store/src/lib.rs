@@ -1,14 +1,14 @@
 //! The swap tiers: where pages go that the program's memory has no room for.
 //!
-//! A store is a list of tiers, fastest first: compressed RAM, then files. It keeps pages under slot
+//! A store is a list of tiers, fastest first: compressed RAM, then files and servers elsewhere. It keeps pages under slot
 //! numbers ([`ebb_core::types::SlotId`]) and gives back exactly what was stored, or an error, never
 //! something else: the 64-bit hash of every page is kept beside its place and checked at each read.
 //!
 //! ```text
 //! put_batch -> same word throughout? -> slot table          get, get_or_start, start_batch
 //!           -> compresses well?      -> RAM (arena)   -> decompress -> check hash -> page
-//!           -> else                  -> file          -> read       -> check hash -> page
-//! RAM at its limit: the pages stored longest ago are decompressed and written to the file
+//!           -> else                  -> file, server  -> read       -> check hash -> page
+//! RAM at its limit: the pages stored longest ago are decompressed and written to the file or server
 //! (demoted).
 //! ```
 //!
@@ -24,38 +24,61 @@
 //! * I3: a put that fails leaves what the slot held before.
 //!
 //! Lock order: `put`, then `index`; `index` is never held across I/O, compression, mapping or
-//! another lock. The locks of file space and read queues are leaves.
+//! another lock. A remote tier's `writer` comes after `put`. The locks of file space and read queues are
+//! leaves.
 #![forbid(unsafe_code)]
 
 mod arena;
+mod crypt;
 mod error;
+mod far;
 mod file;
 mod get;
 mod index;
 pub mod inject;
+mod notice;
 mod page;
 mod put;
 mod reads;
+mod remote;
 mod spec;
 mod stats;
 mod table;
 
 pub use error::{StoreError, TierName};
 pub use get::Source;
+pub use notice::Notice;
 pub use page::{Page, ZERO_PAGE, page_hash};
+pub use remote::ReadTimes;
+pub use remote::url::{Address, Password, RedisSpec};
 pub use spec::{TierSpec, TierSpecError, parse_tiers, unit_shift};
 pub use stats::{StoreReads, StoreStats, TierStats};
 
+use crypt::Key;
 use ebb_core::types::SlotId;
+use far::FarTier;
 use file::FileTier;
 use index::Index;
 use inject::Injector;
 use put::PutState;
 use reads::Reads;
+use remote::RemoteTier;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use table::Place;
+
+/// Which tiers get pages encrypted, under a key that is in this process's memory alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Encrypt {
+    /// Those on other machines.
+    #[default]
+    Remote,
+    /// Files, too.
+    All,
+    /// None.
+    None,
+}
 
 /// What [`Store::open`] needs to know beside the tiers.
 #[derive(Clone, Debug)]
@@ -66,11 +89,21 @@ pub struct Options {
     pub inject: Option<inject::Plan>,
     /// Whether to read through io_uring where the kernel lets us.
     pub use_io_uring: bool,
+    /// What is encrypted.
+    pub encrypt: Encrypt,
+    /// Who is told of a server that is away.
+    pub notice: Notice,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ram_limit_default: u64::MAX, inject: None, use_io_uring: true }
+        Self {
+            ram_limit_default: u64::MAX,
+            inject: None,
+            use_io_uring: true,
+            encrypt: Encrypt::default(),
+            notice: Notice::default(),
+        }
     }
 }
 
@@ -81,7 +114,7 @@ pub enum Whereabouts {
     Nowhere,
     /// In compressed memory.
     Ram,
-    /// In a file.
+    /// In a file, or on another machine.
     File,
 }
 
@@ -89,7 +122,7 @@ pub enum Whereabouts {
 pub struct Store {
     put: Mutex<PutState>,
     index: Mutex<Index>,
-    files: Arc<[FileTier]>,
+    far: Arc<[FarTier]>,
     reads: Reads,
     injector: Arc<Injector>,
     has_ram: bool,
@@ -109,11 +142,12 @@ impl Store {
             return Err(StoreError::Tiers("no swap tier is given; write ram, file or ram,file"));
         }
         let injector = Arc::new(Injector::new(options.inject.as_ref()));
-        let (mut ram_limit, mut files) = (None, Vec::new());
+        let key = new_key(tiers, options.encrypt)?;
+        let (mut ram_limit, mut far, mut files) = (None, Vec::new(), 0);
         for tier in tiers {
             match tier {
                 TierSpec::Ram { limit } => {
-                    if ram_limit.is_some() || !files.is_empty() {
+                    if ram_limit.is_some() || !far.is_empty() {
                         return Err(StoreError::Tiers("one ram tier, and that first"));
                     }
                     if limit.is_some_and(|limit| limit < arena::SPAN_COST) {
@@ -129,19 +163,33 @@ impl Store {
                     ));
                 }
                 TierSpec::File { path, limit } => {
-                    let index = u8::try_from(files.len())
-                        .map_err(|_| StoreError::Tiers("more than 256 file tiers"))?;
-                    let injector = injector.clone();
-                    files.push(FileTier::open(index, path.as_deref(), *limit, injector)?);
+                    let name = TierName::File(files);
+                    files += 1;
+                    let key = key.clone().filter(|_| options.encrypt == Encrypt::All);
+                    let (path, injector) = (path.as_deref(), injector.clone());
+                    let file = FileTier::open(far_index(&far)?, name, path, *limit, key, injector)?;
+                    far.push(FarTier::File(file));
+                }
+                TierSpec::Redis(spec) => {
+                    if spec.limit.is_some_and(|limit| limit < 4096) {
+                        return Err(StoreError::Tiers(
+                            "a redis tier of less than 4K holds no page: give it more or leave it out",
+                        ));
+                    }
+                    let index = far_index(&far)?;
+                    let name = TierName::Redis(index - files);
+                    let (injector, notice) = (injector.clone(), options.notice.clone());
+                    let tier = RemoteTier::open(index, name, spec, key.clone(), injector, notice)?;
+                    far.push(FarTier::Remote(tier));
                 }
             }
         }
-        let files: Arc<[FileTier]> = files.into();
-        let reads = Reads::new(files.clone(), injector.clone(), options.use_io_uring)?;
+        let far: Arc<[FarTier]> = far.into();
+        let reads = Reads::new(far.clone(), injector.clone(), options.use_io_uring)?;
         Ok(Self {
             put: Mutex::new(PutState::new()?),
             index: Mutex::new(Index::new(ram_limit.unwrap_or(0))),
-            files,
+            far,
             reads,
             injector,
             has_ram: ram_limit.is_some(),
@@ -167,7 +215,7 @@ impl Store {
                     *place = index.table.get(slot).map(|(_, place)| match place {
                         Place::Same(_) => Whereabouts::Nowhere,
                         Place::Ram { .. } => Whereabouts::Ram,
-                        Place::File(_) => Whereabouts::File,
+                        Place::Far(_) => Whereabouts::File,
                     });
                 }
             }
@@ -188,7 +236,7 @@ impl Store {
                 index.table.renew(slot);
                 true
             }
-            Some((_, Place::File(_))) => !(self.has_ram && index.table.is_demoted(slot)),
+            Some((_, Place::Far(_))) => !(self.has_ram && index.table.is_demoted(slot)),
             Some((_, Place::Same(_))) => true,
         }
     }
@@ -211,7 +259,16 @@ impl Store {
         };
         // Unmapping takes microseconds: not under the lock.
         drop(span);
-        self.free_file_page(freed);
+        self.free_far_page(freed);
+    }
+
+    /// Nothing is wanted any more: what was kept on other machines is removed. Waits for a write under way.
+    pub fn close(&self) {
+        for tier in self.far.iter() {
+            if let FarTier::Remote(remote) = tier {
+                remote.close();
+            }
+        }
     }
 
     /// What the RAM tier occupies now, waste included.
@@ -239,7 +296,7 @@ impl Store {
     /// False when every tier is full.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        lock(&self.index).arena.has_room() || self.files.iter().any(|file| !file.is_full())
+        lock(&self.index).arena.has_room() || self.far.iter().any(|tier| !tier.is_full())
     }
 
     /// A descriptor that is readable while completions wait for [`Store::poll_completions`].
@@ -251,9 +308,29 @@ impl Store {
         self.reads.event()
     }
 
-    fn free_file_page(&self, place: Option<table::FilePlace>) {
+    fn free_far_page(&self, place: Option<table::FarPlace>) {
         if let Some(place) = place {
-            self.files[usize::from(place.tier)].free(place.page, 1);
+            self.far[usize::from(place.tier)].free(place.page, 1);
         }
     }
+}
+
+/// The number of the next tier.
+fn far_index(far: &[FarTier]) -> Result<u8, StoreError> {
+    u8::try_from(far.len()).map_err(|_| StoreError::Tiers("more than 256 file and redis tiers"))
+}
+
+/// A key, if any tier needs one.
+fn new_key(tiers: &[TierSpec], encrypt: Encrypt) -> Result<Option<Arc<Key>>, StoreError> {
+    let needs = |tier: &TierSpec| match tier {
+        TierSpec::Ram { .. } => false,
+        TierSpec::File { .. } => encrypt == Encrypt::All,
+        TierSpec::Redis(_) => encrypt != Encrypt::None,
+    };
+    if !tiers.iter().any(needs) {
+        return Ok(None);
+    }
+    let what = "a key that stays in memory (a locked page: ulimit -l 64)";
+    let key = Key::new().map_err(|source| StoreError::Setup { what, source })?;
+    Ok(Some(Arc::new(key)))
 }

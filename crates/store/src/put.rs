@@ -6,12 +6,13 @@
 use crate::arena::{NoObject, SPAN_BYTES};
 use crate::error::{StoreError, TierName};
 use crate::page::{Page, page_hash, same_filled, same_filled_hash};
-use crate::table::{FilePlace, Place};
+use crate::table::{FarPlace, Place};
 use crate::{Store, lock};
 use ebb_core::types::{PAGE_SIZE, SlotId};
 use ebb_sys::anon::AnonBuffer;
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use std::io;
+use std::sync::Arc;
 
 /// Pages written to a file at once.
 const CLUSTER: usize = 64;
@@ -59,18 +60,21 @@ enum NotWritten {
     /// No file has room.
     Full,
     /// The last file tried failed.
-    Failed { place: FilePlace, kind: io::ErrorKind, code: Option<i32> },
+    Failed { tier: TierName, place: FarPlace, why: Arc<io::Error> },
 }
 
 impl NotWritten {
     fn error(&self, slot: SlotId) -> StoreError {
-        match *self {
+        match self {
             Self::Full => StoreError::Full,
-            Self::Failed { place, kind, code } => StoreError::Write {
-                tier: TierName::File(place.tier),
+            Self::Failed { tier, place, why } => StoreError::Write {
+                tier: *tier,
                 slot,
                 offset: u64::from(place.page) * PAGE_SIZE as u64,
-                source: code.map_or_else(|| kind.into(), io::Error::from_raw_os_error),
+                source: match why.raw_os_error() {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => io::Error::new(why.kind(), why.clone()),
+                },
             },
         }
     }
@@ -110,14 +114,14 @@ impl Store {
             if let Some(word) = same_filled(page) {
                 let hash = same_filled_hash(word, page);
                 let freed = lock(&self.index).set(slot, hash, Place::Same(word));
-                self.free_file_page(freed);
+                self.free_far_page(freed);
                 continue;
             }
             let hash = page_hash(page);
             if self.has_ram {
                 match self.compress_to_ram(put, slot, hash, page) {
                     Ok(()) => continue,
-                    Err(why) if self.files.is_empty() => {
+                    Err(why) if self.far.is_empty() => {
                         results[at] = Err(why);
                         continue;
                     }
@@ -145,7 +149,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let length = compress_into_with_table(page, &mut put.compressed, &mut put.table)
             .expect("the buffer is as large as the worst case");
-        let most = if self.files.is_empty() { KEEP_ALONE_MAX } else { KEEP_MAX };
+        let most = if self.far.is_empty() { KEEP_ALONE_MAX } else { KEEP_MAX };
         if length > most {
             return Err(StoreError::NotSmaller);
         }
@@ -165,7 +169,7 @@ impl Store {
             let stored = lock(&self.index).set_ram(slot, hash, bytes);
             match stored {
                 Ok(freed) => {
-                    self.free_file_page(freed);
+                    self.free_far_page(freed);
                     return true;
                 }
                 Err(NoObject::NeedSpan) => {
@@ -201,7 +205,7 @@ impl Store {
 
     /// Moves the pages that have been in RAM longest to a file; returns how many.
     fn demote(&self, demotion: &mut Demotion) -> usize {
-        if self.files.iter().all(|file| file.is_full()) {
+        if self.far.iter().all(|file| file.is_full()) {
             return 0;
         }
         demotion.chosen.clear();
@@ -225,13 +229,13 @@ impl Store {
             let (slot, hash, before) = chosen[at];
             let mut index = lock(&self.index);
             if index.table.get(slot) == Some((hash, before)) {
-                index.set(slot, hash, Place::File(place));
+                index.set(slot, hash, Place::Far(place));
                 index.table.mark_demoted(slot);
                 index.demoted += 1;
                 demoted += 1;
             } else {
                 drop(index);
-                self.free_file_page(Some(place));
+                self.free_far_page(Some(place));
             }
         });
         demoted
@@ -274,8 +278,8 @@ impl Store {
             let Staged { slot, hash, at: page } = staged[at];
             match written {
                 Ok(place) => {
-                    let freed = lock(&self.index).set(slot, hash, Place::File(place));
-                    self.free_file_page(freed);
+                    let freed = lock(&self.index).set(slot, hash, Place::Far(place));
+                    self.free_far_page(freed);
                 }
                 Err(why) => results[page] = Err(why.error(slot)),
             }
@@ -285,14 +289,14 @@ impl Store {
 
     /// Writes pages to the first file that takes them, in runs as long as the space map has them;
     /// tells the fate of each page.
-    fn write(&self, bytes: &[u8], mut fate: impl FnMut(usize, Result<FilePlace, &NotWritten>)) {
+    fn write(&self, bytes: &[u8], mut fate: impl FnMut(usize, Result<FarPlace, &NotWritten>)) {
         let count = bytes.len() / PAGE_SIZE;
         let mut at = 0;
         while at < count {
             match self.write_run(&bytes[at * PAGE_SIZE..]) {
                 Ok((place, written)) => {
                     for page in 0..written {
-                        let page_place = FilePlace { page: place.page + page as u32, ..place };
+                        let page_place = FarPlace { page: place.page + page as u32, ..place };
                         fate(at + page, Ok(page_place));
                     }
                     at += written;
@@ -307,15 +311,15 @@ impl Store {
 
     /// Writes one run from the start of `bytes`: where it went and its pages, or why it did not and
     /// how many pages that concerns.
-    fn write_run(&self, bytes: &[u8]) -> Result<(FilePlace, usize), (NotWritten, usize)> {
+    fn write_run(&self, bytes: &[u8]) -> Result<(FarPlace, usize), (NotWritten, usize)> {
         let wanted = bytes.len() / PAGE_SIZE;
         let mut why = (NotWritten::Full, wanted);
-        for file in self.files.iter() {
+        for file in self.far.iter() {
             // A run that could not be written is held while another place is tried.
             let mut held = None;
             for _ in 0..2 {
                 let Some((first, count)) = file.allocate(wanted) else { break };
-                let place = FilePlace { tier: file.index, page: first };
+                let place = FarPlace { tier: file.index(), page: first };
                 let written = file.write(first, &bytes[..count * PAGE_SIZE]);
                 if let Some((first, count)) = held.take() {
                     file.free(first, count);
@@ -328,8 +332,13 @@ impl Store {
                         break;
                     }
                     Err(error) => {
-                        let (kind, code) = (error.kind(), error.raw_os_error());
-                        why = (NotWritten::Failed { place, kind, code }, count);
+                        let (tier, error) = (file.name(), Arc::new(error));
+                        why = (NotWritten::Failed { tier, place, why: error }, count);
+                        if file.is_remote() {
+                            // It was waited for; another place of it is no better.
+                            file.free(first, count);
+                            break;
+                        }
                         held = Some((first, count));
                     }
                 }

@@ -1,9 +1,11 @@
-//! The text form of a list of tiers: `ram[:SIZE]`, `file[:PATH][:SIZE]`, separated by commas.
+//! The text form of a list of tiers: `ram[:SIZE]`, `file[:PATH][:SIZE]`, `redis://HOST:PORT[,HOST:PORT...][:SIZE]`
+//! (`remote::url` has all of that one), separated by commas.
 //!
 //! SIZE is in bytes, or with K, M, G or T in powers of 1024. A PATH is told from a SIZE by its `/`.
 //! A comma or a colon inside a PATH cannot be written: such a path is refused, never cut short
 //! silently (its rest is no valid tier or size).
 
+use crate::remote::url::{self, RedisSpec};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -22,12 +24,14 @@ pub enum TierSpec {
         /// Most bytes the file may have.
         limit: Option<u64>,
     },
+    /// Pages in a Redis or Valkey server or cluster.
+    Redis(Box<RedisSpec>),
 }
 
 /// A list of tiers that cannot be understood.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TierSpecError {
-    /// The whole text.
+    /// The whole text, without passwords.
     pub text: String,
     /// Where the fault begins, in bytes from the start of the text.
     pub at: usize,
@@ -43,15 +47,15 @@ impl fmt::Display for TierSpecError {
 
 impl std::error::Error for TierSpecError {}
 
-const FORMS: &str = "write ram[:SIZE] or file[:PATH][:SIZE], for example ram:256M,file:8G";
+const FORMS: &str = "write ram[:SIZE], file[:PATH][:SIZE] or redis://HOST:PORT[:SIZE], for example ram:256M,file:8G";
 
 /// Parses a list of tiers, for example `ram:256M,file:/var/tmp:8G`.
 pub fn parse_tiers(text: &str) -> Result<Vec<TierSpec>, TierSpecError> {
     let mut tiers = Vec::new();
     let mut at = 0;
-    for part in text.split(',') {
+    for part in split(text) {
         let fail = |offset: usize, message: String| TierSpecError {
-            text: text.to_string(),
+            text: url::redact(text),
             at: at + offset,
             message,
         };
@@ -61,7 +65,7 @@ pub fn parse_tiers(text: &str) -> Result<Vec<TierSpec>, TierSpecError> {
             let message = if twice {
                 "a second ram tier; one is enough: give it the whole SIZE"
             } else {
-                "ram after file; a slower tier cannot feed a faster one: put ram first"
+                "ram after another tier; a slower one cannot feed a faster one: put ram first"
             };
             return Err(fail(0, message.to_string()));
         }
@@ -71,8 +75,28 @@ pub fn parse_tiers(text: &str) -> Result<Vec<TierSpec>, TierSpecError> {
     Ok(tiers)
 }
 
+/// The tiers of a list: commas separate them, and the hosts of one.
+fn split(text: &str) -> Vec<&str> {
+    let mut parts: Vec<&str> = Vec::new();
+    let mut at = 0;
+    for part in text.split(',') {
+        let end = at + part.len();
+        match parts.last_mut() {
+            Some(last) if url::is_url(last) && url::is_host(part) => {
+                *last = &text[at - 1 - last.len()..end];
+            }
+            _ => parts.push(part),
+        }
+        at = end + 1;
+    }
+    parts
+}
+
 /// Parses one tier; an error is its offset in the part and its message.
 fn parse_tier(part: &str) -> Result<TierSpec, (usize, String)> {
+    if url::is_url(part) {
+        return url::parse(part, parse_size).map(|spec| TierSpec::Redis(Box::new(spec)));
+    }
     let mut fields = part.split(':');
     let kind = fields.next().unwrap_or_default();
     let mut at = kind.len() + 1;
@@ -191,6 +215,51 @@ mod tests {
         }
     }
 
+    fn redis(text: &str) -> RedisSpec {
+        match parse_tiers(text).expect(text).pop() {
+            Some(TierSpec::Redis(spec)) => *spec,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn servers_and_clusters() {
+        let hosts = |text| redis(text).hosts.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(hosts("redis://h"), ["h:6379"]);
+        assert_eq!(hosts("redis://h:7,[::1]:8,1.2.3.4:9"), ["h:7", "[::1]:8", "1.2.3.4:9"]);
+        assert_eq!(hosts("ram:1M,file:/x,redis://a:1,b:2/0?wait=9:8G"), ["a:1", "b:2"]);
+        let plain = redis("redis://h");
+        assert_eq!((plain.tls, plain.db, plain.limit, plain.wait.as_secs()), (false, 0, None, 30));
+        let full = redis("rediss://me:a%40b%2c@h:7/5?wait=9&replicas=2&ca=/etc/ca.pem:8G");
+        assert!(full.tls && full.ca == Some("/etc/ca.pem".into()));
+        assert_eq!((full.db, full.limit, full.wait.as_secs()), (5, Some(8 << 30), 9));
+        assert_eq!((full.user.as_deref(), full.replicas), (Some("me"), Some(2)));
+        assert_eq!(full.password.as_ref().map(|password| password.expose()), Some("a@b,"));
+        assert_eq!(redis("redis://h:1:64M").limit, Some(64 << 20));
+        assert_eq!(redis("redis://h:1/:64M").limit, Some(64 << 20));
+        assert_eq!(redis("redis://:pw@h").user, None);
+        let tiers =
+            parse_tiers("ram:1M,redis://a:1,b:2,file:/x:1G,redis://c:3").expect("four tiers");
+        assert_eq!(tiers.len(), 4);
+        assert_eq!(tiers[2], file(Some("/x"), Some(1 << 30)));
+    }
+
+    #[test]
+    fn passwords_are_not_repeated() {
+        for text in [
+            "redis://me:secret@h:x",
+            "ram,redis://me:secret@h:1?nothing",
+            "redis://me:se/cret@h:1",
+            "redis://a:1,rediss://me:secret@h:1/x",
+        ] {
+            let error = parse_tiers(text).expect_err(text);
+            assert!(!error.to_string().contains("cret"), "{error}");
+            assert_eq!(error.text.len(), text.len());
+        }
+        let shown = format!("{:?}", redis("redis://me:secret@h:1"));
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+
     #[test]
     fn bad_lists_say_what_where_and_what_instead() {
         let table = [
@@ -213,6 +282,26 @@ mod tests {
             ("file:-1", 5, "\"-1\" is neither"),
             ("ram:1M,ram:1M", 7, "a second ram tier"),
             ("file,ram", 5, "put ram first"),
+            ("redis://h,ram", 10, "put ram first"),
+            ("redis:h", 0, "written redis://HOST:PORT"),
+            ("redis://", 8, "a HOST is missing"),
+            ("redis://h:x", 10, "\"x\" is no port"),
+            ("redis://h:0", 10, "\"0\" is no port"),
+            ("redis://h:8G", 10, "a SIZE after the port"),
+            ("redis://h:1:0", 12, "size 0"),
+            ("redis://h:1:5X", 12, "no unit of size"),
+            ("redis://a:1:1G,b:2", 12, "a SIZE comes last"),
+            ("redis://a:1,a:1", 12, "a:1 is named twice"),
+            ("redis://[::1", 8, "a ] is missing"),
+            ("redis://h:1/x", 12, "\"x\" is no number of a database"),
+            ("redis://a:1,b:2/3", 15, "a cluster has no databases"),
+            ("redis://h:1?wait=x", 12, "write seconds"),
+            ("redis://h:1?wait=0", 12, "write seconds"),
+            ("redis://h:1?tries=3", 12, "\"tries\" is no option"),
+            ("redis://h:1?ca=/x", 12, "ca is for TLS"),
+            ("redis://u:p@h:1?password-file=/x", 16, "leave out one of the two"),
+            ("redis://u:p%4@h:1", 10, "two hexadecimal digits"),
+            ("redis://u:p/q@h:1", 11, "/ is %2F"),
         ];
         for (text, at, message) in table {
             let error = parse_tiers(text).expect_err(text);

@@ -2,7 +2,10 @@
 
 use crate::Store;
 use crate::error::TierName;
+use crate::far::FarTier;
+use crate::file::FileTier;
 use crate::lock;
+use crate::remote::{ReadTimes, RemoteTier};
 use ebb_core::types::PAGE_SIZE;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -31,6 +34,14 @@ pub struct TierStats {
     pub name: TierName,
     /// Where a file tier was made.
     pub path: Option<PathBuf>,
+    /// Where a remote tier is.
+    pub address: Option<String>,
+    /// Whether its pages are encrypted.
+    pub encrypted: bool,
+    /// Answers of a remote tier that did not come, and refusals.
+    pub errors: u64,
+    /// How long reads of a remote tier took.
+    pub read_times: Option<ReadTimes>,
     /// Whether a file tier bypasses the page cache.
     pub direct: bool,
     /// Whether the tier lies in RAM; a file tier does on tmpfs, which saves no memory.
@@ -45,7 +56,7 @@ pub struct TierStats {
     pub peak_pages: u64,
     /// See `peak_pages`.
     pub peak_occupied_bytes: u64,
-    /// Its disk, and not its limit, is what kept it from taking more.
+    /// Its disk or its server, and not its limit, is what kept it from taking more.
     pub disk_full: bool,
     /// The most it may take.
     pub limit_bytes: u64,
@@ -71,7 +82,7 @@ impl TierStats {
 pub struct StoreReads {
     /// From memory.
     pub near: u64,
-    /// From files.
+    /// From files and servers.
     pub far: u64,
     /// Of `near`, those of pages that were among the newest there.
     pub near_edge: u64,
@@ -95,7 +106,7 @@ impl Store {
             edge_pages: index.table.edge_len().into(),
             ratio_permille: held / index.arena.occupied().max(1),
             near: self.ram_reads.load(Ordering::Relaxed),
-            far: self.files.iter().map(|file| file.reads.load(Ordering::Relaxed)).sum(),
+            far: self.far.iter().map(FarTier::reads).sum(),
         }
     }
 
@@ -103,12 +114,16 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> StoreStats {
         // Relaxed throughout: statistics, each true at some recent moment.
-        let mut tiers = Vec::with_capacity(self.files.len() + 1);
+        let mut tiers = Vec::with_capacity(self.far.len() + 1);
         let index = lock(&self.index);
         if self.has_ram {
             tiers.push(TierStats {
                 name: TierName::Ram,
                 path: None,
+                address: None,
+                encrypted: false,
+                errors: 0,
+                read_times: None,
                 direct: false,
                 in_ram: true,
                 pages: index.ram_pages,
@@ -126,27 +141,61 @@ impl Store {
         let (same_filled_pages, same_filled_peak) = (index.same_pages, index.same_peak);
         let index_bytes = index.table.bytes();
         drop(index);
-        for file in self.files.iter() {
-            let (taken, limit) = file.fill();
-            let bytes = taken * PAGE_SIZE as u64;
-            tiers.push(TierStats {
-                name: file.name(),
-                path: Some(file.path.clone()),
-                direct: file.direct,
-                in_ram: file.in_ram,
-                pages: taken,
-                stored_bytes: bytes,
-                occupied_bytes: bytes,
-                peak_pages: file.peak(),
-                peak_occupied_bytes: file.peak() * PAGE_SIZE as u64,
-                disk_full: file.found_disk_full(),
-                limit_bytes: limit * PAGE_SIZE as u64,
-                reads: file.reads.load(Ordering::Relaxed),
-                writes: file.writes.load(Ordering::Relaxed),
-                demoted: 0,
-            });
-        }
+        tiers.extend(self.far.iter().map(|tier| match tier {
+            FarTier::File(file) => of_file(file),
+            FarTier::Remote(remote) => of_remote(remote),
+        }));
         let io_uring = self.reads.uses_io_uring();
         StoreStats { tiers, same_filled_pages, same_filled_peak, index_bytes, io_uring }
+    }
+}
+
+fn of_file(file: &FileTier) -> TierStats {
+    let (taken, limit) = file.fill();
+    let bytes = taken * PAGE_SIZE as u64;
+    TierStats {
+        name: file.name,
+        path: Some(file.path.clone()),
+        address: None,
+        encrypted: file.is_encrypted(),
+        errors: 0,
+        read_times: None,
+        direct: file.direct,
+        in_ram: file.in_ram,
+        pages: taken,
+        stored_bytes: bytes,
+        occupied_bytes: bytes,
+        peak_pages: file.peak(),
+        peak_occupied_bytes: file.peak() * PAGE_SIZE as u64,
+        disk_full: file.found_disk_full(),
+        limit_bytes: limit * PAGE_SIZE as u64,
+        reads: file.reads.load(Ordering::Relaxed),
+        writes: file.writes.load(Ordering::Relaxed),
+        demoted: 0,
+    }
+}
+
+fn of_remote(remote: &RemoteTier) -> TierStats {
+    let (pages, peak, limit) = remote.fill();
+    let bytes = pages * PAGE_SIZE as u64;
+    TierStats {
+        name: remote.name(),
+        path: None,
+        address: Some(remote.place()),
+        encrypted: remote.is_encrypted(),
+        errors: remote.errors(),
+        read_times: remote.read_times(),
+        direct: true,
+        in_ram: false,
+        pages,
+        stored_bytes: bytes,
+        occupied_bytes: bytes,
+        peak_pages: peak,
+        peak_occupied_bytes: peak * PAGE_SIZE as u64,
+        disk_full: remote.found_full(),
+        limit_bytes: limit * PAGE_SIZE as u64,
+        reads: remote.shared.reads.load(Ordering::Relaxed),
+        writes: remote.shared.writes.load(Ordering::Relaxed),
+        demoted: 0,
     }
 }

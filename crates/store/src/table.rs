@@ -33,13 +33,13 @@ pub(crate) enum Place {
     Same(u64),
     /// In the arena, `length` bytes long; 4096 means not compressed.
     Ram { object: Object, length: u16 },
-    /// In a file tier.
-    File(FilePlace),
+    /// In a file or a server.
+    Far(FarPlace),
 }
 
-/// A page of a file tier.
+/// A page of a file tier or a remote one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct FilePlace {
+pub(crate) struct FarPlace {
     pub tier: u8,
     pub page: u32,
 }
@@ -75,7 +75,7 @@ fn pack(place: Place) -> u64 {
         Place::Ram { object, length } => {
             u64::from(object.span) << 32 | u64::from(object.index) << 16 | u64::from(length)
         }
-        Place::File(FilePlace { tier, page }) => u64::from(tier) << 32 | u64::from(page),
+        Place::Far(FarPlace { tier, page }) => u64::from(tier) << 32 | u64::from(page),
     }
 }
 
@@ -86,7 +86,7 @@ impl Entry {
             SAME => Place::Same(self.word),
             FILE => {
                 let (tier, page) = ((self.word >> 32) as u8, self.word as u32);
-                Place::File(FilePlace { tier, page })
+                Place::Far(FarPlace { tier, page })
             }
             _ => {
                 let (span, index) = ((self.word >> 32) as u32, (self.word >> 16) as u16);
@@ -143,7 +143,7 @@ impl Table {
         let newest = self.newest;
         let prev = match place {
             Place::Same(_) => SAME,
-            Place::File(_) => FILE,
+            Place::Far(_) => FILE,
             Place::Ram { .. } => newest,
         };
         *self.entry_mut(slot.0) = Entry { hash, word: pack(place), prev, next: END };
@@ -285,7 +285,7 @@ mod tests {
         let (near, _) = edge(&table);
         assert_eq!(near, newest(62..63).into_iter().chain(newest(64..72)).collect::<Vec<_>>());
         for slot in 0..20 {
-            table.set(SlotId(slot), 0, Place::File(FilePlace { tier: 0, page: slot }));
+            table.set(SlotId(slot), 0, Place::Far(FarPlace { tier: 0, page: slot }));
             table.mark_demoted(SlotId(slot));
         }
         let (_, far) = edge(&table);
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn places_survive_packing() {
         let mut table = Table::new();
-        let file = |tier, page| Place::File(FilePlace { tier, page });
+        let file = |tier, page| Place::Far(FarPlace { tier, page });
         let places =
             [ram(0), ram(u32::MAX), Place::Same(u64::MAX), Place::Same(0), file(255, u32::MAX)];
         for (slot, place) in places.into_iter().enumerate() {
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn what_was_in_ram_before_is_known_until_it_is_stored_anew() {
         let mut table = Table::new();
-        let file = Place::File(FilePlace { tier: 0, page: 9 });
+        let file = Place::Far(FarPlace { tier: 0, page: 9 });
         table.set(SlotId(4), 1, file);
         assert!(!table.is_demoted(SlotId(4)));
         table.mark_demoted(SlotId(4));
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(queue(&table), [5, 9000, 1, 7, 3]);
         table.clear(SlotId(5));
         table.clear(SlotId(3));
-        table.set(SlotId(1), 0, Place::File(FilePlace { tier: 0, page: 0 }));
+        table.set(SlotId(1), 0, Place::Far(FarPlace { tier: 0, page: 0 }));
         assert_eq!(queue(&table), [9000, 7]);
         table.moved(SlotId(7), Object { span: 1, index: 2 });
         assert_eq!(queue(&table), [9000, 7]);

@@ -16,6 +16,7 @@ pub mod proc;
 pub mod process;
 pub mod rights;
 pub mod sched;
+pub mod secret;
 pub mod shared;
 pub mod signals;
 pub mod socket;

@@ -202,16 +202,29 @@ impl Reclaim {
         let of_path = |path: Option<PathBuf>| path.unwrap_or_default().display().to_string();
         let at = match error {
             StoreError::Write { tier, source, .. } => {
-                let of = tiers.into_iter().find(|of| of.name == *tier && of.path.is_some());
-                of.map(|of| {
-                    format!("writing to tier {tier} in {} failed: {source}", of_path(of.path))
+                let of = tiers.into_iter().find(|of| of.name == *tier);
+                of.and_then(|of| match (of.path, of.address) {
+                    (path @ Some(_), _) => Some(format!(
+                        "writing to tier {tier} in {} failed: {source}",
+                        of_path(path)
+                    )),
+                    (None, Some(at)) => {
+                        Some(format!("writing to tier {tier} at {at} failed: {source}"))
+                    }
+                    (None, None) => None,
                 })
             }
             StoreError::Full => {
                 let of = tiers.into_iter().find(|of| of.disk_full);
                 of.map(|of| {
-                    let (name, path) = (of.name, of_path(of.path));
-                    format!("tier {name}: no space left on the file system of {path}")
+                    let name = of.name;
+                    match of.address {
+                        Some(at) => format!("tier {name}: the server at {at} takes no more"),
+                        None => {
+                            let path = of_path(of.path);
+                            format!("tier {name}: no space left on the file system of {path}")
+                        }
+                    }
                 })
             }
             _ => None,

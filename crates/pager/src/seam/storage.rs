@@ -32,6 +32,8 @@ pub trait Storage: Send + Sync {
     fn reads(&self) -> StoreReads;
     /// Figures of the tiers.
     fn stats(&self) -> StoreStats;
+    /// Nothing is wanted any more.
+    fn close(&self);
     /// Readable while completions wait; a simulated one has none.
     fn completion_fd(&self) -> Option<BorrowedFd<'_>>;
 }
@@ -87,6 +89,10 @@ impl Storage for Store {
 
     fn stats(&self) -> StoreStats {
         Self::stats(self)
+    }
+
+    fn close(&self) {
+        Self::close(self);
     }
 
     fn completion_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -703,6 +703,8 @@ impl Storage for Arc<FakeStorage> {
         self.store.stats()
     }
 
+    fn close(&self) {}
+
     fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }

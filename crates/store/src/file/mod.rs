@@ -7,10 +7,13 @@
 pub(crate) mod open;
 pub(crate) mod space;
 
+use crate::crypt::{Key, Seal};
 use crate::error::{StoreError, TierName};
 use crate::inject::Injector;
 use crate::lock;
+use crate::remote::Fate;
 use ebb_core::types::PAGE_SIZE;
+use ebb_sys::anon::AnonBuffer;
 use open::SwapFile;
 use rustix::fs::Advice;
 use rustix::io::Errno;
@@ -27,9 +30,44 @@ const GROWTH_PAGES: u64 = 4096;
 /// How often a transfer that makes no progress is tried again.
 const TRIES_MAX: u32 = 16;
 
+/// What it takes to encrypt a file: the seals of its pages, which stay in memory, and room for what is to be written.
+struct Crypt {
+    key: Arc<Key>,
+    /// By page, in chunks that never move. Written by the writer before its page is, whose entry names it later.
+    seals: Mutex<Vec<Box<[Seal; SEALS]>>>,
+    sealed: Mutex<AnonBuffer>,
+}
+
+/// Seals in a chunk: as many pages as a file grows by.
+const SEALS: usize = GROWTH_PAGES as usize;
+
+impl Crypt {
+    fn new(key: Arc<Key>) -> Result<Self, StoreError> {
+        let sealed = AnonBuffer::new(space::RUN_MAX * PAGE_SIZE)
+            .map_err(|source| StoreError::Setup { what: "a write buffer", source })?;
+        Ok(Self { key, seals: Mutex::default(), sealed: Mutex::new(sealed) })
+    }
+
+    fn set(&self, page: u32, seal: Seal) {
+        let mut seals = lock(&self.seals);
+        let (chunk, within) = (page as usize / SEALS, page as usize % SEALS);
+        while seals.len() <= chunk {
+            seals.push(Box::new([Seal::default(); SEALS]));
+        }
+        seals[chunk][within] = seal;
+    }
+
+    fn get(&self, page: u32) -> Option<Seal> {
+        let seals = lock(&self.seals);
+        Some(seals.get(page as usize / SEALS)?[page as usize % SEALS])
+    }
+}
+
 /// One file tier.
 pub(crate) struct FileTier {
     pub index: u8,
+    pub name: TierName,
+    crypt: Option<Crypt>,
     pub fd: Arc<OwnedFd>,
     pub path: PathBuf,
     pub direct: bool,
@@ -49,14 +87,18 @@ pub(crate) struct FileTier {
 impl FileTier {
     pub(crate) fn open(
         index: u8,
+        name: TierName,
         path: Option<&Path>,
         limit: Option<u64>,
+        key: Option<Arc<Key>>,
         injector: Arc<Injector>,
     ) -> Result<Self, StoreError> {
         let pages = limit.map(|bytes| bytes / PAGE_SIZE as u64);
         let SwapFile { file, path, direct, in_ram } = open::open(path)?;
         Ok(Self {
             index,
+            name,
+            crypt: key.map(Crypt::new).transpose()?,
             fd: Arc::new(file),
             path,
             direct,
@@ -71,8 +113,20 @@ impl FileTier {
         })
     }
 
-    pub(crate) fn name(&self) -> TierName {
-        TierName::File(self.index)
+    pub(crate) fn is_encrypted(&self) -> bool {
+        self.crypt.is_some()
+    }
+
+    /// Decrypts what was read, if it is encrypted; tells the fate of each page. One that nobody wrote has none.
+    pub(crate) fn unseal(&self, first: u32, pages: &mut [u8], fates: &mut [Fate]) {
+        let Some(crypt) = &self.crypt else { return };
+        let (pages, _) = pages.as_chunks_mut();
+        for ((page, content), fate) in (first..).zip(pages).zip(fates) {
+            let seal = crypt.get(page);
+            let opened =
+                seal.is_some_and(|seal| crypt.key.open(self.index, page, &seal, content).is_ok());
+            *fate = if opened { Fate::Good } else { Fate::NotAuthentic };
+        }
     }
 
     /// Taken pages, and the most there can be.
@@ -132,7 +186,7 @@ impl FileTier {
     }
 
     /// Reads whole pages. With a direct file, `buffer` must be aligned to pages.
-    pub(crate) fn read(&self, first: u32, buffer: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read(&self, first: u32, buffer: &mut [u8], fates: &mut [Fate]) -> io::Result<()> {
         self.count_read(buffer.len() / PAGE_SIZE);
         if let Some(delay) = self.injector.delay(true) {
             std::thread::sleep(delay);
@@ -145,6 +199,7 @@ impl FileTier {
         })?;
         self.forget_cached(first, buffer.len());
         self.injector.flip(buffer);
+        self.unseal(first, buffer, fates);
         Ok(())
     }
 
@@ -157,7 +212,20 @@ impl FileTier {
     /// Writes whole pages. With a direct file, `pages` must be aligned to pages. `Ok(false)` means
     /// that there is no room.
     pub(crate) fn write(&self, first: u32, pages: &[u8]) -> io::Result<bool> {
-        match self.try_write(first, pages) {
+        let written = match &self.crypt {
+            None => self.try_write(first, pages),
+            Some(crypt) => {
+                let mut sealed = lock(&crypt.sealed);
+                let sealed = &mut sealed[..pages.len()];
+                sealed.copy_from_slice(pages);
+                let (all, _) = sealed.as_chunks_mut();
+                for (page, content) in (first..).zip(all) {
+                    crypt.set(page, crypt.key.seal(self.index, page, content));
+                }
+                self.try_write(first, sealed)
+            }
+        };
+        match written {
             Ok(()) => Ok(true),
             Err(error) if is_full(&error) => {
                 self.disk_full.store(true, Ordering::Relaxed);
@@ -246,7 +314,7 @@ mod tests {
     fn tier(plan: &str, limit: Option<u64>) -> FileTier {
         let plan = Plan::parse(plan).expect("plan");
         let injector = Arc::new(Injector::new(Some(&plan)));
-        FileTier::open(0, None, limit, injector).expect("open")
+        FileTier::open(0, TierName::File(0), None, limit, None, injector).expect("open")
     }
 
     fn pages(count: usize, seed: u8) -> AnonBuffer {
@@ -265,7 +333,7 @@ mod tests {
             assert_eq!(count, 64);
             assert!(tier.write(first, &pages(64, 3)).expect("write"));
             let mut back = AnonBuffer::new(64 * PAGE_SIZE).expect("map");
-            tier.read(first, &mut back).expect("read");
+            tier.read(first, &mut back, &mut []).expect("read");
             assert!(back[..] == pages(64, 3)[..], "plan {plan}");
         }
     }
@@ -283,7 +351,7 @@ mod tests {
         }
         let mut back = AnonBuffer::new(64 * PAGE_SIZE).expect("map");
         for seed in 0..32 {
-            tier.read(u32::from(seed) * 64, &mut back).expect("read");
+            tier.read(u32::from(seed) * 64, &mut back, &mut []).expect("read");
             assert!(back[..] == pages(64, seed)[..]);
         }
     }

@@ -1,4 +1,4 @@
-//! Which pages of a swap file are free.
+//! Which pages of a swap file, or of a server, are free.
 //!
 //! Pages written together should lie together, because they tend to be wanted together: a batch
 //! gets a run inside one group of 64 (one word of the bitmap), groups are taken next-fit, wholly
@@ -136,6 +136,14 @@ impl Space {
         (first, count)
     }
 
+    /// The pages that are taken, in order.
+    pub(crate) fn taken_pages(&self) -> impl Iterator<Item = u32> {
+        self.words.iter().enumerate().flat_map(|(at, word)| {
+            let taken = word & !beyond(at, self.limit);
+            (0..64).filter(move |bit| taken >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
+        })
+    }
+
     /// Gives back adjacent pages of one group.
     pub(crate) fn free(&mut self, first: u32, count: usize) {
         let word = &mut self.words[first as usize / 64];
@@ -165,7 +173,7 @@ fn mask(first: u32, count: usize) -> u64 {
 mod tests {
     use super::*;
     use ebb_core::random::mix;
-    use std::collections::HashSet;
+    use std::collections::{BTreeSet, HashSet};
 
     #[test]
     fn batches_lie_together_and_groups_fill_up() {
@@ -227,6 +235,9 @@ mod tests {
                 }
             }
             assert_eq!(space.taken(), taken.len() as u64);
+            if step % 1000 == 0 {
+                assert!(space.taken_pages().eq(taken.iter().copied().collect::<BTreeSet<_>>()));
+            }
             let empty = space.words.iter().filter(|word| **word == 0).count();
             assert_eq!(space.empty, empty, "I2");
         }

@@ -1,8 +1,9 @@
-//! Asynchronous reads from file tiers: started here, completed on a pollable descriptor.
+//! Asynchronous reads from files and servers: started here, completed on a pollable descriptor.
 //!
 //! A [`Job`] is one transfer from the file; it carries one or more pages that somebody waits for,
 //! each with its token. Jobs and their buffers are recycled. Behind the same interface sits
-//! io_uring ([`Backend::Uring`]) or, where that is refused, a few threads ([`Backend::Threads`]).
+//! io_uring ([`Backend::Uring`]) or, where that is refused, a few threads ([`Backend::Threads`]); each remote tier has
+//! readers of its own (`remote::readers`).
 //!
 //! Invariants:
 //! * I1: every job submitted comes out of `next` exactly once, with its outcome.
@@ -16,10 +17,14 @@
 mod threads;
 
 use crate::error::StoreError;
+use crate::far::FarTier;
 use crate::file::{FileTier, is_passing};
 use crate::inject::Injector;
 use crate::lock;
-use crate::table::FilePlace;
+use crate::page::Page;
+use crate::remote::Fate;
+use crate::remote::readers::{Done, Readers};
+use crate::table::FarPlace;
 use ebb_core::types::{PAGE_SIZE, SlotId};
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::uring::{self, Uring};
@@ -28,6 +33,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 use threads::Threads;
 
 /// Most pages in one transfer.
@@ -57,7 +63,7 @@ impl Wanted {
 
 /// One transfer.
 pub(crate) struct Job {
-    pub from: FilePlace,
+    pub from: FarPlace,
     /// Pages to transfer.
     pub pages: usize,
     wanted: [Wanted; PAGES_MAX],
@@ -66,6 +72,10 @@ pub(crate) struct Job {
     buffer: Option<AnonBuffer>,
     done: usize,
     tries: u8,
+    /// When it was asked for, of a remote tier.
+    pub began: Option<Instant>,
+    /// Of a transfer that has gone well, page by page.
+    fates: [Fate; PAGES_MAX],
     pub outcome: io::Result<()>,
 }
 
@@ -88,13 +98,25 @@ impl Job {
         &mut buffer[..self.pages * PAGE_SIZE]
     }
 
+    /// The bytes of the transfer, and the fate of each page.
+    pub(crate) fn content(&mut self) -> (&mut [u8], &mut [Fate]) {
+        let buffer = self.buffer.as_mut().expect("the buffer is here unless the ring has it");
+        (&mut buffer[..self.pages * PAGE_SIZE], &mut self.fates[..self.pages])
+    }
+
+    /// One page of the transfer, and its fate.
+    pub(crate) fn page_mut(&mut self, page: usize) -> (&mut Page, &mut Fate) {
+        let (bytes, fates) = self.content();
+        (&mut bytes.as_chunks_mut().0[page], &mut fates[page])
+    }
+
     fn capacity(&self) -> usize {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len() / PAGE_SIZE)
     }
 }
 
-/// Jobs for reuse; boxed, because a job is too large to be moved from queue to queue.
-type Pool = Vec<Box<Job>>;
+/// Boxed, because a job is too large to be moved from queue to queue.
+pub(crate) type Jobs = Vec<Box<Job>>;
 
 enum Backend {
     Uring(Box<Uring<Box<Job>>>),
@@ -103,21 +125,23 @@ enum Backend {
 
 /// The asynchronous reader of all file tiers.
 pub(crate) struct Reads {
-    tiers: Arc<[FileTier]>,
+    tiers: Arc<[FarTier]>,
     injector: Arc<Injector>,
     event: Arc<OwnedFd>,
     backlog: Mutex<VecDeque<Box<Job>>>,
     /// Pages that need no transfer.
     alone: Mutex<VecDeque<Wanted>>,
     ready: Arc<Mutex<VecDeque<Box<Job>>>>,
-    pool: [Mutex<Pool>; 2],
+    pool: [Mutex<Jobs>; 2],
     // Last: its threads end, and its reads are waited for, while the rest still stands.
     backend: Backend,
+    /// Those of remote tiers, by the tier's number.
+    remote: Vec<Option<Readers>>,
 }
 
 impl Reads {
     pub(crate) fn new(
-        tiers: Arc<[FileTier]>,
+        tiers: Arc<[FarTier]>,
         injector: Arc<Injector>,
         use_io_uring: bool,
     ) -> Result<Self, StoreError> {
@@ -125,7 +149,7 @@ impl Reads {
             .map_err(|errno| StoreError::Setup { what: "an eventfd", source: errno.into() })?;
         let event = Arc::new(event);
         let ready = Arc::new(Mutex::new(VecDeque::new()));
-        let ring = if use_io_uring && !tiers.is_empty() {
+        let ring = if use_io_uring && !tiers.iter().all(FarTier::is_remote) {
             Uring::new(DEPTH, event.as_fd()).ok()
         } else {
             None
@@ -139,7 +163,14 @@ impl Reads {
         };
         let (backlog, alone) = (Mutex::new(VecDeque::new()), Mutex::new(VecDeque::new()));
         let pool = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];
-        Ok(Self { tiers, injector, event, backlog, alone, ready, pool, backend })
+        let done = Done { ready: ready.clone(), event: event.clone() };
+        let start = |tier: &FarTier| match tier {
+            FarTier::File(_) => Ok(None),
+            FarTier::Remote(remote) => Readers::start(&remote.shared, &done).map(Some),
+        };
+        let remote = (tiers.iter().map(start).collect::<io::Result<_>>())
+            .map_err(|source| StoreError::Setup { what: "a thread", source })?;
+        Ok(Self { tiers, injector, event, backlog, alone, ready, pool, backend, remote })
     }
 
     /// Readable when a job may be waiting.
@@ -153,7 +184,7 @@ impl Reads {
     }
 
     /// A job with room for so many pages, its buffer aligned to pages.
-    pub(crate) fn job(&self, from: FilePlace, pages: usize) -> Result<Box<Job>, StoreError> {
+    pub(crate) fn job(&self, from: FarPlace, pages: usize) -> Result<Box<Job>, StoreError> {
         assert!((1..=PAGES_MAX).contains(&pages), "a transfer of {pages} pages");
         let large = pages > 1;
         let pooled = lock(&self.pool[usize::from(large)]).pop();
@@ -171,12 +202,15 @@ impl Reads {
                     buffer: Some(buffer),
                     done: 0,
                     tries: 0,
+                    began: None,
+                    fates: [Fate::Good; PAGES_MAX],
                     outcome: Ok(()),
                 })
             }
         };
         (job.from, job.pages, job.wanted_count) = (from, 0, 0);
         (job.done, job.tries, job.outcome) = (0, 0, Ok(()));
+        (job.began, job.fates) = (None, [Fate::Good; PAGES_MAX]);
         Ok(job)
     }
 
@@ -190,6 +224,9 @@ impl Reads {
 
     /// Starts a job, now or as soon as others have ended.
     pub(crate) fn submit(&self, job: Box<Job>) {
+        if let Some(readers) = &self.remote[usize::from(job.from.tier)] {
+            return readers.push(job);
+        }
         match &self.backend {
             Backend::Threads(threads) => threads.push(job),
             Backend::Uring(ring) => {
@@ -216,9 +253,14 @@ impl Reads {
         });
     }
 
+    /// The file that a job of the ring reads.
+    fn file(&self, job: &Job) -> &FileTier {
+        self.tiers[usize::from(job.from.tier)].file().expect("others have readers of their own")
+    }
+
     /// Hands a job to the ring, or back when the ring is full.
     fn start(&self, ring: &Uring<Box<Job>>, mut job: Box<Job>) -> Result<(), Box<Job>> {
-        let tier = &self.tiers[usize::from(job.from.tier)];
+        let tier = self.file(&job);
         let offset = u64::from(job.from.page) * PAGE_SIZE as u64 + job.done as u64;
         let end = job.pages * PAGE_SIZE;
         let range = job.done..job.done + self.injector.shorten(true, end - job.done);
@@ -289,7 +331,7 @@ impl Reads {
 
     /// Books what a transfer has done: `Ok` when the job has ended, `Err` when it must go on.
     fn advance(&self, mut job: Box<Job>, result: io::Result<usize>) -> Result<Box<Job>, Box<Job>> {
-        let tier = &self.tiers[usize::from(job.from.tier)];
+        let tier = self.file(&job);
         match result.and_then(|count| self.injector.read().map(|()| count)) {
             Ok(0) => job.outcome = Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
@@ -300,6 +342,9 @@ impl Reads {
                 tier.count_read(job.pages);
                 tier.forget_cached(job.from.page, job.pages * PAGE_SIZE);
                 self.injector.flip(job.bytes());
+                let first = job.from.page;
+                let (bytes, fates) = job.content();
+                tier.unseal(first, bytes, fates);
             }
             Err(error) if is_passing(&error) && job.tries < TRIES_MAX => {
                 job.tries += 1;
@@ -312,7 +357,7 @@ impl Reads {
 }
 
 /// Makes the event descriptor readable.
-fn signal(event: &OwnedFd) {
+pub(crate) fn signal(event: &OwnedFd) {
     // Only a counter at its maximum refuses, and then the descriptor is readable already.
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }

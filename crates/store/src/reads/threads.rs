@@ -1,7 +1,7 @@
 //! Reads by a few threads: for kernels and sandboxes without io_uring.
 
 use super::{Job, signal};
-use crate::file::FileTier;
+use crate::far::FarTier;
 use crate::lock;
 use std::collections::VecDeque;
 use std::io;
@@ -33,12 +33,12 @@ struct State {
 impl Threads {
     /// Starts the threads; none without a file to read.
     pub(super) fn new(
-        tiers: Arc<[FileTier]>,
+        tiers: Arc<[FarTier]>,
         ready: Arc<Mutex<VecDeque<Box<Job>>>>,
         event: Arc<OwnedFd>,
     ) -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
-        let count = if tiers.is_empty() { 0 } else { THREADS };
+        let count = if tiers.iter().all(FarTier::is_remote) { 0 } else { THREADS };
         // Should one fail to start, the others are told to end.
         let mut all = Self { queue: queue.clone(), threads: Vec::new() };
         for _ in 0..count {
@@ -78,9 +78,11 @@ impl Queue {
 }
 
 /// Does the transfer of a job at once.
-pub(super) fn perform(tiers: &[FileTier], job: &mut Job) {
+pub(super) fn perform(tiers: &[FarTier], job: &mut Job) {
     let from = job.from;
-    job.outcome = tiers[usize::from(from.tier)].read(from.page, job.bytes());
+    let file = tiers[usize::from(from.tier)].file().expect("others have readers of their own");
+    let (bytes, fates) = job.content();
+    job.outcome = file.read(from.page, bytes, fates);
 }
 
 impl Drop for Threads {

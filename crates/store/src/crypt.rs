@@ -1,0 +1,143 @@
+//! Encryption of pages that leave memory: ChaCha20-Poly1305 under a key of this run, which is in memory alone
+//! (`ebb_sys::secret`).
+//!
+//! Invariants:
+//! * I1: no nonce is used twice: each has a number of `counter`, and no number is given twice. (64 bits of them last
+//!   longer than any run.)
+//! * I2: a page opens only at the place it was sealed for: the tier and the page's number in it are authenticated.
+
+use crate::page::Page;
+use chacha20poly1305::aead::AeadInPlace;
+use chacha20poly1305::{ChaCha20Poly1305, KeyInit};
+use ebb_sys::secret::Secret;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What is needed beside the bytes to open them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seal {
+    /// The part of the nonce that is new each time.
+    pub number: u64,
+    pub tag: [u8; 16],
+}
+
+/// The key of a run.
+pub(crate) struct Key {
+    key: Secret<32>,
+    counter: AtomicU64,
+}
+
+/// A page that is not what was sealed here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NotAuthentic;
+
+/// The nonce and the associated data of a page at its place.
+fn place(tier: u8, page: u32, number: u64) -> ([u8; 12], [u8; 5]) {
+    let mut nonce = [0; 12];
+    nonce[..4].copy_from_slice(&page.to_le_bytes());
+    nonce[4..].copy_from_slice(&number.to_le_bytes());
+    let [a, b, c, d] = page.to_le_bytes();
+    (nonce, [tier, a, b, c, d])
+}
+
+impl Key {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self { key: Secret::random()?, counter: AtomicU64::new(0) })
+    }
+
+    /// The cipher erases its copy of the key when it goes.
+    fn cipher(&self) -> ChaCha20Poly1305 {
+        ChaCha20Poly1305::new(self.key.expose().into())
+    }
+
+    /// Encrypts a page where it is, for its place.
+    pub(crate) fn seal(&self, tier: u8, page: u32, content: &mut Page) -> Seal {
+        // Relaxed: all that matters is that nobody gets the same number (I1).
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        let (nonce, data) = place(tier, page, number);
+        let tag = (self.cipher())
+            .encrypt_in_place_detached(&nonce.into(), &data, content)
+            .expect("a page is shorter than the cipher's limit");
+        Seal { number, tag: tag.into() }
+    }
+
+    /// Decrypts a page where it is, if it is what was sealed for this place. Otherwise leaves it.
+    pub(crate) fn open(
+        &self,
+        tier: u8,
+        page: u32,
+        seal: &Seal,
+        content: &mut Page,
+    ) -> Result<(), NotAuthentic> {
+        let (nonce, data) = place(tier, page, seal.number);
+        (self.cipher())
+            .decrypt_in_place_detached(&nonce.into(), &data, content, &seal.tag.into())
+            .map_err(|_| NotAuthentic)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_opens_at_its_place_and_nowhere_else() {
+        let key = Key::new().expect("a key");
+        let plain = std::array::from_fn(|at| (at / 7) as u8);
+        let mut sealed = plain;
+        let seal = key.seal(1, 70, &mut sealed);
+        assert_ne!(sealed, plain);
+        let open = |key: &Key, tier, page, seal: &Seal, bytes: &Page| {
+            let mut bytes = *bytes;
+            key.open(tier, page, seal, &mut bytes).map(|()| bytes)
+        };
+        assert_eq!(open(&key, 1, 70, &seal, &sealed), Ok(plain));
+        assert_eq!(open(&key, 2, 70, &seal, &sealed), Err(NotAuthentic), "another tier");
+        assert_eq!(open(&key, 1, 71, &seal, &sealed), Err(NotAuthentic), "another page");
+        let later = Seal { number: seal.number + 1, ..seal };
+        assert_eq!(open(&key, 1, 70, &later, &sealed), Err(NotAuthentic), "another nonce");
+        let other = Key::new().expect("a key");
+        assert_eq!(open(&other, 1, 70, &seal, &sealed), Err(NotAuthentic), "another run's key");
+        for at in [0, 2000, 4095] {
+            let mut changed = sealed;
+            changed[at] ^= 1;
+            assert_eq!(open(&key, 1, 70, &seal, &changed), Err(NotAuthentic), "byte {at}");
+        }
+        let mut tag = seal;
+        tag.tag[15] ^= 0x80;
+        assert_eq!(open(&key, 1, 70, &tag, &sealed), Err(NotAuthentic));
+    }
+
+    #[test]
+    #[ignore = "a measurement: cargo test --release -p ebb-store --lib crypt -- --ignored --nocapture"]
+    fn what_it_costs() {
+        let key = Key::new().expect("a key");
+        let mut page = [7; 4096];
+        let (mut seals, mut opens) = (Vec::new(), Vec::new());
+        for turn in 0..20_000 {
+            let began = std::time::Instant::now();
+            let seal = key.seal(0, turn, &mut page);
+            let between = std::time::Instant::now();
+            key.open(0, turn, &seal, &mut page).expect("its own");
+            opens.push(between.elapsed());
+            seals.push(between - began);
+        }
+        let median = |mut times: Vec<std::time::Duration>| {
+            times.sort_unstable();
+            times[times.len() / 2]
+        };
+        println!("a page: sealed in {:?}, opened in {:?}", median(seals), median(opens));
+    }
+
+    #[test]
+    fn no_nonce_comes_twice_and_the_same_page_never_looks_the_same() {
+        let key = Key::new().expect("a key");
+        let (mut seen, mut numbers) =
+            (std::collections::HashSet::new(), std::collections::HashSet::new());
+        for turn in 0..200_u32 {
+            let mut page = [7; 4096];
+            let seal = key.seal(0, turn % 3, &mut page);
+            assert!(seen.insert(page) && numbers.insert(seal.number), "turn {turn}");
+        }
+    }
+}

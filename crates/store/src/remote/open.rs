@@ -1,0 +1,204 @@
+//! Looks at a server or cluster before anything is kept there: whether it can be reached, may be written to, and drops
+//! nothing.
+
+use super::server::{Server, Topology, explain, prepare_tls, slot_of};
+use super::url::{Address, Password, RedisSpec};
+use crate::Notice;
+use crate::error::{StoreError, TierName};
+use redis::{Connection, ErrorKind, RedisError, Value};
+use std::path::Path;
+
+/// The server, and what the keys of this run begin with.
+pub(super) fn open(
+    name: TierName,
+    spec: &RedisSpec,
+    notice: Notice,
+) -> Result<(Server, String), StoreError> {
+    let fail = |why: String| StoreError::OpenRemote { name, why };
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|error| fail(format!("{}: {error}", path.display())))
+    };
+    let password = match &spec.password_file {
+        None => spec.password.clone(),
+        Some(path) => {
+            let text = String::from_utf8_lossy(&read(path)?).into_owned();
+            let line = text.lines().next().unwrap_or_default().to_owned();
+            if line.is_empty() {
+                return Err(fail(format!(
+                    "{}: the first line is to be the password",
+                    path.display()
+                )));
+            }
+            Some(Password::new(line))
+        }
+    };
+    let ca = spec.ca.as_deref().map(read).transpose()?;
+    if spec.tls {
+        prepare_tls();
+    }
+    let mut server = Server::new(name, spec, password, ca, notice);
+    let (address, mut connection) = first_connection(&server).map_err(fail)?;
+    let info = info(&address, &mut connection).map_err(fail)?;
+    if field(&info, "cluster_enabled") == Some("1") {
+        if spec.db != 0 {
+            return Err(fail(format!(
+                "{address} is of a cluster, which has no databases; leave /{} out",
+                spec.db
+            )));
+        }
+        server.cluster = true;
+        let slots: Value = (redis::cmd("CLUSTER").arg("SLOTS").query(&mut connection))
+            .map_err(|error| fail(format!("{address}: {}", refusal(&error))))?;
+        let topology =
+            Topology::parse(&slots, &address).filter(|topology| !topology.masters().is_empty());
+        let Some(topology) = topology else {
+            let create = "create the cluster first (redis-cli --cluster create)";
+            return Err(fail(format!(
+                "{address} is of a cluster whose slots nobody has; {create}"
+            )));
+        };
+        server.set_topology(topology);
+    } else {
+        if spec.hosts.len() > 1 {
+            return Err(fail(format!(
+                "{address} is no node of a cluster; name one server alone, or enable cluster mode"
+            )));
+        }
+        server.set_topology(Topology::single(&address));
+    }
+    for master in server.topology().masters() {
+        let mut connection =
+            server.connect(&master).map_err(|error| fail(unreachable(&master, &error)))?;
+        let info = self::info(&master, &mut connection).map_err(fail)?;
+        judge(&master, &info).map_err(fail)?;
+    }
+    let prefix = prefix()?;
+    introduce(&server, &prefix).map_err(fail)?;
+    Ok((server, prefix))
+}
+
+/// To the first of the addresses that answers.
+fn first_connection(server: &Server) -> Result<(Address, Connection), String> {
+    let mut whys = Vec::new();
+    for address in &server.spec.hosts {
+        match server.connect(address) {
+            Ok(connection) => return Ok((address.clone(), connection)),
+            Err(error) => whys.push(unreachable(address, &error)),
+        }
+    }
+    Err(whys.join("; "))
+}
+
+fn unreachable(address: &Address, error: &RedisError) -> String {
+    let why = refusal(error);
+    let words = error.to_string();
+    let advice = if words.contains("certificate") {
+        "; name the certificates to trust with ?ca=FILE"
+    } else if error.kind() == ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
+        || words.contains("uthenticat")
+    {
+        "; give user and password as redis://USER:PASSWORD@HOST:PORT, or ?password-file=FILE"
+    } else if error.is_connection_refusal() {
+        "; is the server running there?"
+    } else {
+        ""
+    };
+    format!("{address}: {why}{advice}")
+}
+
+/// Of a server, without what nobody needs to know.
+fn refusal(error: &RedisError) -> String {
+    match explain(error) {
+        why if why.contains("permission") => {
+            format!("{}; its user needs the commands and keys of docs/remote-tier.md", why)
+        }
+        why => why,
+    }
+}
+
+fn info(address: &Address, connection: &mut Connection) -> Result<String, String> {
+    redis::cmd("INFO").query(connection).map_err(|error| unreachable(address, &error))
+}
+
+/// A field of what a server says of itself.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.trim_end().strip_prefix(name)?.strip_prefix(':'))
+}
+
+/// Whether pages may be given to a server that says this of itself.
+fn judge(address: &Address, info: &str) -> Result<(), String> {
+    if field(info, "role") == Some("slave") {
+        let master = field(info, "master_host").zip(field(info, "master_port"));
+        let master = master.map_or("its master".into(), |(host, port)| format!("{host}:{port}"));
+        return Err(format!("{address} is a replica, which takes no writes; name {master}"));
+    }
+    match field(info, "maxmemory_policy") {
+        // Keys of ours do not expire, and these drop no others.
+        None => Ok(()),
+        Some(policy) if policy == "noeviction" || policy.starts_with("volatile-") => Ok(()),
+        Some(policy) => Err(format!(
+            "{address} drops keys when it is full (maxmemory-policy {policy}), and pages would be lost; set it to \
+             noeviction: redis-cli -h {} -p {} config set maxmemory-policy noeviction",
+            address.host, address.port
+        )),
+    }
+}
+
+/// Random, so that no two runs have the same.
+fn prefix() -> Result<String, StoreError> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| StoreError::Setup { what: "a random number", source: errno.into() })?;
+    Ok(format!("ebb:{:016x}:", u64::from_ne_bytes(bytes)))
+}
+
+/// Says there who the run is, which shows that keys can be written and read.
+fn introduce(server: &Server, prefix: &str) -> Result<(), String> {
+    let key = format!("{prefix}run");
+    let topology = server.topology();
+    let Some(address) = topology.node_of(slot_of(key.as_bytes())) else {
+        return Err("some slots of the cluster are nobody's: redis-cli --cluster check".into());
+    };
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let who = format!("host {host} pager {}", std::process::id());
+    let why = |error: RedisError| format!("{address}: {}", refusal(&error));
+    let mut connection = server.connect(address).map_err(|error| unreachable(address, &error))?;
+    redis::cmd("MSET").arg(&key).arg(&who).exec(&mut connection).map_err(why)?;
+    let back: Vec<Option<String>> =
+        redis::cmd("MGET").arg(&key).query(&mut connection).map_err(why)?;
+    if back != [Some(who)] {
+        return Err(format!("{address} does not give back what it was given"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_drops_keys_or_takes_no_writes_is_refused() {
+        let address = Address { host: "h".into(), port: 7 };
+        let judge = |policy: &str, role: &str| {
+            judge(
+                &address,
+                &format!(
+                    "role:{role}\r\nmaster_host:m\r\nmaster_port:9\r\nmaxmemory_policy:{policy}\r\n"
+                ),
+            )
+        };
+        for policy in ["noeviction", "volatile-lru", "volatile-ttl"] {
+            assert_eq!(judge(policy, "master"), Ok(()), "{policy}");
+        }
+        for policy in ["allkeys-lru", "allkeys-lfu", "allkeys-random", "of-the-future"] {
+            let why = judge(policy, "master").expect_err(policy);
+            assert!(
+                why.contains(policy) && why.contains("config set maxmemory-policy noeviction"),
+                "{why}"
+            );
+        }
+        let why = judge("noeviction", "slave").expect_err("a replica");
+        assert!(why.contains("name m:9"), "{why}");
+    }
+}

@@ -1,0 +1,432 @@
+//! What the threads of one remote tier share: how to connect, which node has what, and who does not answer.
+//!
+//! Invariants:
+//! * R1: an address is in `away` from the first failure to the first answer. While it is there only one thread at a time
+//!   tries it, so that the others go on with what other nodes have.
+//! * R2: no message and no error has a password.
+//!
+//! Locks: `topology`, `refreshed` and `away` are leaves; none is held across I/O but `refreshed`, which is only tried.
+
+use super::url::{Address, Password, RedisSpec};
+use crate::error::TierName;
+use crate::{Notice, lock};
+use redis::{
+    Client, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, RedisResult, TlsCertificates, Value,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Slots of a cluster, by which keys are divided among nodes.
+pub(super) const SLOTS: u16 = 16384;
+/// How long making a connection may take.
+const CONNECT: Duration = Duration::from_secs(3);
+/// How long a server may take to answer before the connection counts as broken. What was asked is asked again by a new
+/// one, so this decides nothing but when an outage begins to be called one.
+const ANSWER: Duration = Duration::from_secs(3);
+/// The same for questions where the nodes of a cluster are.
+const ASK_AROUND: Duration = Duration::from_millis(700);
+/// How often an address that does not answer is tried.
+const PROBE_EVERY: Duration = Duration::from_millis(100);
+/// How often nodes are asked who has what.
+const REFRESH_EVERY: Duration = Duration::from_millis(100);
+/// Messages of one tier.
+const TOLD_MAX: u32 = 20;
+
+/// Who has what.
+pub(super) struct Topology {
+    /// First and last slot, and the master.
+    ranges: Vec<(u16, u16, Address)>,
+    /// All nodes, to ask for news.
+    known: Vec<Address>,
+}
+
+impl Topology {
+    /// One server for everything.
+    pub(super) fn single(address: &Address) -> Self {
+        Self { ranges: vec![(0, SLOTS - 1, address.clone())], known: vec![address.clone()] }
+    }
+
+    /// From what a node says to CLUSTER SLOTS; it may leave its own name out.
+    pub(super) fn parse(value: &Value, asked: &Address) -> Option<Self> {
+        let Value::Array(lines) = value else { return None };
+        let mut this = Self { ranges: Vec::new(), known: Vec::new() };
+        for line in lines {
+            let Value::Array(fields) = line else { return None };
+            let [Value::Int(first), Value::Int(last), nodes @ ..] = &fields[..] else {
+                return None;
+            };
+            let nodes: Vec<Address> =
+                nodes.iter().map(|node| node_address(node, asked)).collect::<Option<_>>()?;
+            let slot = |number: i64| u16::try_from(number).ok().filter(|&slot| slot < SLOTS);
+            this.ranges.push((slot(*first)?, slot(*last)?, nodes.first()?.clone()));
+            this.known.extend(nodes);
+        }
+        this.known.sort();
+        this.known.dedup();
+        Some(this)
+    }
+
+    pub(super) fn node_of(&self, slot: u16) -> Option<&Address> {
+        let has = |&&(first, last, _): &&(u16, u16, Address)| (first..=last).contains(&slot);
+        self.ranges.iter().find(has).map(|(_, _, address)| address)
+    }
+
+    /// The masters, each once.
+    pub(super) fn masters(&self) -> Vec<Address> {
+        let mut all: Vec<Address> =
+            self.ranges.iter().map(|(_, _, address)| address.clone()).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+}
+
+fn node_address(node: &Value, asked: &Address) -> Option<Address> {
+    let Value::Array(fields) = node else { return None };
+    let host = match fields.first()? {
+        Value::BulkString(host) if !host.is_empty() && host != b"?" => {
+            String::from_utf8(host.clone()).ok()?
+        }
+        _ => asked.host.clone(),
+    };
+    let Value::Int(port) = fields.get(1)? else { return None };
+    Some(Address { host, port: u16::try_from(*port).ok()? })
+}
+
+/// An address that does not answer.
+struct Away {
+    since: Instant,
+    next_try: Instant,
+    trying: bool,
+    why: String,
+}
+
+/// Why something was not tried.
+pub(super) enum NotNow {
+    /// Somebody else tries.
+    Away(String),
+    /// It has been tried for as long as anybody waits.
+    Lost(String),
+}
+
+/// One server or cluster.
+pub(super) struct Server {
+    pub name: TierName,
+    pub spec: RedisSpec,
+    password: Option<Password>,
+    ca: Option<Vec<u8>>,
+    pub cluster: bool,
+    topology: Mutex<Arc<Topology>>,
+    refreshed: Mutex<Option<Instant>>,
+    away: Mutex<HashMap<Address, Away>>,
+    away_count: AtomicUsize,
+    pub closing: AtomicBool,
+    notice: Notice,
+    told: AtomicU32,
+    /// Failures: answers that did not come, and refusals.
+    pub errors: AtomicU64,
+}
+
+impl Server {
+    pub(super) fn new(
+        name: TierName,
+        spec: &RedisSpec,
+        password: Option<Password>,
+        ca: Option<Vec<u8>>,
+        notice: Notice,
+    ) -> Self {
+        Self {
+            name,
+            password,
+            ca,
+            cluster: false,
+            topology: Mutex::new(Arc::new(Topology::single(&spec.hosts[0]))),
+            refreshed: Mutex::default(),
+            away: Mutex::default(),
+            away_count: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            notice,
+            told: AtomicU32::new(0),
+            errors: AtomicU64::new(0),
+            spec: spec.clone(),
+        }
+    }
+
+    /// A connection to a node, on which no answer may take long.
+    pub(super) fn connect(&self, address: &Address) -> RedisResult<Connection> {
+        self.connect_within(address, CONNECT)
+    }
+
+    fn connect_within(&self, address: &Address, limit: Duration) -> RedisResult<Connection> {
+        let Address { host, port } = address.clone();
+        let secure = || ConnectionAddr::TcpTls {
+            host: host.clone(),
+            port,
+            insecure: false,
+            tls_params: None,
+        };
+        let to = if self.spec.tls { secure() } else { ConnectionAddr::Tcp(host, port) };
+        let mut login =
+            RedisConnectionInfo::default().set_skip_set_lib_name().set_db(self.spec.db.into());
+        if let Some(user) = &self.spec.user {
+            login = login.set_username(user);
+        }
+        if let Some(password) = &self.password {
+            login = login.set_password(password.expose());
+        }
+        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
+        let info: ConnectionInfo =
+            to.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp);
+        let client = match &self.ca {
+            Some(ca) => {
+                let root_cert = Some(ca.clone());
+                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })?
+            }
+            None => Client::open(info)?,
+        };
+        let connection = client.get_connection_with_timeout(limit)?;
+        connection.set_read_timeout(Some(ANSWER))?;
+        connection.set_write_timeout(Some(ANSWER))?;
+        Ok(connection)
+    }
+
+    pub(super) fn topology(&self) -> Arc<Topology> {
+        lock(&self.topology).clone()
+    }
+
+    pub(super) fn set_topology(&self, topology: Topology) {
+        *lock(&self.topology) = Arc::new(topology);
+    }
+
+    /// Asks the nodes who has what, unless that was done just now. One that has sent us elsewhere has named who knows.
+    pub(super) fn refresh(&self, first: Option<Address>) {
+        if !self.cluster {
+            return;
+        }
+        let Ok(mut refreshed) = self.refreshed.try_lock() else { return };
+        if refreshed.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
+            return;
+        }
+        let topology = self.topology();
+        let (away, there): (Vec<_>, Vec<_>) = {
+            let away = lock(&self.away);
+            let all = first.iter().chain(&topology.known).chain(&self.spec.hosts).cloned();
+            all.partition(|address| away.contains_key(address))
+        };
+        for address in there.into_iter().chain(away) {
+            let asked = self.connect_within(&address, ASK_AROUND).and_then(|mut connection| {
+                connection.set_read_timeout(Some(ASK_AROUND))?;
+                redis::cmd("CLUSTER").arg("SLOTS").query::<Value>(&mut connection)
+            });
+            if let Ok(value) = asked
+                && let Some(topology) = Topology::parse(&value, &address)
+                && !topology.ranges.is_empty()
+            {
+                self.set_topology(topology);
+                break;
+            }
+            if self.closing.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        *refreshed = Some(Instant::now());
+    }
+
+    /// Whether this thread may try an address now (R1). If so it says afterwards how that went.
+    pub(super) fn begin(&self, address: &Address) -> Result<(), NotNow> {
+        // Relaxed: whoever just misses it finds out for himself.
+        if self.away_count.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        let mut all = lock(&self.away);
+        let Some(away) = all.get_mut(address) else { return Ok(()) };
+        if !away.trying && away.next_try <= Instant::now() {
+            away.trying = true;
+            return Ok(());
+        }
+        if away.since.elapsed() > self.spec.wait {
+            return Err(NotNow::Lost(away.why.clone()));
+        }
+        Err(NotNow::Away(away.why.clone()))
+    }
+
+    /// An address has answered.
+    pub(super) fn answered(&self, address: &Address) {
+        if self.away_count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let back = {
+            let mut all = lock(&self.away);
+            let back = all.remove(address);
+            self.away_count.store(all.len(), Ordering::Relaxed);
+            back
+        };
+        if let Some(away) = back {
+            let seconds = away.since.elapsed().as_secs_f64();
+            self.tell(&format!("{address} answers again, after {seconds:.1} s"));
+        }
+    }
+
+    /// An address has not answered, or has refused. True if it has done so for as long as anybody waits.
+    pub(super) fn failed(&self, address: &Address, why: &str) -> bool {
+        self.errors.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        let (first, lost) = {
+            let mut all = lock(&self.away);
+            let first = !all.contains_key(address);
+            let away = all.entry(address.clone()).or_insert_with(|| Away {
+                since: now,
+                next_try: now,
+                trying: false,
+                why: String::new(),
+            });
+            (away.trying, away.next_try) = (false, now + PROBE_EVERY);
+            why.clone_into(&mut away.why);
+            let lost = away.since.elapsed() > self.spec.wait;
+            self.away_count.store(all.len(), Ordering::Relaxed);
+            (first, lost)
+        };
+        if first && !self.closing.load(Ordering::Relaxed) {
+            self.tell(&format!(
+                "{address}: {why}; threads that need a page of it wait, {} s at most",
+                self.spec.wait.as_secs()
+            ));
+        }
+        lost
+    }
+
+    /// Says something of this tier to the user.
+    pub(super) fn tell(&self, text: &str) {
+        // Relaxed: a count alone.
+        match self.told.fetch_add(1, Ordering::Relaxed) {
+            0..TOLD_MAX => self.notice.say(&format!("tier {}: {text}", self.name)),
+            TOLD_MAX => {
+                self.notice.say(&format!("tier {}: more messages are left out", self.name));
+            }
+            _ => {}
+        }
+    }
+
+    /// All of the addresses given by the user.
+    pub(super) fn place(&self) -> String {
+        let scheme = if self.spec.tls { "rediss" } else { "redis" };
+        let hosts: Vec<String> = self.spec.hosts.iter().map(ToString::to_string).collect();
+        format!("{scheme}://{}", hosts.join(","))
+    }
+}
+
+/// What went wrong, in words that fit after an address.
+pub(super) fn explain(error: &RedisError) -> String {
+    if error.is_timeout() {
+        return "it does not answer".into();
+    }
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("it says: {code} {detail}"),
+        (Some(code), None) => format!("it says: {code}"),
+        _ => error.to_string(),
+    }
+}
+
+/// The slot of a cluster that a key belongs to, by what is in its braces.
+pub(super) fn slot_of(key: &[u8]) -> u16 {
+    let open = key.iter().position(|&byte| byte == b'{');
+    let tagged = open.and_then(|open| {
+        let tag = &key[open + 1..];
+        let close = tag.iter().position(|&byte| byte == b'}')?;
+        (close > 0).then(|| &tag[..close])
+    });
+    crc16(tagged.unwrap_or(key)) % SLOTS
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    let step = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+    bytes.iter().fold(0, |crc, &byte| (0..8).fold(crc ^ u16::from(byte) << 8, step))
+}
+
+/// TLS needs to know by which code once in a process.
+pub(super) fn prepare_tls() {
+    static ONCE: Mutex<bool> = Mutex::new(false);
+    let mut done = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*done {
+        // Refused if there is one already, which then serves.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        *done = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot_of(b"foo{}{bar}"), slot_of(b"foo{}{bar}"), "an empty tag is none");
+        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"{user1000}.followers"));
+        assert_eq!(slot_of(b"foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
+        assert_eq!(slot_of(b"foo"), 12182);
+    }
+
+    #[test]
+    fn a_clusters_nodes_are_understood() {
+        let asked = Address { host: "seen".into(), port: 1 };
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let node = |host, port| Value::Array(vec![host, Value::Int(port), text("id")]);
+        let range = |first, last, nodes: Vec<Value>| {
+            Value::Array([vec![Value::Int(first), Value::Int(last)], nodes].concat())
+        };
+        let slots = Value::Array(vec![
+            range(0, 8000, vec![node(text("a"), 7), node(text("b"), 8)]),
+            range(8001, 16383, vec![node(Value::Nil, 9)]),
+        ]);
+        let topology = Topology::parse(&slots, &asked).expect("understood");
+        let node_of = |slot| topology.node_of(slot).map(ToString::to_string);
+        assert_eq!(node_of(8000).as_deref(), Some("a:7"));
+        assert_eq!(node_of(8001).as_deref(), Some("seen:9"));
+        assert_eq!(topology.known.len(), 3);
+        assert_eq!(topology.masters().len(), 2);
+        for odd in [
+            Value::Nil,
+            Value::Array(vec![Value::Okay]),
+            Value::Array(vec![range(0, 20000, vec![])]),
+        ] {
+            assert!(Topology::parse(&odd, &asked).is_none());
+        }
+    }
+
+    #[test]
+    fn one_thread_at_a_time_tries_who_does_not_answer() {
+        let mut spec = match crate::parse_tiers("redis://h:1").expect("a tier").remove(0) {
+            crate::TierSpec::Redis(spec) => *spec,
+            other => panic!("{other:?}"),
+        };
+        spec.wait = Duration::from_millis(250);
+        let (said, heard) = std::sync::mpsc::channel();
+        let said = Mutex::new(said);
+        let notice = Notice::new(move |text| lock(&said).send(text.to_owned()).expect("heard"));
+        let server = Server::new(TierName::Redis(0), &spec, None, None, notice);
+        let address = spec.hosts[0].clone();
+        assert!(server.begin(&address).is_ok() && server.begin(&address).is_ok());
+        assert!(!server.failed(&address, "gone"));
+        assert!(
+            matches!(server.begin(&address), Err(NotNow::Away(why)) if why == "gone"),
+            "not at once"
+        );
+        std::thread::sleep(PROBE_EVERY);
+        assert!(server.begin(&address).is_ok());
+        assert!(matches!(server.begin(&address), Err(NotNow::Away(_))), "one is trying");
+        assert!(!server.failed(&address, "gone still"));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(server.begin(&address).is_ok());
+        assert!(matches!(server.begin(&address), Err(NotNow::Lost(_))), "for too long");
+        server.answered(&address);
+        assert!(server.begin(&address).is_ok() && server.begin(&address).is_ok());
+        let said: Vec<String> = heard.try_iter().collect();
+        assert_eq!(said.len(), 2, "once each: {said:?}");
+        assert!(said[0].contains("h:1: gone; threads") && said[1].contains("again"), "{said:?}");
+    }
+}

@@ -1,0 +1,150 @@
+//! The thread that removes the keys of pages that were let go.
+
+use super::Remote;
+use super::client::{Client, Outcome, Request};
+use crate::file::space::RUN_MAX;
+use crate::lock;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Pages whose keys are removed at once.
+pub(super) const BATCH: usize = 4096;
+/// How long it waits for others to come after the first: pages are let go by the thousand.
+const GATHER: Duration = Duration::from_millis(5);
+/// And after keys that could not be removed.
+const REST: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct State {
+    pages: Vec<u32>,
+    /// Of those taken from `pages`, so many are not done.
+    under_way: usize,
+    ending: bool,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+    done: Condvar,
+}
+
+/// The thread, and what it is to do.
+pub(super) struct Sweeper {
+    queue: Arc<Queue>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Sweeper {
+    pub(super) fn start(remote: Arc<Remote>) -> io::Result<Self> {
+        let queue = Arc::new(Queue::default());
+        let its = queue.clone();
+        let thread = std::thread::Builder::new().name("redis-remove".into()).spawn(move || {
+            let mut client = Client::new(remote.server.clone());
+            while let Some(pages) = its.next() {
+                let (removed, left) = remove(&remote, &mut client, &pages, None);
+                remote.removed(&removed);
+                its.finish(left);
+            }
+        })?;
+        Ok(Self { queue, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(super) fn push(&self, pages: std::ops::Range<u32>) {
+        let mut state = lock(&self.queue.state);
+        let was_empty = state.pages.is_empty();
+        state.pages.extend(pages);
+        if was_empty {
+            self.queue.changed.notify_one();
+        }
+    }
+
+    /// Pages whose keys are still to be removed.
+    pub(super) fn pending(&self) -> u64 {
+        let state = lock(&self.queue.state);
+        (state.pages.len() + state.under_way) as u64
+    }
+
+    /// Waits until nothing is left to remove, or for so long.
+    pub(super) fn wait(&self, limit: Duration) {
+        let state = lock(&self.queue.state);
+        let busy = |state: &mut State| !state.pages.is_empty() || state.under_way > 0;
+        let waited = self.queue.done.wait_timeout_while(state, limit, busy);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Ends the thread. What it has not removed stays taken.
+    pub(super) fn end(&self) {
+        lock(&self.queue.state).ending = true;
+        self.queue.changed.notify_all();
+        if let Some(thread) = lock(&self.thread).take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Queue {
+    fn next(&self) -> Option<Vec<u32>> {
+        let state = lock(&self.state);
+        let idle = |state: &mut State| state.pages.is_empty() && !state.ending;
+        let state = self.changed.wait_while(state, idle).unwrap_or_else(PoisonError::into_inner);
+        let few = |state: &mut State| state.pages.len() < BATCH && !state.ending;
+        let (mut state, _) = (self.changed.wait_timeout_while(state, GATHER, few))
+            .unwrap_or_else(PoisonError::into_inner);
+        if state.ending {
+            return None;
+        }
+        let at = state.pages.len().saturating_sub(BATCH);
+        let pages = state.pages.split_off(at);
+        state.under_way = pages.len();
+        Some(pages)
+    }
+
+    fn finish(&self, left: Vec<u32>) {
+        let mut state = lock(&self.state);
+        state.under_way = 0;
+        if left.is_empty() {
+            self.done.notify_all();
+            return;
+        }
+        state.pages.extend(left);
+        let waits = |state: &mut State| !state.ending;
+        drop(
+            self.changed
+                .wait_timeout_while(state, REST, waits)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+}
+
+/// Removes the keys of pages: those that are gone, and those that may not be. With a limit, of a tier that is closing.
+pub(super) fn remove(
+    remote: &Remote,
+    client: &mut Client,
+    pages: &[u32],
+    closing: Option<Duration>,
+) -> (Vec<u32>, Vec<u32>) {
+    let mut pages = pages.to_vec();
+    pages.sort_unstable();
+    let same = |a: &u32, b: &u32| *a as usize / RUN_MAX == *b as usize / RUN_MAX;
+    let groups: Vec<&[u32]> = pages.chunk_by(same).collect();
+    let mut requests: Vec<Request> =
+        groups.iter().map(|group| remote.on_keys("UNLINK", group, Vec::new())).collect();
+    match closing {
+        None => client.run(&mut requests),
+        Some(limit) => client.run_within(&mut requests, limit, true),
+    }
+    let (mut removed, mut left) = (Vec::new(), Vec::new());
+    for (group, request) in groups.iter().zip(&requests) {
+        if request.unsure {
+            remote.note_unsure(group.iter().copied());
+        }
+        let all =
+            if matches!(request.outcome, Outcome::Done(_)) { &mut removed } else { &mut left };
+        all.extend_from_slice(group);
+    }
+    (removed, left)
+}
