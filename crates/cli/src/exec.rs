@@ -124,6 +124,8 @@ fn watch(
         return ExitCode::from(FAILED);
     }
     drop(line);
+    // Should the pager not hear that, it ends with its line.
+    let _ = FrontMessage::Running(pid).send(&front.socket);
     // Not before: who forks does so with one thread.
     if let Some(listener) = watchers.metrics {
         run::serve_metrics(listener, socket.clone());

@@ -214,3 +214,26 @@ fn a_file_that_cannot_be_written_starts_nothing() {
         assert!(!marker.exists());
     }
 }
+
+/// The front, which is no parent of the program there, told of no start, and the end was nobody's.
+#[test]
+fn a_program_that_takes_the_place_of_ebb_has_its_events_too() {
+    let (_folder, file) = folder();
+    let words = format!("{} --exec --quiet --memory-max 64M", to(&file));
+    let mut child = Command::new(ebb())
+        .arg("run")
+        .args(words.split(' '))
+        .args(["--", "/bin/sh", "-c", "exit 3"])
+        .spawn()
+        .expect("it starts");
+    let pid = child.id();
+    assert_eq!(child.wait().expect("its status").code(), Some(3));
+    let began = std::time::Instant::now();
+    while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains("\"ended\"")) {
+        assert!(began.elapsed() < std::time::Duration::from_secs(20), "no end is told");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let all = read(&file);
+    assert_eq!(names(&all), ["started", "ended"]);
+    assert!(all.iter().all(|event| event["pid"] == pid && event["run"] != pid), "{all:?}");
+}
