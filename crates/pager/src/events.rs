@@ -2,7 +2,7 @@
 //!
 //! * E1: a line is one write to a file that is appended to: several runs may share one.
 //! * E2: who has something to tell waits for no device: a thread of its own writes. What is more than may wait is lost.
-//! * E3: what cannot be written harms nothing. It is said once, and the end of a run waits for [`ENDING`] at most.
+//! * E3: what cannot be written harms nothing. It is said once, and the end of a run waits for `ENDING` at most.
 
 use crate::server::Pager;
 use crate::unmanaged::Kind;

@@ -289,7 +289,7 @@ mod tests {
             ("redis://h:0", 10, "\"0\" is no port"),
             ("redis://h:8G", 10, "a SIZE after the port"),
             ("redis://h:1:0", 12, "size 0"),
-            ("redis://h:1:5X", 12, "no unit of size"),
+            ("redis://h:1:5X", 12, "the unit 'X' is unknown"),
             ("redis://a:1:1G,b:2", 12, "a SIZE comes last"),
             ("redis://a:1,a:1", 12, "a:1 is named twice"),
             ("redis://[::1", 8, "a ] is missing"),
