@@ -288,7 +288,7 @@ fn what_will_not_do_starts_nothing() {
         ("redis://127.0.0.1:1".to_owned(), "is the server running there?"),
         (format!("redis://{address}"), "redis://USER:PASSWORD@HOST:PORT"),
         (format!("redis://:wrong@{address}"), "redis://USER:PASSWORD@HOST:PORT"),
-        (format!("redis://:sesame@{address}:1X"), "\"X\" is no unit of size"),
+        (format!("redis://:sesame@{address}:1X"), "the unit 'X' is unknown"),
         (format!("redis://:sesame@{address}?nothing"), "\"nothing\" is no option"),
         (format!("redis://:sesame@{address},ram"), "put ram first"),
         (drops.url(), "set maxmemory-policy noeviction"),
