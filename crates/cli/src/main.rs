@@ -9,6 +9,7 @@ mod fit;
 mod folder;
 mod lru_gen;
 mod metrics;
+#[cfg(feature = "manual")]
 mod pages;
 mod probes;
 mod program;
@@ -18,6 +19,7 @@ mod serve;
 mod set;
 mod size;
 mod stat;
+#[cfg(feature = "top")]
 mod top;
 
 use clap::{Parser, Subcommand};
@@ -64,6 +66,7 @@ enum Command {
     /// Show your runs
     Ps(ps::Arguments),
     /// Watch your runs, or one of them, on a whole screen
+    #[cfg(feature = "top")]
     Top(top::Arguments),
     /// Show the figures of a run while it lasts
     Stat(stat::Arguments),
@@ -75,8 +78,10 @@ enum Command {
     /// Say what this machine offers, what is missing, and how to get it
     Doctor(doctor::Arguments),
     /// Write the manual pages
+    #[cfg(feature = "manual")]
     Man(pages::ManArguments),
     /// Write what a shell completes commands and options by
+    #[cfg(feature = "manual")]
     Completions(pages::CompletionArguments),
     /// Measure reclaim: replay page traces, draw miss-ratio curves
     #[command(subcommand)]
@@ -103,12 +108,15 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(arguments),
         Command::Fit(arguments) => fit::fit(&arguments),
         Command::Ps(arguments) => ps::ps(&arguments),
+        #[cfg(feature = "top")]
         Command::Top(arguments) => top::top(&arguments),
         Command::Stat(arguments) => stat::stat(&arguments),
         Command::Set(arguments) => set::set(&arguments),
         Command::LruGen(arguments) => lru_gen::lru_gen(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        #[cfg(feature = "manual")]
         Command::Man(arguments) => pages::man(&arguments),
+        #[cfg(feature = "manual")]
         Command::Completions(arguments) => pages::completions(&arguments),
         Command::Lab(command) => ebb_lab::cli::run(&command).unwrap_or_else(|error| {
             tell(format_args!("{error:#}"));

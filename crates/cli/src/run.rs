@@ -330,37 +330,6 @@ pub fn memory_total() -> u64 {
     cgroup::memory_limit().map_or(machine, |limit| limit.bytes.min(machine))
 }
 
-/// What a run has that asks for nothing.
-fn plain() -> Config {
-    Config {
-        memory_max_bytes: 0,
-        memory_high_bytes: None,
-        swap: String::new(),
-        socket: PathBuf::new(),
-        pool_bytes: 0,
-        report: ReportFormat::Text,
-        report_to: ReportTo::Nowhere,
-        record: None,
-        events: None,
-        inject: None,
-        encrypt: Encrypt::Remote,
-        io_uring: true,
-        cool_permille: 500,
-        split: true,
-        solo: true,
-        readahead_pages: 64,
-        look_around: true,
-        harvest: false,
-        switches: Vec::new(),
-        eager: false,
-        sample: false,
-        strict: false,
-        pressure_target_permille: None,
-        root: None,
-        command: Vec::new(),
-    }
-}
-
 fn configure(arguments: &Arguments) -> Result<Config, String> {
     let (group, total) = (cgroup::memory_limit(), memory_total());
     let memory_max = arguments.memory_max.as_deref().unwrap_or("50%");
@@ -415,7 +384,7 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         strict: arguments.strict == Some(true),
         pressure_target_permille: target.map_err(|error| format!("--pressure-target {error}"))?,
         command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        ..plain()
+        ..Config::default()
     };
     for setting in &arguments.set {
         apply(&mut config, setting)?;
@@ -470,7 +439,7 @@ fn memory_high(text: &str, total: u64, max: u64, max_text: &str) -> Result<u64, 
 
 /// Whether there is such a switch, with such a value.
 pub fn check_switch(setting: &str) -> Result<(), String> {
-    apply(&mut plain(), setting)
+    apply(&mut Config::default(), setting)
 }
 
 fn apply(config: &mut Config, setting: &str) -> Result<(), String> {

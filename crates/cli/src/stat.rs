@@ -211,6 +211,7 @@ pub fn front_of(pid: u32) -> Result<u32, String> {
 }
 
 /// A line to the run of this `ebb run`.
+#[cfg(feature = "top")]
 pub fn line_to_front(front: u32) -> Result<Socket, String> {
     line_of_run(front).map_err(no_answer)?.ok_or_else(|| no_run(front))
 }

@@ -371,24 +371,7 @@ fn start_message(folder: &Path) -> Vec<u8> {
         pool_bytes: 16 << 20,
         report: ReportFormat::Json,
         report_to: ebb_pager::ReportTo::File(folder.join("report")),
-        record: None,
-        events: None,
-        inject: None,
-        encrypt: ebb_pager::Encrypt::Remote,
-        io_uring: true,
-        cool_permille: 500,
-        split: true,
-        solo: true,
-        readahead_pages: 64,
-        switches: Vec::new(),
-        look_around: true,
-        harvest: false,
-        eager: false,
-        sample: false,
-        strict: false,
-        pressure_target_permille: None,
-        root: None,
-        command: Vec::new(),
+        ..Config::default()
     };
     serde_json::to_vec(&FrontMessage::Start(Box::new(config))).expect("JSON")
 }

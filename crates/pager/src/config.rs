@@ -111,6 +111,39 @@ pub struct Config {
     pub command: Vec<String>,
 }
 
+/// What a run has that asks for nothing: no limit yet, no tiers, no report.
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            memory_max_bytes: 0,
+            memory_high_bytes: None,
+            swap: String::new(),
+            socket: PathBuf::new(),
+            pool_bytes: 0,
+            report: ReportFormat::Text,
+            report_to: ReportTo::Nowhere,
+            record: None,
+            events: None,
+            inject: None,
+            encrypt: Encrypt::Remote,
+            io_uring: true,
+            cool_permille: 500,
+            split: true,
+            solo: true,
+            readahead_pages: 64,
+            look_around: true,
+            harvest: false,
+            switches: Vec::new(),
+            eager: false,
+            sample: false,
+            strict: false,
+            pressure_target_permille: None,
+            root: None,
+            command: Vec::new(),
+        }
+    }
+}
+
 impl Config {
     /// How large compressed memory may become, where nobody has said it and there is no other tier: what is left is
     /// for the program to run in.

@@ -1,6 +1,6 @@
 //! What unit tests stand on: a pager without threads, and an address space that answers as it is told.
 
-use crate::config::{Config, ReportFormat, ReportTo};
+use crate::config::{Config, ReportTo};
 use crate::seam::{AddressSpace, Clock, Event, Machine};
 use crate::server::{Pager, World};
 use ebb_store::{Options, Store, parse_tiers};
@@ -18,26 +18,10 @@ pub fn config(memory_max_bytes: u64) -> Config {
         swap: "ram".into(),
         socket: PathBuf::new(),
         pool_bytes: memory_max_bytes,
-        report: ReportFormat::Text,
         report_to: ReportTo::Stderr,
-        record: None,
-        events: None,
-        inject: None,
-        encrypt: crate::config::Encrypt::Remote,
         io_uring: false,
-        cool_permille: 500,
-        split: true,
         solo: false,
-        readahead_pages: 64,
-        look_around: true,
-        harvest: false,
-        switches: Vec::new(),
-        eager: false,
-        sample: false,
-        strict: false,
-        pressure_target_permille: None,
-        root: None,
-        command: Vec::new(),
+        ..Config::default()
     }
 }
 

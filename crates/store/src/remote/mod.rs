@@ -20,6 +20,7 @@ mod open;
 pub(crate) mod readers;
 mod server;
 mod sweep;
+mod tls;
 pub(crate) mod url;
 
 use crate::crypt::{Key, Seal};

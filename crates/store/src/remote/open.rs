@@ -1,7 +1,8 @@
 //! Looks at a server or cluster before anything is kept there: whether it can be reached, may be written to, and drops
 //! nothing.
 
-use super::server::{Server, Topology, explain, prepare_tls, slot_of};
+use super::server::{Server, Topology, explain, slot_of};
+use super::tls;
 use super::url::{Address, Password, RedisSpec};
 use crate::Notice;
 use crate::error::{StoreError, TierName};
@@ -34,7 +35,7 @@ pub(super) fn open(
     };
     let ca = spec.ca.as_deref().map(read).transpose()?;
     if spec.tls {
-        prepare_tls();
+        tls::prepare().map_err(fail)?;
     }
     let mut server = Server::new(name, spec, password, ca, notice);
     let (address, mut connection) = first_connection(&server).map_err(fail)?;

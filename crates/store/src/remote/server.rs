@@ -7,16 +7,17 @@
 //!
 //! Locks: `topology`, `refreshed` and `away` are leaves; none is held across I/O but `refreshed`, which is only tried.
 
+use super::tls;
 use super::url::{Address, Password, RedisSpec};
 use crate::error::TierName;
 use crate::{Notice, lock};
 use redis::{
-    Client, Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, RedisResult, TlsCertificates, Value,
+    Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, RedisResult, Value,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Slots of a cluster, by which keys are divided among nodes.
@@ -180,13 +181,7 @@ impl Server {
         let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
         let info: ConnectionInfo =
             to.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp);
-        let client = match &self.ca {
-            Some(ca) => {
-                let root_cert = Some(ca.clone());
-                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })?
-            }
-            None => Client::open(info)?,
-        };
+        let client = tls::client(info, self.ca.as_deref())?;
         let connection = client.get_connection_with_timeout(limit)?;
         connection.set_read_timeout(Some(ANSWER))?;
         connection.set_write_timeout(Some(ANSWER))?;
@@ -345,17 +340,6 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
 fn crc16(bytes: &[u8]) -> u16 {
     let step = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
     bytes.iter().fold(0, |crc, &byte| (0..8).fold(crc ^ u16::from(byte) << 8, step))
-}
-
-/// TLS needs to know by which code once in a process.
-pub(super) fn prepare_tls() {
-    static ONCE: Mutex<bool> = Mutex::new(false);
-    let mut done = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*done {
-        // Refused if there is one already, which then serves.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        *done = true;
-    }
 }
 
 #[cfg(test)]
