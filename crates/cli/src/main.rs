@@ -135,7 +135,19 @@ fn tell(text: impl std::fmt::Display) {
 
 /// Prints help or what is wrong with the arguments. `ebb run` fails as Ebb (125), the rest as usage (2).
 fn usage(error: &clap::Error) -> ExitCode {
-    let run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    let left_out = [
+        (cfg!(feature = "top"), "top"),
+        (cfg!(feature = "manual"), "man"),
+        (cfg!(feature = "manual"), "completions"),
+    ];
+    if let Some((_, name)) = left_out.iter().find(|&&(has, name)| !has && first == name) {
+        tell(format_args!(
+            "this ebb was built without {name}; build it with: cargo build --release --package ebb"
+        ));
+        return ExitCode::from(2);
+    }
+    let run = first == "run";
     if run && error.use_stderr() {
         // One line, as every other refusal of `ebb run`.
         let text = error.to_string();
