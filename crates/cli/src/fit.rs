@@ -6,14 +6,15 @@
 
 use crate::run::memory_total;
 use crate::{program, size};
+use ebb_sys::signals::{self, Signal, Signals};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// What a miss costs until that is known, in seconds.
@@ -26,6 +27,9 @@ const SPARE: f64 = 1.1;
 const LONG: Duration = Duration::from_secs(60);
 /// A run that takes so many times what it may is not waited for.
 const TOO_SLOW: f64 = 2.0;
+/// Signals that end the search, and how long a run may take to end by one.
+const ENDING: [i32; 4] = [signals::SIGINT, signals::SIGTERM, signals::SIGHUP, signals::SIGQUIT];
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// How often to look whether it is over.
 const LOOK: Duration = Duration::from_millis(5);
 /// Lines of what a failed program said that are shown.
@@ -44,7 +48,7 @@ A run that takes twice as long as it may is ended.
 
 The picture has the slowdown that the sample predicts at each size, its 95 % interval, and what runs measured.
 
-Exit status: 0; 1 if no limit keeps the slowdown; 125 if the program or ebb failed.
+Exit status: 0; 1 if no limit keeps the slowdown; 125 if the program or ebb failed; 128+n if signal n ended it.
 
 Examples:
   ebb fit -- python3 job.py
@@ -149,18 +153,36 @@ struct Fit {
 pub fn fit(arguments: &Arguments) -> ExitCode {
     match find(arguments) {
         Ok(fit) => show(&fit, arguments),
-        Err(reason) => {
+        Err(Failure { status, reason }) => {
             crate::tell(reason);
-            ExitCode::from(125)
+            ExitCode::from(status)
         }
     }
 }
 
-fn find(arguments: &Arguments) -> Result<Fit, String> {
+/// Why nothing is found: the exit status, and what to say.
+struct Failure {
+    status: u8,
+    reason: String,
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Self { status: 125, reason }
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
+}
+
+fn find(arguments: &Arguments) -> Result<Fit, Failure> {
     let wanted = percent(&arguments.slowdown)?;
     ebb_store::parse_tiers(&arguments.swap).map_err(|error| format!("--swap: {error}"))?;
     let Some(name) = arguments.command.first() else {
-        return Err("no program; write: ebb fit -- PROGRAM [ARGS...]".to_owned());
+        return Err("no program; write: ebb fit -- PROGRAM [ARGS...]".into());
     };
     let path = program::find(name).map_err(|refusal| refusal.to_string())?;
     if let Some(path) = &arguments.input {
@@ -169,7 +191,10 @@ fn find(arguments: &Arguments) -> Result<Fit, String> {
     if let Some(path) = &arguments.html {
         File::create(path).map_err(|error| format!("--html {}: {error}", path.display()))?;
     }
-    let runner = Runner { arguments, path, folder: folder()? };
+    // What is made is removed again, and no run goes on.
+    let signals =
+        Signals::take(&ENDING).map_err(|error| format!("cannot take signals: {error}"))?;
+    let runner = Runner { arguments, path, folder: folder()?, signals };
     let (plain, noise) = runner.plain()?;
     let all = (memory_total() as f64 * 0.9) as u64;
     let (sampled, report) = runner.paged(all, true, Duration::MAX)?;
@@ -223,7 +248,7 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Where reports go, removed again by [`Drop`].
+/// Where reports go, removed again by [`Drop`]. Its name is one that nobody can guess, and prepare.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -235,7 +260,10 @@ impl Drop for Folder {
 
 fn folder() -> Result<Folder, String> {
     use std::os::unix::fs::DirBuilderExt;
-    let path = std::env::temp_dir().join(format!("ebb-fit-{}", std::process::id()));
+    let mut random = [0; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| format!("no random number: {error}"))?;
+    let path = std::env::temp_dir().join(format!("ebb-fit-{:016x}", u64::from_ne_bytes(random)));
     std::fs::DirBuilder::new()
         .mode(0o700)
         .create(&path)
@@ -248,15 +276,16 @@ struct Runner<'a> {
     arguments: &'a Arguments,
     path: PathBuf,
     folder: Folder,
+    signals: Signals,
 }
 
 impl Runner<'_> {
     /// As it is: how long it takes, and how far two runs are from each other.
-    fn plain(&self) -> Result<(Duration, f64), String> {
+    fn plain(&self) -> Result<(Duration, f64), Failure> {
         crate::tell("as it is ...");
         let run = || {
             let mut command = Command::new(&self.path);
-            command.args(&self.arguments.command[1..]);
+            command.arg0(&self.arguments.command[0]).args(&self.arguments.command[1..]);
             self.time(command, Duration::MAX).map(|(took, _)| took)
         };
         let first = run()?;
@@ -274,7 +303,7 @@ impl Runner<'_> {
         bytes: u64,
         sample: bool,
         most: Duration,
-    ) -> Result<(Duration, Option<Report>), String> {
+    ) -> Result<(Duration, Option<Report>), Failure> {
         if sample {
             crate::tell("with all its memory, a sample of it being watched ...");
         }
@@ -297,7 +326,7 @@ impl Runner<'_> {
     }
 
     /// How long it takes, and whether it came to its end within `most`.
-    fn time(&self, mut command: Command, most: Duration) -> Result<(Duration, bool), String> {
+    fn time(&self, mut command: Command, most: Duration) -> Result<(Duration, bool), Failure> {
         let cannot = |error: std::io::Error| format!("{}: {error}", self.path.display());
         let said = self.folder.0.join("said");
         let stdin = match &self.arguments.input {
@@ -318,10 +347,30 @@ impl Runner<'_> {
                 child.wait().map_err(cannot)?;
                 return Ok((began.elapsed(), false));
             }
+            if let Some(signal) = self.signals.next() {
+                return Err(self.end(&mut child, signal));
+            }
             std::thread::sleep(LOOK);
         };
         let took = began.elapsed();
-        if status.success() { Ok((took, true)) } else { Err(self.failed(status, &said)) }
+        if status.success() { Ok((took, true)) } else { Err(self.failed(status, &said).into()) }
+    }
+
+    /// A signal ends the search, and with it the run, which is given a while for that.
+    fn end(&self, child: &mut Child, signal: Signal) -> Failure {
+        if !signal.from_terminal {
+            signals::send(child.id(), signal.number);
+        }
+        let began = Instant::now();
+        while matches!(child.try_wait(), Ok(None)) {
+            if began.elapsed() > ENDS_WITHIN {
+                // Then it has ended by itself.
+                let _ = child.kill();
+            }
+            std::thread::sleep(LOOK);
+        }
+        let reason = format!("ended by signal {}, before anything was found", signal.number);
+        Failure { status: 128 + signal.number as u8, reason }
     }
 
     fn failed(&self, status: ExitStatus, said: &Path) -> String {

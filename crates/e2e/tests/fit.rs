@@ -1,7 +1,8 @@
 //! How soon pages are used again, and the limit that a program needs.
 
 use ebb_e2e::build;
-use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::launch::{Launch, Outcome, send};
+use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::process::Command;
 
@@ -106,4 +107,40 @@ fn what_cannot_be_fitted_says_why() {
         String::from_utf8_lossy(&output.stderr).contains("\n  is broken"),
         "what it said is shown"
     );
+}
+
+/// Its folder had a name that another user could have made before, and stayed after a Ctrl-C, as did the run.
+#[test]
+fn a_signal_ends_the_search_and_leaves_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mark = format!("271.{}", std::process::id());
+    let mut child = Command::new(build::ebb())
+        .args(["fit", "--", "sleep", &mark])
+        .env("TMPDIR", folder.path())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("ebb runs");
+    let sleeps = || {
+        let all = std::fs::read_dir("/proc").expect("processes").flatten();
+        let words =
+            all.map(|process| std::fs::read(process.path().join("cmdline")).unwrap_or_default());
+        words
+            .filter(|words| {
+                words.starts_with(b"sleep\0") && words.ends_with(format!("{mark}\0").as_bytes())
+            })
+            .count()
+    };
+    let began = std::time::Instant::now();
+    while sleeps() == 0 {
+        assert!(began.elapsed().as_secs() < 20, "it does not begin");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let names: Vec<_> = std::fs::read_dir(folder.path()).expect("names").flatten().collect();
+    assert_eq!(names.len(), 1);
+    let name = names[0].file_name().into_string().expect("a name");
+    assert!(name.starts_with("ebb-fit-") && name.len() == "ebb-fit-".len() + 16, "{name}");
+    send(child.id() as i32, Signal::TERM);
+    assert_eq!(child.wait().expect("its status").code(), Some(128 + 15));
+    assert_eq!(sleeps(), 0, "its program goes on");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("names").count(), 0, "its folder stays");
 }
