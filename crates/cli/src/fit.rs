@@ -6,6 +6,7 @@
 
 use crate::run::memory_total;
 use crate::{program, size};
+use ebb_sys::process;
 use ebb_sys::signals::{self, Signal, Signals};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -335,6 +336,7 @@ impl Runner<'_> {
         };
         let stderr = File::create(&said).map_err(cannot)?;
         command.stdin(stdin).stdout(Stdio::null()).stderr(stderr);
+        process::attend(&mut command);
         let began = Instant::now();
         let mut child = command.spawn().map_err(cannot)?;
         let status = loop {

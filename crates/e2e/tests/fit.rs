@@ -139,8 +139,10 @@ fn a_signal_ends_the_search_and_leaves_nothing() {
     assert_eq!(names.len(), 1);
     let name = names[0].file_name().into_string().expect("a name");
     assert!(name.starts_with("ebb-fit-") && name.len() == "ebb-fit-".len() + 16, "{name}");
+    let sent = std::time::Instant::now();
     send(child.id() as i32, Signal::TERM);
     assert_eq!(child.wait().expect("its status").code(), Some(128 + 15));
+    assert!(sent.elapsed().as_secs() < 5, "the signal was blocked in the program");
     assert_eq!(sleeps(), 0, "its program goes on");
     assert_eq!(std::fs::read_dir(folder.path()).expect("names").count(), 0, "its folder stays");
 }
