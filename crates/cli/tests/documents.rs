@@ -75,7 +75,7 @@ fn crates() -> BTreeMap<String, BTreeSet<String>> {
         let name = entry.file_name().into_string().expect("a name");
         let manifest = read(&format!("crates/{name}/Cargo.toml"));
         let needs = manifest.lines().filter_map(|line| line.strip_prefix("ebb-"));
-        let needs = needs.filter_map(|line| line.split('.').next()).map(str::to_owned);
+        let needs = needs.filter_map(|line| line.split(['.', ' ']).next()).map(str::to_owned);
         crates.insert(name, needs.collect());
     }
     crates

@@ -97,8 +97,11 @@ fn expect_itself(run: Running, last: &str) -> Outcome {
     let text = outcome.text();
     let lines: Vec<&str> = text.lines().collect();
     let own = std::process::id();
-    let session = rustix::process::getsid(None).expect("a session").as_raw_nonzero();
-    let group = rustix::process::getpgrp().as_raw_nonzero();
+    // The kernel's own numbers: where the leader stands outside this PID namespace, it says 0.
+    let stat = fs::read_to_string("/proc/self/stat").expect("our own state");
+    let (_, stat) = stat.rsplit_once(") ").expect("a name");
+    let stat: Vec<&str> = stat.split(' ').collect();
+    let (group, session) = (stat[2], stat[3]);
     assert_eq!(
         lines,
         [format!("{pid} {own} {session} {group}").as_str(), last],
@@ -359,7 +362,11 @@ fn the_number_in_a_pid_file_is_the_one_that_was_started() {
     let mut run = Launch::new("sh").args(["-c", &line]).start();
     let socket = path("socket");
     run.wait_until("its socket", |_| Connection::open(Path::new(&socket)).is_ok());
-    let written = fs::read_to_string(path("pid")).expect("a pid file");
+    // It listens first.
+    let file = path("pid");
+    let read = || fs::read_to_string(&file).unwrap_or_default();
+    run.wait_until("its pid file", |_| read().ends_with('\n'));
+    let written = read();
     assert_eq!(written.trim(), run.pid().to_string());
     let mut connection = Connection::open(Path::new(&socket)).expect("it listens");
     let info = connection.redis(&[b"INFO", b"server"]);
