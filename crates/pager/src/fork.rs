@@ -380,7 +380,7 @@ impl Copying {
         let child = Arc::new(child);
         child.learnt(resident);
         // All of it is the parent's too, until counted.
-        child.discount.store(resident - self.tokens, Relaxed);
+        child.discount.store((resident - self.tokens).cast_signed(), Relaxed);
         pager.resident().zone.found(self.tokens);
         child.guarded.store(self.guarded, Relaxed);
         // Both may be copied from now on: what was guarded before is, what has come since is not.
@@ -391,7 +391,10 @@ impl Copying {
             pager.kill_tree(Why::NotServed);
             return;
         }
-        // After that: the monitor marks who is alone, and looks again (`count_sharing`).
+        // After that: the monitor marks who is alone, and looks again (`Sharing::count`).
+        if !parent.related.load(Relaxed) {
+            parent.discount.store(0, Relaxed);
+        }
         parent.related.store(true, SeqCst);
         pager.forked.lock().unwrap_or_else(PoisonError::into_inner).push(child);
         pager.fork_seen.raise();

@@ -65,6 +65,7 @@ mod sampling;
 mod seam;
 mod server;
 mod shared_memory;
+mod sharing;
 mod signal;
 #[cfg(test)]
 mod sim;

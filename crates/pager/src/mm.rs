@@ -86,9 +86,9 @@ pub struct Mm {
     pub known: AtomicI64,
     /// Resident pages beyond the known ones when the areas were last read.
     pub unknown: AtomicU64,
-    /// By how many pages the whole exceeds its share of what it maps together with relatives, when
-    /// last counted.
-    pub discount: AtomicU64,
+    /// By how many pages the whole exceeds its share of what it maps together with relatives, when last counted, less
+    /// what it has let go of since that they keep: below zero where that is more ([`crate::sharing`], H1).
+    pub discount: AtomicI64,
     /// It may share pages with a relative.
     pub related: AtomicBool,
     /// Writes to what it shares with relatives are guarded.
@@ -200,7 +200,7 @@ impl Mm {
             sought: AtomicU64::new(0),
             known: AtomicI64::new(0),
             unknown: AtomicU64::new(0),
-            discount: AtomicU64::new(0),
+            discount: AtomicI64::new(0),
             related: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
             closing: AtomicBool::new(false),
@@ -396,11 +396,14 @@ impl Mm {
         recalled > 0
     }
 
-    /// So many pages that it shared with relatives are its own now, or theirs alone. More than it was
-    /// last counted to share: the next count is near.
+    /// So many pages that it shared with relatives are its own now, or theirs alone ([`crate::sharing`], H1).
     pub fn shares_less(&self, pages: u64) {
-        let less = |discount: u64| Some(discount.saturating_sub(pages));
-        let _ = self.discount.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.discount.fetch_sub(pages.cast_signed(), Ordering::Relaxed);
+    }
+
+    /// How many of so many resident pages are its relatives' share, as far as is known.
+    pub fn relatives_share(&self, resident: u64) -> u64 {
+        self.discount.load(Ordering::Relaxed).max(0).cast_unsigned().min(resident)
     }
 
     /// Whether the address space still exists.

@@ -12,6 +12,7 @@ use crate::resize::Resize;
 use crate::seam::Process;
 use crate::server::Pager;
 use crate::shared_memory::SharedMemory;
+use crate::sharing::{self, Sharing};
 use crate::solo::Watch;
 use crate::strangers::Strangers;
 use crate::thrashing;
@@ -21,7 +22,7 @@ use ebb_sys::proc;
 use ebb_sys::sched;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Faster than any two threads touch memory.
@@ -52,8 +53,7 @@ pub struct Monitor {
     thrashing: thrashing::Watch,
     census: Instant,
     running_counted: Instant,
-    sharing_counted: Instant,
-    sharing_pause: Duration,
+    sharing: Sharing,
     solo: Watch,
     resize: Resize,
     brake: Brake,
@@ -96,11 +96,6 @@ fn unknown_pages(mm: &Mm, resident: u64) -> u64 {
     resident.saturating_sub(u64::try_from(mm.known.load(Relaxed)).unwrap_or(0))
 }
 
-/// Whether others may share pages with it.
-fn has_relatives(mm: &Mm, among: &[Arc<Mm>]) -> bool {
-    among.iter().any(|other| other.id != mm.id && other.family == mm.family)
-}
-
 impl Monitor {
     /// Ready to look.
     pub fn new(pager: &Arc<Pager>) -> Self {
@@ -112,8 +107,7 @@ impl Monitor {
             thrashing: thrashing::Watch::default(),
             census: now,
             running_counted: now,
-            sharing_counted: now,
-            sharing_pause: Duration::ZERO,
+            sharing: Sharing::new(now),
             solo: Watch::new(now),
             resize: Resize::new(pager),
             brake: Brake::default(),
@@ -132,7 +126,7 @@ impl Monitor {
         if due {
             self.take_census(&mms);
         }
-        self.count_sharing(&mms);
+        self.sharing.count(&self.pager, &mms);
         self.guard(&mms);
         let mut growing = Vec::new();
         for mm in &mms {
@@ -146,13 +140,9 @@ impl Monitor {
             }
         }
         // Measured last: what was taken on took its time, in which the program went on.
-        let (mut total, mut untold) = (0, 0);
-        for mm in &mms {
-            let resident = mm.resident_pages();
-            let which = if mm.process().is_some() { &mut total } else { &mut untold };
-            *which += resident - mm.discount.load(Relaxed).min(resident);
-        }
-        total += self.strangers.pages(&self.pager, &mms, untold) + self.shared.pages();
+        let held = sharing::held(&mms);
+        let strangers = self.strangers.pages(&self.pager, &mms, held.untold);
+        let total = held.told + strangers + self.shared.pages();
         let room = self.account(total, &growing);
         // What is over a step is seen at the next look.
         if self.resize.look(&self.pager) { 0 } else { room }
@@ -257,41 +247,11 @@ impl Monitor {
         self.pager.pressure.found_running(tree.iter().map(running).sum::<usize>() as u32);
     }
 
-    /// Counts what relatives share: such a page is resident in each of them and there once. Costs time
-    /// in proportion to the memory, so it is done at most a quarter of the time.
-    fn count_sharing(&mut self, mms: &[Arc<Mm>]) {
-        let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
-        let due = self.pager.clock.since(self.sharing_counted) >= self.sharing_pause
-            || self.pager.sharing_changed.swap(false, Relaxed);
-        if related.is_empty() || !due {
-            return;
-        }
-        let began = self.pager.clock.now();
-        for mm in &related {
-            if !has_relatives(mm, mms) {
-                // Alone again: the others have ended or become other programs.
-                mm.discount.store(0, Relaxed);
-                mm.related.store(false, SeqCst);
-                // Unless it has forked just now: a child is in the list before its parent is marked.
-                if has_relatives(mm, &self.pager.mms()) {
-                    mm.related.store(true, SeqCst);
-                }
-                continue;
-            }
-            let Some(process) = mm.process() else { continue };
-            let whole = mm.resident_pages();
-            if let Ok(share) = process.proportional_anonymous_pages() {
-                mm.discount.store(whole.saturating_sub(share), Relaxed);
-            }
-        }
-        self.sharing_counted = self.pager.clock.now();
-        self.sharing_pause = self.pager.clock.since(began) * 3;
-    }
-
     /// Guards what relatives share, as soon as there would be no room for all copies of it.
     fn guard(&self, mms: &[Arc<Mm>]) {
         let bare = |mm: &&Arc<Mm>| mm.related.load(Relaxed) && !mm.guarded.load(Relaxed);
-        let copies: u64 = mms.iter().filter(bare).map(|mm| mm.discount.load(Relaxed)).sum();
+        let copies: i64 = mms.iter().filter(bare).map(|mm| mm.discount.load(Relaxed).max(0)).sum();
+        let copies = copies.cast_unsigned();
         if copies > 0 && guard::is_needed(&self.pager, copies) {
             mms.iter().filter(bare).for_each(|mm| guard::raise_all(mm));
         }

@@ -352,7 +352,7 @@ fn look(pager: &Pager, areas_of: u32) -> View {
 
 fn process(pager: &Pager, mm: &Mm, pages: Pages) -> ProcessView {
     let resident = mm.resident_pages();
-    let own = resident - mm.discount.load(Relaxed).min(resident);
+    let own = resident - mm.relatives_share(resident);
     let (faults, ticks) = mm.served();
     let count: u64 = faults.iter().sum();
     let waited_ns = pager.account.ns(ticks) + pager.account.unanswered_ns(count);

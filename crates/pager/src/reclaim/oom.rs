@@ -268,7 +268,7 @@ impl Reclaim {
                     mm.process().map_or_else(|| "?".to_owned(), Process::name),
                     mib(resident),
                     mib(managed),
-                    mib(mm.discount.load(Relaxed)),
+                    mib(mm.relatives_share(resident)),
                 );
                 (resident, text)
             })

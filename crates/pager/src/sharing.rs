@@ -1,0 +1,170 @@
+//! What relatives share, and what families so hold.
+//!
+//! A page that relatives share is resident in each of them and there once. The kernel says which share of its pages
+//! is a process's (PSS), by a walk over its memory, so that is asked now and then; in between an address space has a
+//! **discount**: by how much what it maps exceeds its share.
+//!
+//! * H1: what one lets go of that others keep changes nothing of what is held, so its discount falls by as much, below
+//!   zero if need be: the share it no longer has is the others' now, whose own discounts are from before.
+//! * H2: a family holds at least what the largest of it maps. A process that ends, or unmaps what it shared, leaves
+//!   its relatives' discounts too large until the next count; that is the bound of what they hide.
+//! * H3: counting is done at most a quarter of the time, and at once when one of a family has ended.
+//!
+//! Belongs to the monitor; takes no lock but the list of address spaces.
+
+use crate::mm::Mm;
+use crate::server::Pager;
+use ebb_core::types::MmId;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+/// When the sharing was counted, and for how long that will do.
+#[derive(Debug)]
+pub struct Sharing {
+    counted: Instant,
+    pause: Duration,
+}
+
+/// What address spaces hold, each page once.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Those whose process is known.
+    pub told: u64,
+    /// Those whose process is not.
+    pub untold: u64,
+}
+
+/// What one address space says of itself.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    family: MmId,
+    told: bool,
+    resident: u64,
+    discount: i64,
+}
+
+/// Whether others may share pages with it.
+fn has_relatives(mm: &Mm, among: &[Arc<Mm>]) -> bool {
+    among.iter().any(|other| other.id != mm.id && other.family == mm.family)
+}
+
+impl Sharing {
+    /// Nothing is counted yet.
+    pub fn new(now: Instant) -> Self {
+        Self { counted: now, pause: Duration::ZERO }
+    }
+
+    /// Counts, if it is time to (H3).
+    pub fn count(&mut self, pager: &Pager, mms: &[Arc<Mm>]) {
+        let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
+        let due = pager.clock.since(self.counted) >= self.pause
+            || pager.sharing_changed.swap(false, Relaxed);
+        if related.is_empty() || !due {
+            return;
+        }
+        let began = pager.clock.now();
+        for mm in &related {
+            if !has_relatives(mm, mms) {
+                // Alone again: the others have ended or become other programs.
+                mm.discount.store(0, Relaxed);
+                mm.related.store(false, SeqCst);
+                // Unless it has forked just now: a child is in the list before its parent is marked.
+                if has_relatives(mm, &pager.mms()) {
+                    mm.related.store(true, SeqCst);
+                }
+                continue;
+            }
+            let Some(process) = mm.process() else { continue };
+            let whole = mm.resident_pages();
+            if let Ok(share) = process.proportional_anonymous_pages() {
+                mm.discount.store(whole.saturating_sub(share).cast_signed(), Relaxed);
+            }
+        }
+        self.counted = pager.clock.now();
+        self.pause = pager.clock.since(began) * 3;
+    }
+}
+
+/// What these hold together.
+pub fn held(mms: &[Arc<Mm>]) -> Held {
+    let member = |mm: &Arc<Mm>| Member {
+        family: mm.family,
+        told: mm.process().is_some(),
+        resident: mm.resident_pages(),
+        discount: if mm.related.load(Relaxed) { mm.discount.load(Relaxed) } else { 0 },
+    };
+    held_by(mms.iter().map(member).collect())
+}
+
+fn held_by(mut members: Vec<Member>) -> Held {
+    members.sort_unstable_by_key(|member| member.family);
+    let mut held = Held::default();
+    for family in members.chunk_by(|one, other| one.family == other.family) {
+        let of = |told: bool| {
+            let own = |member: &Member| {
+                member.resident.cast_signed() - member.discount.min(member.resident.cast_signed())
+            };
+            let sum: i64 = family.iter().filter(|member| member.told == told).map(own).sum();
+            sum.max(0).cast_unsigned()
+        };
+        let (told, untold) = (of(true), of(false));
+        let largest = family.iter().map(|member| member.resident).max().unwrap_or(0);
+        held.told += told.max(largest.saturating_sub(untold));
+        held.untold += untold;
+    }
+    held
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Held, Member, held_by};
+    use ebb_core::types::MmId;
+
+    fn member(family: u32, resident: u64, discount: i64) -> Member {
+        Member { family: MmId(family), told: true, resident, discount }
+    }
+
+    fn told(members: &[Member]) -> u64 {
+        let held = held_by(members.to_vec());
+        assert_eq!(held.untold, 0);
+        held.told
+    }
+
+    #[test]
+    fn what_relatives_share_is_there_once() {
+        let members = [member(1, 100, 50), member(2, 30, 0), member(1, 100, 50)];
+        assert_eq!(told(&members), 130);
+    }
+
+    /// A child held 30 MiB of 16: seven relatives had let go of what they shared with it, and its own discount, from when
+    /// they had not, hid six parts of seven.
+    #[test]
+    fn what_relatives_let_go_of_is_its_last_holders() {
+        let shared = 7000;
+        let mut members = vec![member(1, shared, 6000); 7];
+        assert_eq!(told(&members), shared);
+        for member in &mut members[1..] {
+            // H1: all of it, and others had it still.
+            (member.resident, member.discount) = (0, member.discount - shared.cast_signed());
+        }
+        assert_eq!(told(&members), shared);
+        members[0].resident += 500;
+        assert_eq!(told(&members), shared + 500);
+    }
+
+    /// H2: between the end of a process and the next count.
+    #[test]
+    fn who_ends_takes_nothing_along_that_others_have() {
+        let members = [member(1, 100, 50), member(1, 0, 50)];
+        assert_eq!(told(&members), 100);
+        assert_eq!(told(&members[..1]), 100, "reaped");
+    }
+
+    #[test]
+    fn a_child_that_nobody_can_tell_yet_is_part_of_its_family() {
+        let infant = Member { told: false, ..member(1, 100, 90) };
+        let held = held_by(vec![member(1, 100, 40), infant]);
+        assert_eq!(held, Held { told: 90, untold: 10 }, "the bound holds for both together");
+    }
+}
