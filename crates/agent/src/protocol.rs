@@ -139,7 +139,8 @@ pub const MAPPING_PAGER: u32 = 2;
 pub const TELL_BATCH: u8 = 1;
 /// Byte on the line, followed by an exit code: end this thread, the program has none left.
 pub const TELL_LEAVE: u8 = 2;
-/// Byte on the line: areas come under management, page by page; the kernel is to make no huge pages from now on.
+/// Byte on the line: memory is about to come under management, page by page; the kernel is to make no huge pages from
+/// now on.
 pub const TELL_SMALL: u8 = 3;
 
 /// One operation and its result (0, or a negated errno).
@@ -181,6 +182,8 @@ pub struct Shared {
     pub pins_full: AtomicU32,
     /// 1 once the run is over and its processes are killed: who would fork ends instead.
     pub ending: AtomicU32,
+    /// 1 once the kernel is to make no huge pages.
+    pub small: AtomicU32,
     /// Start of the area through which pages of the pool leave; 0 if there is none.
     pub bin: AtomicU64,
     /// Times that threads of the program were in a hook for something that they had not asked for.

@@ -50,7 +50,7 @@ pub extern "C" fn run(argument: usize) -> ! {
     shared.bin.store(bin.start, Relaxed);
     // Who finds it ready tells it; who said so before is heard here.
     shared.ready.store(1, SeqCst);
-    if shared.managing.load(SeqCst) != 0 {
+    if shared.small.load(SeqCst) != 0 {
         make_no_huge_pages();
     }
     berth.serves(shared);

@@ -276,6 +276,9 @@ fn open_line(
     let line = connection.into_line()?;
     let link = Link::new(line.clone(), pager.clock.clone());
     link.pin(mm.inherited_pins.as_deref());
+    if pager.small.load(Relaxed) {
+        link.small();
+    }
     if pager.managing.load(Relaxed) {
         // The first area that it maps is to be announced already.
         link.managing();

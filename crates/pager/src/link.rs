@@ -192,9 +192,14 @@ impl Link {
         self.shared().thread.load(Relaxed)
     }
 
-    /// Areas come under management from now on. Said again it does nothing, once the agent has been told.
+    /// Areas come under management from now on.
     pub fn managing(&self) {
         self.shared().managing.store(1, SeqCst);
+    }
+
+    /// The kernel is to make no huge pages from now on. Said again it does nothing, once the agent has been told.
+    pub fn small(&self) {
+        self.shared().small.store(1, SeqCst);
         // One that is not ready yet looks by itself when it is.
         if !self.told_small.load(Relaxed) && self.shared().ready.load(SeqCst) != 0 {
             // A full line takes it the next time.

@@ -161,6 +161,8 @@ pub struct Pager {
     pub monitor: Signal,
     /// Areas are brought under management.
     pub managing: AtomicBool,
+    /// The kernel is to make no huge pages: said a little before that.
+    pub small: AtomicBool,
     /// Faults that wait for memory.
     pub starving: AtomicU32,
     /// Faults that wait for anything that is no page: memory, the end of a batch or of a change.
@@ -236,6 +238,7 @@ impl Pager {
             desk: Desk::new(),
             monitor: Signal::default(),
             managing: AtomicBool::new(config.eager || config.sample),
+            small: AtomicBool::new(config.eager || config.sample),
             starving: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             starved_since_ms: AtomicU64::new(0),

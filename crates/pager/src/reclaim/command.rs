@@ -96,6 +96,7 @@ impl Reclaim {
         if self.pager.managing.swap(true, SeqCst) {
             return;
         }
+        self.pager.small.store(true, SeqCst);
         self.pager.monitor.raise();
         let since = self.pager.clock.now();
         while self.pager.resident().evictable() == 0 && self.pager.clock.since(since) < ADOPTION {
