@@ -4,6 +4,7 @@
  */
 #include "common.h"
 
+#include <malloc.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -214,6 +215,44 @@ static int case_raw_fork_fork(int argc, char **argv) {
         wait_ok(grandchild, "grandchild");
     }
     _exit(0);
+}
+
+/* Fills memory that the C library maps for itself, of which nobody is told, again and again. */
+static volatile int filling = 1;
+
+static void *fill_untold(void *argument) {
+    enum { BLOCKS = 12, BYTES = 2 * MIB };
+    mallopt(M_MMAP_THRESHOLD, MIB);
+    for (uint64_t version = 1; filling; version++) {
+        char *blocks[BLOCKS];
+        for (int i = 0; i < BLOCKS; i++) {
+            MUST((blocks[i] = malloc(BYTES)) != NULL);
+            memset(blocks[i], (int)version + i, BYTES);
+        }
+        for (int i = 0; i < BLOCKS; i++) {
+            MUST(blocks[i][BYTES / 2] == (char)(version + i));
+            free(blocks[i]);
+        }
+    }
+    return argument;
+}
+
+/* Children that are traced by whoever traces this process at that moment. */
+static int case_traced_children(int argc, char **argv) {
+    long count = number(argc, argv, 0, 2000);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, fill_untold, NULL) == 0);
+    for (long i = 0; i < count; i++) {
+        int flags = CLONE_PTRACE | (i % 2 ? CLONE_VFORK : 0) | SIGCHLD;
+        pid_t child = syscall(SYS_clone, flags, 0, 0, 0, 0);
+        MUST(child >= 0);
+        if (child == 0) _exit(0);
+        wait_ok(child, "traced-children");
+    }
+    filling = 0;
+    MUST(pthread_join(thread, NULL) == 0);
+    puts("traced-children: ok");
+    return 0;
 }
 
 /* A child that is stopped keeps its memory and holds up nobody else. */
@@ -704,7 +743,7 @@ static const struct test_case cases[] = {
     {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},
     {"undumpable", case_undumpable}, {"hidden", case_hidden},
     {"hidden-daemon", case_hidden_daemon}, {"new-user", case_new_user}, {"hides-first", case_hides_first},
-    {"many", case_many}, {"deep", case_deep}, {"daemon", case_daemon},
+    {"many", case_many}, {"deep", case_deep}, {"traced-children", case_traced_children}, {"daemon", case_daemon},
     {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"borrow", case_borrow},
     {"exec", case_exec},
     {"exec-from-thread", case_exec_from_thread},

@@ -52,6 +52,13 @@ fn forks_of_a_child_made_around_the_c_library() {
     case("raw-fork-fork 32");
 }
 
+/// The brake traces who outruns the limit, and the kernel attaches a child that asks for it to whoever traces its parent: it
+/// stood for ever, and its parent waited for it.
+#[test]
+fn a_child_that_is_to_be_traced_like_its_parent_goes_on() {
+    case("traced-children 1000");
+}
+
 #[test]
 fn a_stopped_child_holds_up_nobody() {
     case("stopped 32");

@@ -12,13 +12,16 @@
 //!   calls would notice.
 //! * B3: held for [`LONGEST`] at most at a time, and then not again for [`REST`]; a hold counts as threads
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
+//! * B5: whoever stands and is not meant to be held is let go at once: a child that was started with `CLONE_PTRACE` by one
+//!   that was about to stand, or who by now is another program.
 //! * B4: who fills what is being brought under management is held, too, and for [`TURN`] at a time as long as there is
 //!   room for what comes in the [`BREATH`] between: to take on 4 GiB takes a hundred milliseconds.
 
 use crate::counters;
 use crate::mm::Mm;
 use crate::server::Pager;
-use ebb_sys::trace;
+use ebb_sys::proc;
+use ebb_sys::trace::{self, News, Stop};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -46,14 +49,23 @@ enum Act {
 #[derive(Debug)]
 struct Hold {
     thread: u32,
-    /// When it was first seen to stand. One that has no CPU does so when it gets one, and loses nothing until then.
-    stands: Option<Instant>,
+    /// How it stands, and since when. One that has no CPU does so when it gets one, and loses nothing until then.
+    stands: Option<(Stop, Instant)>,
+}
+
+impl Hold {
+    /// It will never stand: it has ended, the first of a process with others left among them, or has another's number.
+    fn is_over(&self) -> bool {
+        !trace::is_held(self.thread) || proc::state(self.thread) == Some('Z')
+    }
 }
 
 /// The brake. Belongs to the monitor thread, as the kernel wants it.
 #[derive(Debug, Default)]
 pub struct Brake {
     held: Vec<Hold>,
+    /// Something may be traced.
+    traces: bool,
     since: Option<Instant>,
     /// When the longest hold was over.
     tired: Option<Instant>,
@@ -70,7 +82,7 @@ impl Brake {
     /// One look: the tree has `used` pages of the `ceiling`; `growing` are the processes with pages in areas
     /// not found yet.
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
-        self.see(pager);
+        self.see(pager.clock.now());
         match self.decide(pager.clock.now(), used, ceiling) {
             Act::Hold => growing.iter().for_each(|mm| self.hold(mm)),
             Act::LetGo => self.let_go(pager),
@@ -100,8 +112,8 @@ impl Brake {
     /// Areas of a process are being taken on, a slice is next: holds it in turns (B4), or as [`Brake::hold`] where there is
     /// no room for what it fills in between.
     pub fn hold_in_turns(&mut self, pager: &Pager, mm: &Mm, room: bool) {
-        self.see(pager);
         let now = pager.clock.now();
+        self.see(now);
         let length = if self.is_on() { TURN } else { BREATH };
         let over = self.turn.is_none_or(|began| now - began > length);
         if self.is_on() && room {
@@ -116,25 +128,37 @@ impl Brake {
         }
     }
 
-    /// Notes who stands.
-    fn see(&mut self, pager: &Pager) {
-        for hold in self.held.iter_mut().filter(|hold| hold.stands.is_none()) {
-            hold.stands = trace::stands(hold.thread).then(|| pager.clock.now());
+    /// Notes who stands, and lets go who should not (B5).
+    fn see(&mut self, now: Instant) {
+        while self.traces {
+            match trace::next() {
+                News::Stands(thread, stop) => {
+                    match self.held.iter_mut().find(|hold| hold.thread == thread) {
+                        Some(hold) => hold.stands = Some((stop, now)),
+                        None => trace::let_go(thread, stop),
+                    }
+                }
+                News::Ended(thread) => self.held.retain(|hold| hold.thread != thread),
+                News::NoneYet => break,
+                News::NoneHeld => {
+                    self.held.clear();
+                    self.traces = false;
+                }
+            }
         }
     }
 
-    /// Lets all go on that are held.
+    /// Lets all go on that are held. Who does not stand yet is when it does.
     pub fn let_go(&mut self, pager: &Pager) {
-        self.held.retain(|hold| {
-            let gone = trace::let_go(hold.thread);
-            if gone {
-                let stood = hold.stands.map_or(Duration::ZERO, |since| pager.clock.since(since));
-                let us = stood.as_micros() as u64;
-                counters::add(&pager.counters.brake_us, us);
-                pager.counters.longest_brake_us.fetch_max(us, Relaxed);
-            }
-            !gone
-        });
+        let now = pager.clock.now();
+        self.see(now);
+        for hold in self.held.extract_if(.., |hold| hold.stands.is_some() || hold.is_over()) {
+            let Some((stop, since)) = hold.stands else { continue };
+            trace::let_go(hold.thread, stop);
+            let us = (now - since).as_micros() as u64;
+            counters::add(&pager.counters.brake_us, us);
+            pager.counters.longest_brake_us.fetch_max(us, Relaxed);
+        }
     }
 
     /// Holds the running threads of a process until the next look that finds the tree within its limit.
@@ -155,8 +179,12 @@ impl Brake {
         let Some(agent) = agent else { return };
         for (thread, state) in threads {
             let ours = thread == agent || self.held.iter().any(|held| held.thread == thread);
+            if state != 'R' || ours {
+                continue;
+            }
+            self.traces = true;
             // Another may trace it: then it is that one's.
-            if state == 'R' && !ours && hold(thread) {
+            if hold(thread) {
                 self.held.push(Hold { thread, stands: None });
             }
         }
@@ -201,10 +229,18 @@ mod tests {
             brake.hold_beside(proc::threads(child.id()), Some(u32::MAX), hold);
         }
         assert!(brake.is_on(), "it runs all the time");
-        while !brake.held.iter().all(|hold| trace::let_go(hold.thread)) && Instant::now() < deadline
-        {
-            std::thread::sleep(Duration::from_millis(1));
+        while brake.held.iter().any(|hold| hold.stands.is_none()) && Instant::now() < deadline {
+            brake.see(Instant::now());
         }
+        // B5: as one that nobody meant to hold.
+        let hold = brake.held.pop().unwrap();
+        let (stop, _) = hold.stands.expect("it stands");
+        trace::let_go(hold.thread, stop);
+        trace::hold(child.id()).unwrap();
+        while trace::hold(child.id()).is_err() && Instant::now() < deadline {
+            brake.see(Instant::now());
+        }
+        assert!(Instant::now() < deadline, "let go, so that it could be held again");
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -17,42 +17,68 @@ fn ptrace(request: libc::c_uint, thread: u32, data: usize) -> io::Result<()> {
 }
 
 /// Has thread `thread` stop as soon as it runs in user mode. Fails for one that is traced already.
+///
+/// What it starts with `CLONE_PTRACE` before it stops is held as well, by the kernel: [`next`] tells of it.
 pub fn hold(thread: u32) -> io::Result<()> {
     ptrace(PTRACE_SEIZE, thread, 0)?;
-    // It may have ended in between: `let_go` finds out.
+    // It may have ended in between: `next` finds out.
     let _ = ptrace(PTRACE_INTERRUPT, thread, 0);
     Ok(())
 }
 
-/// Whether a held thread stands by now: one that waits for a CPU does so only when it gets one.
+/// How a held thread stands: by us, or with a signal in hand, which it must not lose.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "it stands until it is let go"]
+pub struct Stop {
+    signal: usize,
+}
+
+/// What is to be known of the threads that this thread holds.
+#[derive(Debug, PartialEq, Eq)]
+pub enum News {
+    /// This one stands now.
+    Stands(u32, Stop),
+    /// This one has ended.
+    Ended(u32),
+    /// Nothing more by now.
+    NoneYet,
+    /// None is held.
+    NoneHeld,
+}
+
+/// What has become of a thread that is held since this was last asked; of each once. Tells of children of this thread's
+/// own that end, too, and takes their status away.
+pub fn next() -> News {
+    let mut status = 0;
+    let flags = libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG;
+    // SAFETY: the status outlives the call, which does not wait.
+    let got = unsafe { libc::waitpid(-1, &raw mut status, flags) };
+    match u32::try_from(got) {
+        Err(_) => News::NoneHeld,
+        Ok(0) => News::NoneYet,
+        Ok(thread) if libc::WIFSTOPPED(status) => {
+            let signal = if status >> 16 == 0 { libc::WSTOPSIG(status) as usize } else { 0 };
+            News::Stands(thread, Stop { signal })
+        }
+        Ok(thread) => News::Ended(thread),
+    }
+}
+
+/// Whether this thread still holds that one: one that becomes another program in a thread beside the first has the
+/// first one's number from then on, and nothing is told of its own.
 #[must_use]
-pub fn stands(thread: u32) -> bool {
-    let flags = libc::__WALL | libc::WNOHANG | libc::WNOWAIT | libc::WSTOPPED;
+pub fn is_held(thread: u32) -> bool {
+    let flags = libc::__WALL | libc::WNOHANG | libc::WNOWAIT | libc::WSTOPPED | libc::WEXITED;
     // SAFETY: a plain structure, for which all zeros is valid.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: the structure outlives the call, which does not wait, and takes nothing away.
-    let result = unsafe { libc::waitid(libc::P_PID, thread, &raw mut found, flags) };
-    result == 0 && found.si_signo != 0
+    unsafe { libc::waitid(libc::P_PID, thread, &raw mut found, flags) == 0 }
 }
 
-/// Lets a held thread go on. False if it has not stopped yet: to be called again.
-pub fn let_go(thread: u32) -> bool {
-    let mut status = 0;
-    // SAFETY: the status outlives the call, which does not wait.
-    let got = unsafe {
-        libc::waitpid(thread as libc::pid_t, &raw mut status, libc::__WALL | libc::WNOHANG)
-    };
-    if got == 0 {
-        return false;
-    }
-    if got < 0 || !libc::WIFSTOPPED(status) {
-        return true;
-    }
-    // Stopped by us, or with a signal in hand, which it must not lose.
-    let signal = if status >> 16 == 0 { libc::WSTOPSIG(status) as usize } else { 0 };
+/// Lets a thread go on that stands.
+pub fn let_go(thread: u32, stop: Stop) {
     // Killed in the meantime: nothing to let go.
-    let _ = ptrace(PTRACE_DETACH, thread, signal);
-    true
+    let _ = ptrace(PTRACE_DETACH, thread, stop.signal);
 }
 
 #[cfg(test)]
@@ -78,17 +104,17 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(state(), Some('t'));
-        assert!(stands(child.id()) && stands(child.id()), "to look takes nothing away");
-        while !let_go(child.id()) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        assert!(is_held(child.id()));
+        let News::Stands(thread, stop) = next() else { panic!("it stands") };
+        assert_eq!((thread, next()), (child.id(), News::NoneYet), "told once");
+        let_go(thread, stop);
         for _ in 0..100 {
             output.read_exact(&mut bytes).unwrap();
         }
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(hold(child.id()).is_err());
-        assert!(let_go(child.id()), "what is gone is let go");
-        assert!(!stands(child.id()));
+        assert!(!is_held(child.id()));
+        assert_eq!(next(), News::NoneHeld);
     }
 }

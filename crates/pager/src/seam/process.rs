@@ -273,10 +273,8 @@ impl Process for Known {
         let way = || Way::into(&self.handle).ok().filter(|_| self.handle.has_thread(thread));
         let held = way().is_some_and(|way| way.with(|| trace::hold(thread).is_ok()));
         if held && way().is_none() {
-            // Its number was another's by then, or it has become another program.
-            while !trace::let_go(thread) {
-                std::thread::yield_now();
-            }
+            // Its number was another's by then, or it has become another program: it is let go as soon as it stands (`brake.rs`
+            // B5). Not waited for here: one that was about to wait for a child stands when that has ended.
             return false;
         }
         held
