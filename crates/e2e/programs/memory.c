@@ -665,7 +665,8 @@ static int case_restless(int argc, char **argv) {
 }
 
 /* A handler of signals moves memory while the thread it has interrupted does. */
-static char *handled[2];
+/* Changed by the handler: calls of the C library are not known to call back. */
+static char *volatile handled[2];
 static volatile int handler_runs;
 #define HANDLED (8 * PAGE)
 

@@ -7,7 +7,8 @@
 //! * H1: what one lets go of that others keep changes nothing of what is held, so its discount falls by as much, below
 //!   zero if need be: the share it no longer has is the others' now, whose own discounts are from before.
 //! * H2: a family holds at least what the largest of it maps. A process that ends, or unmaps what it shared, leaves
-//!   its relatives' discounts too large until the next count; that is the bound of what they hide.
+//!   its relatives' discounts too large until the next count; that is the bound of what they hide. Not where another
+//!   process goes on with the memory of one that has ended: it is counted as a stranger, whole.
 //! * H3: counting is done at most a quarter of the time, and at once when one of a family has ended.
 //!
 //! Belongs to the monitor; takes no lock but the list of address spaces.
@@ -40,6 +41,8 @@ pub struct Held {
 struct Member {
     family: MmId,
     told: bool,
+    /// Its process has ended, and another goes on with its memory.
+    taken_over: bool,
     resident: u64,
     discount: i64,
 }
@@ -88,11 +91,16 @@ impl Sharing {
 
 /// What these hold together.
 pub fn held(mms: &[Arc<Mm>]) -> Held {
-    let member = |mm: &Arc<Mm>| Member {
-        family: mm.family,
-        told: mm.process().is_some(),
-        resident: mm.resident_pages(),
-        discount: if mm.related.load(Relaxed) { mm.discount.load(Relaxed) } else { 0 },
+    let member = |mm: &Arc<Mm>| {
+        let (related, told) = (mm.related.load(Relaxed), mm.process().is_some());
+        let resident = mm.resident_pages();
+        Member {
+            family: mm.family,
+            told,
+            taken_over: related && told && resident == 0 && mm.is_alive(),
+            resident,
+            discount: if related { mm.discount.load(Relaxed) } else { 0 },
+        }
     };
     held_by(mms.iter().map(member).collect())
 }
@@ -109,7 +117,9 @@ fn held_by(mut members: Vec<Member>) -> Held {
             sum.max(0).cast_unsigned()
         };
         let (told, untold) = (of(true), of(false));
-        let largest = family.iter().map(|member| member.resident).max().unwrap_or(0);
+        let taken_over = family.iter().any(|member| member.taken_over);
+        let largest = family.iter().map(|member| member.resident).max().filter(|_| !taken_over);
+        let largest = largest.unwrap_or(0);
         held.told += told.max(largest.saturating_sub(untold));
         held.untold += untold;
     }
@@ -122,7 +132,7 @@ mod tests {
     use ebb_core::types::MmId;
 
     fn member(family: u32, resident: u64, discount: i64) -> Member {
-        Member { family: MmId(family), told: true, resident, discount }
+        Member { family: MmId(family), told: true, taken_over: false, resident, discount }
     }
 
     fn told(members: &[Member]) -> u64 {
@@ -159,6 +169,13 @@ mod tests {
         let members = [member(1, 100, 50), member(1, 0, 50)];
         assert_eq!(told(&members), 100);
         assert_eq!(told(&members[..1]), 100, "reaped");
+    }
+
+    /// Half of it was counted twice, with the stranger, and the run ended as out of memory.
+    #[test]
+    fn what_a_stranger_goes_on_with_is_counted_with_that() {
+        let ended = Member { taken_over: true, ..member(1, 0, 50) };
+        assert_eq!(told(&[member(1, 100, 50), ended]), 50);
     }
 
     #[test]
