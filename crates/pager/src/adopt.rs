@@ -21,9 +21,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Registers what of a process can be paged and is not registered yet; `before` is called ahead of each slice (T3).
-/// False if it could not be done now.
-pub fn areas(pager: &Pager, mm: &Arc<Mm>, process: &dyn Process, before: &mut dyn FnMut()) -> bool {
-    let Ok(areas) = process.areas() else { return false };
+/// How many pages that were there already were taken on; None if it could not be done now.
+pub fn areas(
+    pager: &Pager,
+    mm: &Arc<Mm>,
+    process: &dyn Process,
+    before: &mut dyn FnMut(),
+) -> Option<u64> {
+    let areas = process.areas().ok()?;
+    let mut learnt = 0;
     let (pool_start, pool_end) = {
         let state = mm.lock();
         (state.pool.start(), state.pool.end())
@@ -33,16 +39,15 @@ pub fn areas(pager: &Pager, mm: &Arc<Mm>, process: &dyn Process, before: &mut dy
         let mut at = area.start;
         while at < area.end {
             before();
-            let Some(state) = mm.lock_quiet(BATCH_PATIENCE) else { return false };
-            let mut state = state.timed();
+            let mut state = mm.lock_quiet(BATCH_PATIENCE)?.timed();
             if state.ended {
-                return false;
+                return None;
             }
             // What is registered already may have page tables of any size with nothing in them.
             let Some(first) = state.areas.next_missing(at, area.end) else { break };
             // Of address space nobody has touched there may be terabytes, a slice for each GiB.
             let end = area.end.min(first + REACH_BYTES);
-            let Ok(stop) = process.reach(first, end, SLICE_PAGES) else { return false };
+            let stop = process.reach(first, end, SLICE_PAGES).ok()?;
             // Also what an mremap has added to a registered area: to register it again does nothing, and an
             // area that took the place of one whose end is yet to be heard of is found here.
             for (start, end) in state.areas.missing(first, stop) {
@@ -52,13 +57,13 @@ pub fn areas(pager: &Pager, mm: &Arc<Mm>, process: &dyn Process, before: &mut dy
                         (0..10).for_each(|_| pager.host.sleep(BATCH_PATIENCE));
                         state = mm.lock();
                     }
-                    pages(pager, mm, &mut state, process, start, end);
+                    learnt += pages(pager, mm, &mut state, process, start, end);
                 }
             }
             at = stop;
         }
     }
-    true
+    Some(learnt)
 }
 
 /// False if that cannot be: it may have been unmapped, or belong to another userfaultfd.
@@ -75,8 +80,15 @@ fn register(mm: &Mm, state: &mut State, start: u64, end: u64) -> bool {
     true
 }
 
-/// Takes on the pages that are there.
-fn pages(pager: &Pager, mm: &Mm, state: &mut State, process: &dyn Process, start: u64, end: u64) {
+/// Takes on the pages that are there. How many.
+fn pages(
+    pager: &Pager,
+    mm: &Mm,
+    state: &mut State,
+    process: &dyn Process,
+    start: u64,
+    end: u64,
+) -> u64 {
     // Pages only read so far are the kernel's zero page and cost nothing; a write would make pages of them
     // behind our back, so it is made to ask.
     let mut protect = |from: u64, to: u64| {
@@ -84,7 +96,7 @@ fn pages(pager: &Pager, mm: &Mm, state: &mut State, process: &dyn Process, start
         let _ = mm.uffd.protect(from, to - from);
     };
     if process.scan_zero(start, end, &mut protect).is_err() {
-        return;
+        return 0;
     }
     let mut adopted = 0;
     let mut resident = pager.resident();
@@ -98,4 +110,5 @@ fn pages(pager: &Pager, mm: &Mm, state: &mut State, process: &dyn Process, start
         }
     });
     mm.learnt(adopted);
+    adopted
 }

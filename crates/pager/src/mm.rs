@@ -84,7 +84,7 @@ pub struct Mm {
     sought: AtomicU64,
     /// Pages the page table says are in memory, pool included.
     pub known: AtomicI64,
-    /// Resident pages beyond the known ones when the areas were last read.
+    /// Resident pages that were beyond the known ones before the areas were last read, and still are.
     pub unknown: AtomicU64,
     /// By how many pages the whole exceeds its share of what it maps together with relatives, when last counted, less
     /// what it has let go of since that they keep: below zero where that is more ([`crate::sharing`], H1).

@@ -303,13 +303,16 @@ impl Monitor {
                 brake.hold_in_turns(pager, mm, is_roomy(now));
             }
         };
-        let registered = adopt::areas(pager, mm, process, &mut before);
+        let learnt = adopt::areas(pager, mm, process, &mut before);
         if is_roomy(mm.resident_pages()) {
             brake.let_go(pager);
         }
         link.mapped();
-        if registered {
-            mm.unknown.store(unknown_pages(mm, mm.resident_pages()), Relaxed);
+        if let Some(learnt) = learnt {
+            // Of those that were there before its areas were read. What has been filled since may lie in areas that were made
+            // since: taken for pages that cannot be managed it was never looked at again, and a program that was held for
+            // it was killed as out of memory.
+            mm.unknown.store(unknown.saturating_sub(learnt), Relaxed);
         }
     }
 }

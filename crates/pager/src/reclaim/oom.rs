@@ -189,10 +189,7 @@ impl Reclaim {
         for kind in self.pager.unmanaged.list() {
             self.pager.say(&format!("not managed: {}", kind.text()));
         }
-        let processes = self.processes();
-        if processes.len() > 1 {
-            processes.iter().for_each(|line| self.pager.say(line));
-        }
+        self.processes().iter().for_each(|line| self.pager.say(line));
         self.pager.kill_tree(Why::OutOfMemory);
     }
 
