@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 const WITH_AND_WITHOUT: [Encrypt; 2] = [Encrypt::Remote, Encrypt::None];
 
 fn try_open(tiers: &str, encrypt: Encrypt) -> Result<Store, StoreError> {
-    let options = Options { encrypt, ..Options::default() };
+    let notice = Notice::new(|text| println!("{text}"));
+    let options = Options { encrypt, notice, ..Options::default() };
     Store::open(&parse_tiers(tiers).expect("tiers"), &options)
 }
 
