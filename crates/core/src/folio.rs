@@ -348,8 +348,9 @@ impl Folio {
 pub struct Folios {
     table: Vec<Folio>,
     /// For each frame one that was put on its list some places after it: a hint and no more, kept
-    /// apart so that a record stays half a cache line.
+    /// apart so that a record stays half a cache line. Empty where there are none.
     ahead: Vec<AtomicU32>,
+    hints: bool,
     /// Where the frames of each node but the last end.
     node_ends: Vec<u32>,
 }
@@ -358,17 +359,19 @@ impl Folios {
     /// A table for `frames` frames, none in use.
     #[must_use]
     pub fn new(frames: u32) -> Self {
-        let mut folios = Self { table: Vec::new(), ahead: Vec::new(), node_ends: Vec::new() };
+        let mut folios = Self { hints: true, ..Self::with_capacity(0) };
         folios.grow(frames);
         folios
     }
 
-    /// An empty table with room for `frames` frames: it will not move before it has more.
+    /// An empty table with room for `frames` frames: it will not move before it has more. Without hints for walks of long
+    /// lists, which are 4 bytes a frame.
     #[must_use]
     pub fn with_capacity(frames: usize) -> Self {
         Self {
             table: Vec::with_capacity(frames),
-            ahead: Vec::with_capacity(frames),
+            ahead: Vec::new(),
+            hints: false,
             node_ends: Vec::new(),
         }
     }
@@ -377,7 +380,9 @@ impl Folios {
     pub fn grow(&mut self, frames: u32) {
         if frames as usize > self.table.len() {
             self.table.resize_with(frames as usize, Folio::unused);
-            self.ahead.resize_with(frames as usize, || AtomicU32::new(NO_FRAME));
+            if self.hints {
+                self.ahead.resize_with(frames as usize, || AtomicU32::new(NO_FRAME));
+            }
         }
     }
 
@@ -410,14 +415,16 @@ impl Folios {
     /// A folio that may be met soon by a walk of the list that `pfn` is on. It may have left.
     #[inline]
     pub(crate) fn ahead(&self, pfn: Pfn) -> Option<Pfn> {
-        let hint = self.ahead[pfn.0 as usize].load(Relaxed);
+        let hint = self.ahead.get(pfn.0 as usize)?.load(Relaxed);
         (hint != NO_FRAME).then_some(Pfn(hint))
     }
 
     /// Sets that hint.
     #[inline]
     pub(crate) fn set_ahead(&self, pfn: u32, ahead: u32) {
-        self.ahead[pfn as usize].store(ahead, Relaxed);
+        if let Some(hint) = self.ahead.get(pfn as usize) {
+            hint.store(ahead, Relaxed);
+        }
     }
 
     /// The folio's word. Relaxed: the word orders nothing but itself.

@@ -32,6 +32,13 @@ pub(crate) fn same_filled_hash(word: u64, page: &Page) -> u64 {
     if word == 0 { *ZERO } else { page_hash(page) }
 }
 
+/// The same, without the page.
+pub(crate) fn hash_of_same(word: u64) -> u64 {
+    let mut page = ZERO_PAGE;
+    fill(&mut page, word);
+    same_filled_hash(word, &page)
+}
+
 /// Fills a page with one repeated word.
 pub fn fill(page: &mut Page, word: u64) {
     let (words, _) = page.as_chunks_mut::<8>();

@@ -1,30 +1,30 @@
-//! The slot table: for each slot where its page lies, the page's hash, and its place in the queue
-//! of pages in the RAM tier, oldest first.
+//! The slot table: for each slot where its page lies, the page's hash, and, of pages in the RAM tier, the place in their
+//! queue, oldest first.
 //!
-//! 24 bytes a slot, in chunks that never move: growth adds a chunk and copies nothing.
+//! 16 bytes a slot, in chunks that never move: growth adds a chunk and copies nothing. The queue's links are 8 bytes more,
+//! and are there only for runs of slots of which one is in RAM: a page in a file needs none.
 //!
 //! Invariants:
 //! * I1: the queue holds exactly the slots whose place is in RAM, in the order they were stored.
+//! * I2: the lowest bits of an entry's word say what it is; an empty one is all zeros.
 //! * I3: the newest [`EDGE_SHARE`]th of the queue, and no other entry, is marked as that; `edge` is the oldest of them.
-//! * I2: `prev` says what an entry is: a reserved value names the kind, anything else (or `END`) is
-//!   a link of the queue.
+//! * I4: a run of slots has links exactly while one of them is in RAM.
 
 use crate::arena::Object;
+use crate::page::hash_of_same;
 use ebb_core::types::SlotId;
 
 const CHUNK: usize = 1024;
-/// `prev` of an entry that holds nothing. Slots are below all the reserved values.
-const ABSENT: u32 = u32::MAX;
-const SAME: u32 = u32::MAX - 1;
-const FILE: u32 = u32::MAX - 2;
-/// Mark in the length of an entry in RAM: it is one of the newest.
-const NEWEST: u64 = 1 << 15;
+/// Slots whose links come and go together.
+const RUN: usize = 64;
+/// Links that are kept for the next run that needs some.
+const SPARE_MAX: usize = 32;
 /// The newest of so many parts counts as the edge of the tier: what would not be there yet if memory were larger.
 const EDGE_SHARE: u32 = 8;
 /// No further entry in the queue.
-const END: u32 = u32::MAX - 3;
+const END: u32 = u32::MAX;
 /// Slots must be below this.
-pub(crate) const SLOTS_MAX: u32 = END;
+pub(crate) const SLOTS_MAX: u32 = END - 3;
 
 /// Where a page lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,56 +44,102 @@ pub(crate) struct FarPlace {
     pub page: u32,
 }
 
+/// What is known of a slot. From the lowest bit of the word:
+///
+/// ```text
+/// nothing   0: 2                                  hash: 0
+/// one word  1: 2                                  hash: the word (its page's hash follows from that)
+/// in RAM    2: 2, newest: 1, length: 13, index: 16, span: 32
+/// far       3: 2, demoted: 1, number: 21, tier: 8, page: 32
+/// ```
+/// The number of a page that went from RAM to a file says which of them it was, in turns of 2 million.
 #[derive(Clone, Copy)]
 struct Entry {
     hash: u64,
     word: u64,
+}
+
+const EMPTY: Entry = Entry { hash: 0, word: ABSENT };
+const KIND: u64 = 3;
+const ABSENT: u64 = 0;
+const SAME: u64 = 1;
+const RAM: u64 = 2;
+const FAR: u64 = 3;
+/// Of an entry in RAM: it is one of the newest.
+const NEWEST: u64 = 1 << 2;
+/// Of one that is far: it was in RAM before.
+const DEMOTED: u64 = 1 << 2;
+const LENGTH_AT: u32 = 3;
+const LENGTH_MASK: u64 = (1 << 13) - 1;
+const NUMBER_AT: u32 = 3;
+const NUMBER_MASK: u32 = (1 << 21) - 1;
+const _: () = assert!(size_of::<Entry>() == 16);
+
+/// Neighbours in the queue.
+#[derive(Clone, Copy)]
+struct Link {
     prev: u32,
     next: u32,
 }
 
-const EMPTY: Entry = Entry { hash: 0, word: 0, prev: ABSENT, next: END };
-const _: () = assert!(size_of::<Entry>() <= 24);
+/// The links of a run of slots.
+struct Links {
+    in_ram: u32,
+    of: [Link; RUN],
+}
 
 /// The table.
 pub(crate) struct Table {
     chunks: Vec<Option<Box<[Entry; CHUNK]>>>,
+    links: Vec<Option<Box<Links>>>,
+    #[expect(clippy::vec_box, reason = "they come and go as they are")]
+    spare: Vec<Box<Links>>,
     oldest: u32,
     newest: u32,
     /// The oldest entry that is marked as one of the newest, how many are, and how many are in RAM.
     edge: u32,
     edge_len: u32,
     ram_len: u32,
-    /// Pages that went from RAM to a file. `next` of an entry in a file says which of them it was, the first being 0;
-    /// END if it was none.
+    /// Pages that went from RAM to a file.
     demotions: u32,
 }
 
-fn pack(place: Place) -> u64 {
-    match place {
-        Place::Same(word) => word,
-        Place::Ram { object, length } => {
-            u64::from(object.span) << 32 | u64::from(object.index) << 16 | u64::from(length)
-        }
-        Place::Far(FarPlace { tier, page }) => u64::from(tier) << 32 | u64::from(page),
-    }
-}
-
 impl Entry {
+    fn new(hash: u64, place: Place) -> Self {
+        match place {
+            Place::Same(word) => Self { hash: word, word: SAME },
+            Place::Ram { object, length } => {
+                let length = u64::from(length) << LENGTH_AT;
+                let object = u64::from(object.span) << 32 | u64::from(object.index) << 16;
+                Self { hash, word: object | length | RAM }
+            }
+            Place::Far(FarPlace { tier, page }) => {
+                Self { hash, word: u64::from(page) << 32 | u64::from(tier) << 24 | FAR }
+            }
+        }
+    }
+
     fn place(&self) -> Option<Place> {
-        Some(match self.prev {
-            ABSENT => return None,
-            SAME => Place::Same(self.word),
-            FILE => {
-                let (tier, page) = ((self.word >> 32) as u8, self.word as u32);
-                Place::Far(FarPlace { tier, page })
+        let high = (self.word >> 32) as u32;
+        Some(match self.word & KIND {
+            SAME => Place::Same(self.hash),
+            RAM => {
+                let object = Object { span: high, index: (self.word >> 16) as u16 };
+                Place::Ram { object, length: (self.word >> LENGTH_AT & LENGTH_MASK) as u16 }
             }
-            _ => {
-                let (span, index) = ((self.word >> 32) as u32, (self.word >> 16) as u16);
-                let length = (self.word & (NEWEST - 1)) as u16;
-                Place::Ram { object: Object { span, index }, length }
-            }
+            FAR => Place::Far(FarPlace { tier: (self.word >> 24) as u8, page: high }),
+            _ => return None,
         })
+    }
+
+    fn hash(&self) -> u64 {
+        if self.word & KIND == SAME { hash_of_same(self.hash) } else { self.hash }
+    }
+
+    /// Which of the pages that went from RAM to a file it was, if it was one.
+    fn demoted(&self) -> Option<u32> {
+        let is_so = self.word & (KIND | DEMOTED) == FAR | DEMOTED;
+        is_so.then_some((self.word >> NUMBER_AT) as u32 & NUMBER_MASK)
     }
 }
 
@@ -101,6 +147,8 @@ impl Table {
     pub(crate) fn new() -> Self {
         Self {
             chunks: Vec::new(),
+            links: Vec::new(),
+            spare: Vec::with_capacity(SPARE_MAX),
             oldest: END,
             newest: END,
             edge: END,
@@ -113,7 +161,9 @@ impl Table {
     /// Bytes the table occupies.
     pub(crate) fn bytes(&self) -> u64 {
         let chunks = self.chunks.iter().flatten().count() * size_of::<[Entry; CHUNK]>();
-        (chunks + self.chunks.capacity() * size_of::<usize>()) as u64
+        let links = self.links.iter().flatten().chain(&self.spare).count() * size_of::<Links>();
+        let lists = self.chunks.capacity() + self.links.capacity() + self.spare.capacity();
+        (chunks + links + lists * size_of::<usize>()) as u64
     }
 
     fn entry(&self, slot: u32) -> Option<&Entry> {
@@ -130,29 +180,73 @@ impl Table {
         &mut chunk[slot as usize % CHUNK]
     }
 
+    fn link(&self, slot: u32) -> Link {
+        let links = self.links[slot as usize / RUN].as_ref().expect("I4");
+        links.of[slot as usize % RUN]
+    }
+
+    fn link_mut(&mut self, slot: u32) -> &mut Link {
+        let links = self.links[slot as usize / RUN].as_mut().expect("I4");
+        &mut links.of[slot as usize % RUN]
+    }
+
+    /// A slot comes to RAM as the newest (I1, I4).
+    fn enqueue(&mut self, slot: u32) {
+        let run = slot as usize / RUN;
+        if run >= self.links.len() {
+            self.links.resize_with(run + 1, || None);
+        }
+        let spare = &mut self.spare;
+        let links = self.links[run].get_or_insert_with(|| {
+            let new = || Box::new(Links { in_ram: 0, of: [Link { prev: END, next: END }; RUN] });
+            spare.pop().unwrap_or_else(new)
+        });
+        links.in_ram += 1;
+        links.of[slot as usize % RUN] = Link { prev: self.newest, next: END };
+        match self.newest {
+            END => self.oldest = slot,
+            newest => self.link_mut(newest).next = slot,
+        }
+        self.newest = slot;
+    }
+
+    /// A slot leaves RAM (I1, I4). Returns its successor.
+    fn dequeue(&mut self, slot: u32) -> u32 {
+        let Link { prev, next } = self.link(slot);
+        match prev {
+            END => self.oldest = next,
+            prev => self.link_mut(prev).next = next,
+        }
+        match next {
+            END => self.newest = prev,
+            next => self.link_mut(next).prev = prev,
+        }
+        let run = &mut self.links[slot as usize / RUN];
+        let links = run.as_mut().expect("I4");
+        links.in_ram -= 1;
+        if links.in_ram == 0
+            && let Some(links) = run.take()
+            && self.spare.len() < SPARE_MAX
+        {
+            self.spare.push(links);
+        }
+        next
+    }
+
     /// The hash and place of a slot's page.
     pub(crate) fn get(&self, slot: SlotId) -> Option<(u64, Place)> {
         let entry = self.entry(slot.0)?;
-        entry.place().map(|place| (entry.hash, place))
+        entry.place().map(|place| (entry.hash(), place))
     }
 
     /// Writes down a slot's page, as the newest if it is in RAM. Returns what was there before.
     pub(crate) fn set(&mut self, slot: SlotId, hash: u64, place: Place) -> Option<Place> {
         assert!(slot.0 < SLOTS_MAX, "slot {} is a reserved number", slot.0);
+        debug_assert!(!matches!(place, Place::Same(word) if hash != hash_of_same(word)));
         let before = self.clear(slot);
-        let newest = self.newest;
-        let prev = match place {
-            Place::Same(_) => SAME,
-            Place::Far(_) => FILE,
-            Place::Ram { .. } => newest,
-        };
-        *self.entry_mut(slot.0) = Entry { hash, word: pack(place), prev, next: END };
+        *self.entry_mut(slot.0) = Entry::new(hash, place);
         if matches!(place, Place::Ram { .. }) {
-            match newest {
-                END => self.oldest = slot.0,
-                newest => self.entry_mut(newest).next = slot.0,
-            }
-            self.newest = slot.0;
+            self.enqueue(slot.0);
             self.entry_mut(slot.0).word |= NEWEST;
             self.edge = if self.edge == END { slot.0 } else { self.edge };
             (self.edge_len, self.ram_len) = (self.edge_len + 1, self.ram_len + 1);
@@ -164,9 +258,8 @@ impl Table {
     /// I3.
     fn settle_edge(&mut self) {
         while self.edge_len > self.ram_len.div_ceil(EDGE_SHARE) {
-            let entry = self.entry_mut(self.edge);
-            entry.word &= !NEWEST;
-            (self.edge, self.edge_len) = (entry.next, self.edge_len - 1);
+            self.entry_mut(self.edge).word &= !NEWEST;
+            (self.edge, self.edge_len) = (self.link(self.edge).next, self.edge_len - 1);
         }
     }
 
@@ -174,14 +267,11 @@ impl Table {
     /// among the newest in RAM (false), or in RAM, having left it lately (true).
     pub(crate) fn beyond_edge(&self, slot: SlotId) -> Option<bool> {
         let entry = self.entry(slot.0)?;
-        match entry.prev {
-            ABSENT | SAME => None,
-            FILE => {
-                let since = self.demotions.wrapping_sub(entry.next);
-                (entry.next != END && since <= self.ram_len.div_ceil(EDGE_SHARE)).then_some(true)
-            }
-            _ => (entry.word & NEWEST != 0).then_some(false),
+        if entry.word & KIND == RAM {
+            return (entry.word & NEWEST != 0).then_some(false);
         }
+        let since = self.demotions.wrapping_sub(entry.demoted()?) & NUMBER_MASK;
+        (since <= self.ram_len.div_ceil(EDGE_SHARE)).then_some(true)
     }
 
     /// How many pages are at the edge.
@@ -198,16 +288,16 @@ impl Table {
 
     /// Notes that the page of a slot, which is in a file, was in RAM before.
     pub(crate) fn mark_demoted(&mut self, slot: SlotId) {
-        let number = self.demotions;
+        let number = self.demotions & NUMBER_MASK;
         let entry = self.entry_mut(slot.0);
-        debug_assert_eq!(entry.prev, FILE);
-        entry.next = number;
-        self.demotions = if number + 1 == END { 0 } else { number + 1 };
+        debug_assert_eq!(entry.word & (KIND | DEMOTED), FAR);
+        entry.word |= u64::from(number) << NUMBER_AT | DEMOTED;
+        self.demotions = self.demotions.wrapping_add(1);
     }
 
     /// Whether the page of a slot, which is in a file, was in RAM before.
     pub(crate) fn is_demoted(&self, slot: SlotId) -> bool {
-        self.entry(slot.0).is_some_and(|entry| entry.prev == FILE && entry.next != END)
+        self.entry(slot.0).is_some_and(|entry| entry.demoted().is_some())
     }
 
     /// An object of the arena has moved: its age stays.
@@ -216,7 +306,9 @@ impl Table {
         let Some(Place::Ram { length, .. }) = entry.place() else {
             panic!("slot {} owns an object but is not in RAM", slot.0)
         };
-        entry.word = pack(Place::Ram { object: to, length }) | entry.word & NEWEST;
+        let newest = entry.word & NEWEST;
+        *entry = Entry::new(entry.hash, Place::Ram { object: to, length });
+        entry.word |= newest;
     }
 
     /// Forgets a slot's page and returns where it was.
@@ -224,18 +316,11 @@ impl Table {
         let entry = *self.entry(slot.0)?;
         let place = entry.place()?;
         if matches!(place, Place::Ram { .. }) {
-            match entry.prev {
-                END => self.oldest = entry.next,
-                prev => self.entry_mut(prev).next = entry.next,
-            }
-            match entry.next {
-                END => self.newest = entry.prev,
-                next => self.entry_mut(next).prev = entry.prev,
-            }
+            let next = self.dequeue(slot.0);
             self.ram_len -= 1;
             if entry.word & NEWEST != 0 {
                 self.edge_len -= 1;
-                self.edge = if self.edge == slot.0 { entry.next } else { self.edge };
+                self.edge = if self.edge == slot.0 { next } else { self.edge };
             }
         }
         *self.entry_mut(slot.0) = EMPTY;
@@ -249,7 +334,8 @@ impl Table {
 
     /// The page in RAM stored next after this one.
     pub(crate) fn younger(&self, slot: SlotId) -> Option<SlotId> {
-        let next = self.entry(slot.0)?.next;
+        let entry = self.entry(slot.0)?;
+        let next = if entry.word & KIND == RAM { self.link(slot.0).next } else { END };
         (next != END).then_some(SlotId(next))
     }
 }
@@ -305,8 +391,9 @@ mod tests {
         for (slot, place) in places.into_iter().enumerate() {
             let slot = SlotId(slot as u32 * 5000);
             assert_eq!(table.get(slot), None);
-            assert_eq!(table.set(slot, 42, place), None);
-            assert_eq!(table.get(slot), Some((42, place)));
+            let hash = if let Place::Same(word) = place { hash_of_same(word) } else { 42 };
+            assert_eq!(table.set(slot, hash, place), None);
+            assert_eq!(table.get(slot), Some((hash, place)));
             assert_eq!(table.clear(slot), Some(place));
             assert_eq!(table.get(slot), None);
             assert_eq!(table.clear(slot), None);
@@ -329,12 +416,50 @@ mod tests {
     }
 
     #[test]
+    fn links_are_there_for_what_is_in_ram() {
+        let mut table = Table::new();
+        let runs = |table: &Table| table.links.iter().flatten().count();
+        for slot in 0..RUN as u32 * 3 {
+            table.set(SlotId(slot), 1, ram(slot));
+        }
+        assert_eq!(runs(&table), 3);
+        let far = |page| Place::Far(FarPlace { tier: 0, page });
+        for slot in 1..RUN as u32 * 2 {
+            table.set(SlotId(slot), 1, far(slot));
+        }
+        assert_eq!((runs(&table), table.spare.len()), (2, 1));
+        table.clear(SlotId(0));
+        assert_eq!(table.oldest(), Some(SlotId(RUN as u32 * 2)));
+        let bytes = table.bytes();
+        table.set(SlotId(3), 1, ram(3));
+        assert_eq!((runs(&table), table.bytes()), (2, bytes), "a spare one is taken");
+        assert_eq!(queue(&table).last(), Some(&3));
+    }
+
+    /// Numbers come round after two million demotions, and what has left lately is still told.
+    #[test]
+    fn the_edge_is_told_when_numbers_come_round() {
+        let mut table = Table::new();
+        for slot in 0..64 {
+            table.set(SlotId(slot), 0, ram(slot));
+        }
+        table.demotions = NUMBER_MASK - 1;
+        for slot in 100..110 {
+            table.set(SlotId(slot), 0, Place::Far(FarPlace { tier: 1, page: slot }));
+            table.mark_demoted(SlotId(slot));
+        }
+        let beyond = (100..110).filter(|&slot| table.beyond_edge(SlotId(slot)) == Some(true));
+        assert_eq!(beyond.collect::<Vec<_>>(), (102..110).collect::<Vec<_>>());
+        assert_eq!(table.get(SlotId(109)), Some((0, Place::Far(FarPlace { tier: 1, page: 109 }))));
+    }
+
+    #[test]
     fn the_queue_is_in_order_of_storing() {
         let mut table = Table::new();
         for slot in [5, 3, 9000, 1, 7] {
             table.set(SlotId(slot), 0, ram(slot));
         }
-        table.set(SlotId(2), 0, Place::Same(0));
+        table.set(SlotId(2), hash_of_same(0), Place::Same(0));
         assert_eq!(queue(&table), [5, 3, 9000, 1, 7]);
         table.set(SlotId(3), 0, ram(3));
         assert_eq!(queue(&table), [5, 9000, 1, 7, 3]);

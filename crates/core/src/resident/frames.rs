@@ -10,14 +10,15 @@ use crate::frame::watermark::Marks;
 use crate::lru::list::List;
 use crate::types::{MmId, Pfn, SlotId, Vpn};
 
-/// Not in the pool.
-pub const NO_POOL: u32 = u32::MAX;
+/// Not in the pool. A pool has less than 2 TiB.
+pub const NO_POOL: u32 = (1 << Beside::POOL_BITS) - 1;
 
 /// The memcg of all of them.
 pub const MEMCG: MemcgId = MemcgId(1);
 
 /// Where a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub enum Place {
     /// Nowhere: it is free.
     Free,
@@ -57,14 +58,45 @@ impl Frame {
     }
 }
 
+/// What the engine's descriptor does not say of a frame: where it is, and its place in the owner's pool.
+#[derive(Clone, Copy, Debug)]
+struct Beside(u32);
+
+impl Beside {
+    const POOL_BITS: u32 = 29;
+    /// By their numbers.
+    const PLACES: [Place; 8] = [
+        Place::Free,
+        Place::Lru,
+        Place::First,
+        Place::Isolated,
+        Place::Cool,
+        Place::Barren,
+        Place::Parked,
+        Place::Free,
+    ];
+
+    const fn new(place: Place, pool: u32) -> Self {
+        assert!(pool <= NO_POOL, "a place beyond the largest pool");
+        Self((place as u32) << Self::POOL_BITS | pool)
+    }
+
+    const fn place(self) -> Place {
+        Self::PLACES[(self.0 >> Self::POOL_BITS) as usize]
+    }
+
+    const fn pool(self) -> u32 {
+        self.0 & NO_POOL
+    }
+}
+
 /// The table. What the engine's descriptor does not say is beside it.
 ///
-/// 37 bytes a page: Ebb may use 40 in all.
+/// 36 bytes a page: Ebb may use 40 in all.
 #[derive(Debug)]
 pub struct Frames {
     folios: Folios,
-    pools: Vec<u32>,
-    places: Vec<Place>,
+    beside: Vec<Beside>,
     used: usize,
     isolated: u64,
     stock: Stock,
@@ -81,8 +113,7 @@ impl Frames {
         let frames = limit.min(ZONE_MAX) as usize;
         Self {
             folios: Folios::with_capacity(frames),
-            pools: Vec::with_capacity(frames),
-            places: Vec::with_capacity(frames),
+            beside: Vec::with_capacity(frames),
             used: 0,
             isolated: 0,
             stock: Stock::new(limit),
@@ -104,14 +135,15 @@ impl Frames {
     }
 
     pub fn get(&self, pfn: Pfn) -> Frame {
-        let (place, pool) = (self.places[pfn.0 as usize], self.pools[pfn.0 as usize]);
+        let beside = self.beside[pfn.0 as usize];
+        let (place, pool) = (beside.place(), beside.pool());
         assert!(place != Place::Free, "frame {} looked at while free", pfn.0);
         let (mm, vpn) = self.folios.owner(pfn);
         Frame { mm, vpn, place, pool, slot: self.folios.store_slot(pfn).map(SlotId) }
     }
 
     pub fn place(&self, pfn: Pfn) -> Place {
-        self.places.get(pfn.0 as usize).map_or(Place::Free, |&place| place)
+        self.beside.get(pfn.0 as usize).map_or(Place::Free, |beside| beside.place())
     }
 
     pub fn in_use(&self) -> usize {
@@ -134,14 +166,13 @@ impl Frames {
     pub fn allocate(&mut self, mm: MmId, vpn: Vpn, slot: Option<SlotId>) -> Pfn {
         let pfn = self.stock.take();
         let at = pfn.0 as usize;
-        if at >= self.places.len() {
+        if at >= self.beside.len() {
             self.folios.grow(pfn.0 + 1);
-            self.pools.resize(at + 1, NO_POOL);
-            self.places.resize(at + 1, Place::Free);
+            self.beside.resize(at + 1, Beside::new(Place::Free, NO_POOL));
         }
         self.folios.init(pfn, Word::new(LruType::Anon, 0, 0), MEMCG, mm, vpn);
         self.set_slot(pfn, slot);
-        (self.pools[at], self.places[at]) = (NO_POOL, Place::Isolated);
+        self.beside[at] = Beside::new(Place::Isolated, NO_POOL);
         self.isolated += 1;
         self.used += 1;
         pfn
@@ -150,7 +181,7 @@ impl Frames {
     /// Gives an isolated frame back.
     pub fn free(&mut self, pfn: Pfn) {
         self.leave(pfn, Place::Isolated);
-        self.places[pfn.0 as usize] = Place::Free;
+        self.set_place(pfn, Place::Free);
         self.used -= 1;
         self.stock.give(pfn);
     }
@@ -159,7 +190,7 @@ impl Frames {
     /// lists has put it on them or taken it off.
     pub fn put(&mut self, pfn: Pfn, from: Place, to: Place) {
         self.leave(pfn, from);
-        self.places[pfn.0 as usize] = to;
+        self.set_place(pfn, to);
         match to {
             Place::First => self.first.push_head(&self.folios, pfn),
             Place::Cool => self.cool.push_head(&self.folios, pfn),
@@ -174,8 +205,13 @@ impl Frames {
     /// An isolated frame becomes the next to be taken.
     pub fn put_first(&mut self, pfn: Pfn) {
         self.leave(pfn, Place::Isolated);
-        self.places[pfn.0 as usize] = Place::First;
+        self.set_place(pfn, Place::First);
         self.first.push_tail(&self.folios, pfn);
+    }
+
+    fn set_place(&mut self, pfn: Pfn, place: Place) {
+        let beside = &mut self.beside[pfn.0 as usize];
+        *beside = Beside::new(place, beside.pool());
     }
 
     fn leave(&mut self, pfn: Pfn, from: Place) {
@@ -218,7 +254,10 @@ impl Frames {
     }
 
     pub fn set_pool(&mut self, pfn: Pfn, pool: u32) -> u32 {
-        std::mem::replace(&mut self.pools[pfn.0 as usize], pool)
+        let beside = &mut self.beside[pfn.0 as usize];
+        let old = beside.pool();
+        *beside = Beside::new(beside.place(), pool);
+        old
     }
 
     pub fn set_vpn(&mut self, pfn: Pfn, vpn: Vpn) {
@@ -246,13 +285,14 @@ impl Frames {
                 assert!(!self.folios.word(pfn).has(Word::LRU), "I2: frame {} on two lists", pfn.0);
             }
         }
-        let count = |wanted| self.places.iter().filter(|&&place| place == wanted).count() as u64;
+        let places = || self.beside.iter().map(|beside| beside.place());
+        let count = |wanted| places().filter(|&place| place == wanted).count() as u64;
         let others = [Place::First, Place::Cool, Place::Barren, Place::Parked, Place::Isolated];
         for place in others {
             assert_eq!(count(place), self.len(place), "I2: frames {place:?}");
         }
         assert_eq!(count(Place::Lru), on_lru, "I2: frames on the LRU's lists");
-        assert_eq!(self.places.len() as u64 - count(Place::Free), self.used as u64, "I2: in use");
+        assert_eq!(self.beside.len() as u64 - count(Place::Free), self.used as u64, "I2: in use");
         let (zone, beyond) = self.stock.in_use();
         assert_eq!((zone + beyond) as usize, self.in_use(), "I5: frames given out");
         assert_eq!(self.stock.check(), Ok(()), "I5");

@@ -15,8 +15,8 @@
 
 use crate::types::SlotId;
 
-/// Marks the end of the free list.
-const NONE: u32 = u32::MAX;
+/// Marks the end of the free list. No slot has this number.
+const NONE: u32 = (1 << 31) - 1;
 
 /// Every slot is taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,8 +25,8 @@ pub struct NoSlot;
 /// The table of swap slots.
 #[derive(Debug)]
 pub struct SlotTable {
-    /// Share count, or (while free) the next free slot.
-    entries: Vec<Entry>,
+    /// 4 bytes a slot.
+    entries: Vec<Packed>,
     free_head: u32,
     used: u32,
     capacity: u32,
@@ -39,11 +39,36 @@ enum Entry {
     Dying,
 }
 
+/// An entry as it stands in the table: a share count, 0 being that of one that is dying; with the highest bit, the next
+/// free slot.
+#[derive(Clone, Copy, Debug)]
+struct Packed(u32);
+
+impl Packed {
+    const FREE: u32 = 1 << 31;
+
+    const fn of(entry: Entry) -> Self {
+        Self(match entry {
+            Entry::Free { next } => next | Self::FREE,
+            Entry::Used { shares } => shares,
+            Entry::Dying => 0,
+        })
+    }
+
+    const fn get(self) -> Entry {
+        match self.0 {
+            0 => Entry::Dying,
+            word if word & Self::FREE != 0 => Entry::Free { next: word & !Self::FREE },
+            shares => Entry::Used { shares },
+        }
+    }
+}
+
 impl SlotTable {
-    /// A table of at most `capacity` slots; memory is taken as slots are first used.
+    /// A table of at most `capacity` slots (2^31 - 1 in all); memory is taken as slots are first used.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
-        Self { entries: Vec::new(), free_head: NONE, used: 0, capacity }
+        Self { entries: Vec::new(), free_head: NONE, used: 0, capacity: capacity.min(NONE) }
     }
 
     /// Takes a slot with one share.
@@ -53,25 +78,37 @@ impl SlotTable {
             if next >= self.capacity {
                 return Err(NoSlot);
             }
-            self.entries.push(Entry::Used { shares: 1 });
+            self.entries.push(Packed::of(Entry::Used { shares: 1 }));
             next
         } else {
             let index = self.free_head;
-            let Entry::Free { next } = self.entries[index as usize] else {
+            let Entry::Free { next } = self.entry(index) else {
                 unreachable!("I1: slot {index} on the free list is in use")
             };
             self.free_head = next;
-            self.entries[index as usize] = Entry::Used { shares: 1 };
+            self.put(index, Entry::Used { shares: 1 });
             index
         };
         self.used += 1;
         Ok(SlotId(index))
     }
 
+    fn entry(&self, index: u32) -> Entry {
+        self.entries[index as usize].get()
+    }
+
+    fn put(&mut self, index: u32, entry: Entry) {
+        self.entries[index as usize] = Packed::of(entry);
+    }
+
     /// One more page-table entry points at `slot`.
     pub fn share(&mut self, slot: SlotId) {
-        match &mut self.entries[slot.0 as usize] {
-            Entry::Used { shares } => *shares += 1,
+        match self.entry(slot.0) {
+            Entry::Used { shares } => {
+                // Each share is an entry of some page table: there is no memory for so many.
+                assert!(shares + 1 < Packed::FREE, "slot {} shared too often", slot.0);
+                self.put(slot.0, Entry::Used { shares: shares + 1 });
+            }
             Entry::Free { .. } | Entry::Dying => panic!("slot {} shared while free", slot.0),
         }
     }
@@ -80,14 +117,13 @@ impl SlotTable {
     /// and then the slot recycled.
     #[must_use]
     pub fn release(&mut self, slot: SlotId) -> bool {
-        let entry = &mut self.entries[slot.0 as usize];
-        match entry {
+        match self.entry(slot.0) {
             Entry::Used { shares: 1 } => {
-                *entry = Entry::Dying;
+                self.put(slot.0, Entry::Dying);
                 true
             }
             Entry::Used { shares } => {
-                *shares -= 1;
+                self.put(slot.0, Entry::Used { shares: shares - 1 });
                 false
             }
             Entry::Free { .. } | Entry::Dying => panic!("slot {} released while free", slot.0),
@@ -96,9 +132,9 @@ impl SlotTable {
 
     /// The store holds nothing under `slot` any more: it may be handed out again.
     pub fn recycle(&mut self, slot: SlotId) {
-        let entry = &mut self.entries[slot.0 as usize];
-        assert!(matches!(entry, Entry::Dying), "slot {} recycled while not dying", slot.0);
-        *entry = Entry::Free { next: self.free_head };
+        let is_dying = matches!(self.entry(slot.0), Entry::Dying);
+        assert!(is_dying, "slot {} recycled while not dying", slot.0);
+        self.put(slot.0, Entry::Free { next: self.free_head });
         self.free_head = slot.0;
         self.used -= 1;
     }
@@ -106,7 +142,7 @@ impl SlotTable {
     /// How many entries point at `slot`.
     #[must_use]
     pub fn shares(&self, slot: SlotId) -> u32 {
-        match self.entries[slot.0 as usize] {
+        match self.entry(slot.0) {
             Entry::Used { shares } => shares,
             Entry::Free { .. } | Entry::Dying => 0,
         }
