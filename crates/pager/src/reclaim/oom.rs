@@ -162,6 +162,7 @@ impl Reclaim {
         };
         let waited = self.vain.time(&self.pager);
         let mib = |pages: u64| pages as f64 / 256.0;
+        let store_is_full = self.store_error.is_some();
         let why = match self.store_error.take() {
             Some(error) => format!("the store takes no more: {}", self.explain_store(&error)),
             None => format!(
@@ -189,7 +190,11 @@ impl Reclaim {
         for kind in self.pager.unmanaged.list() {
             self.pager.say(&format!("not managed: {}", kind.text()));
         }
-        self.processes().iter().for_each(|line| self.pager.say(line));
+        let processes = self.processes();
+        // Of one process whose pages the store does not take all is said.
+        if processes.len() > 1 || !store_is_full {
+            processes.iter().for_each(|line| self.pager.say(line));
+        }
         self.pager.kill_tree(Why::OutOfMemory);
     }
 
