@@ -56,7 +56,7 @@ fn forks_of_a_child_made_around_the_c_library() {
 /// stood for ever, and its parent waited for it.
 #[test]
 fn a_child_that_is_to_be_traced_like_its_parent_goes_on() {
-    case("traced-children 300");
+    case("traced-children 100");
 }
 
 #[test]
