@@ -291,8 +291,16 @@ pub fn command(path: &Path, words: &[OsString], folder: &Folder, pool_bytes: u64
 
 /// A program that the kernel did not take.
 pub fn not_started(path: &Path, error: &std::io::Error) -> Refusal {
-    let status = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-    (status, format!("{}: {error}", path.display()))
+    let shown = path.display();
+    match error.kind() {
+        std::io::ErrorKind::NotFound => (127, format!("{shown}: {error}")),
+        // Not of the program: there may be no more processes.
+        std::io::ErrorKind::WouldBlock => {
+            let limit = "a limit of processes (ulimit -u) or of the control group (pids.max)";
+            (125, format!("cannot start {shown}: {error}; see {limit}"))
+        }
+        _ => (126, format!("{shown}: {error}")),
+    }
 }
 
 /// Starts pager and program, and watches over them.
@@ -708,5 +716,16 @@ mod tests {
         let outer = Path::new("/tmp/ebb-1");
         assert_eq!(list(others, Some(outer)), "/tmp/ebb-2/agent.so:/lib/a.so:/lib/b.so");
         assert_eq!(list("/lib/a.so", None), "/tmp/ebb-2/agent.so:/lib/a.so");
+    }
+
+    /// It was said to be the program's: that it could not be executed.
+    #[test]
+    fn one_process_too_many_is_told_as_that() {
+        let refused =
+            |errno| not_started(Path::new("/bin/p"), &std::io::Error::from_raw_os_error(errno));
+        let (status, text) = refused(rustix::io::Errno::AGAIN.raw_os_error());
+        assert!(status == 125 && text.contains("ulimit -u"), "{status}: {text}");
+        assert_eq!(refused(rustix::io::Errno::NOENT.raw_os_error()).0, 127);
+        assert_eq!(refused(rustix::io::Errno::ACCESS.raw_os_error()).0, 126);
     }
 }
