@@ -95,6 +95,9 @@ fn programs_get_their_pages_back_and_leave_no_keys() {
                 assert!(
                     of_redis(&outcome, "reads") > 1000 && of_redis(&outcome, "read_mean_ns") > 0
                 );
+                // Faults are told by what they found.
+                let found = |kind: &str| outcome.stderr.contains(&format!("\"kind\":\"{kind}\""));
+                assert!(found("remote") && !found("file"), "{}", outcome.stderr);
             }
             assert_eq!((of_redis(&outcome, "errors"), of_redis(&outcome, "pages")), (0, 0));
             assert_eq!(server.keys(), [""; 0], "{swap}");

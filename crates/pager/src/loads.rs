@@ -357,7 +357,11 @@ impl Server {
         }
         let how = if load.ahead { Arrival::Ahead } else { Arrival::Loaded };
         let charge = std::mem::take(&mut load.charge);
-        let kind = if load.wanted { Kind::File } else { Kind::Ahead };
+        let kind = match load.wanted {
+            true if self.pager.store.is_remote(load.slot) => Kind::Remote,
+            true => Kind::File,
+            false => Kind::Ahead,
+        };
         let how = (how, load.slot, kind);
         let answer = self.place_loaded(&mm, &mut state, &load.touch, charge, how, page);
         match answer {

@@ -21,6 +21,8 @@ pub enum Kind {
     Same,
     /// A page in a file.
     File,
+    /// A page on another machine.
+    Remote,
     /// A page on its way already, ahead of being asked for or asked for by another thread.
     Ahead,
     /// A page that is there and protected from writing.
@@ -31,7 +33,7 @@ pub enum Kind {
 
 impl Kind {
     /// How many there are.
-    pub const COUNT: usize = 8;
+    pub const COUNT: usize = 9;
     /// All of them.
     pub const ALL: [Self; Self::COUNT] = [
         Self::Zero,
@@ -39,6 +41,7 @@ impl Kind {
         Self::Compressed,
         Self::Same,
         Self::File,
+        Self::Remote,
         Self::Ahead,
         Self::Protected,
         Self::There,
@@ -53,6 +56,7 @@ impl Kind {
             Self::Compressed => "compressed",
             Self::Same => "same-filled",
             Self::File => "file",
+            Self::Remote => "remote",
             Self::Ahead => "read-ahead",
             Self::Protected => "protected",
             Self::There => "there already",
@@ -68,6 +72,7 @@ impl Kind {
             Self::Compressed => "compressed",
             Self::Same => "same_filled",
             Self::File => "file",
+            Self::Remote => "remote",
             Self::Ahead => "read_ahead",
             Self::Protected => "protected",
             Self::There => "there_already",

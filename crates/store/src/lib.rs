@@ -126,6 +126,7 @@ pub struct Store {
     reads: Reads,
     injector: Arc<Injector>,
     has_ram: bool,
+    has_remote: bool,
     ram_reads: AtomicU64,
 }
 
@@ -185,6 +186,7 @@ impl Store {
             }
         }
         let far: Arc<[FarTier]> = far.into();
+        let has_remote = far.iter().any(|tier| matches!(tier, FarTier::Remote(_)));
         let reads = Reads::new(far.clone(), injector.clone(), options.use_io_uring)?;
         Ok(Self {
             put: Mutex::new(PutState::new()?),
@@ -193,6 +195,7 @@ impl Store {
             reads,
             injector,
             has_ram: ram_limit.is_some(),
+            has_remote,
             ram_reads: AtomicU64::new(0),
         })
     }
@@ -221,6 +224,17 @@ impl Store {
             }
             places[..slice.len()].iter().for_each(|&place| found(place));
         }
+    }
+
+    /// Whether the page under a slot is on another machine. Takes no lock where none can be.
+    #[must_use]
+    pub fn is_remote(&self, slot: SlotId) -> bool {
+        if !self.has_remote {
+            return false;
+        }
+        let place = lock(&self.index).table.get(slot).map(|(_, place)| place);
+        let Some(Place::Far(place)) = place else { return false };
+        matches!(self.far[usize::from(place.tier)], FarTier::Remote(_))
     }
 
     /// A page leaves memory unchanged since it was read from a slot: whether what the slot holds may

@@ -20,6 +20,8 @@ pub trait Storage: Send + Sync {
     fn is_worth_keeping(&self, slot: SlotId) -> bool;
     /// Where the pages under slots are, in their order.
     fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>));
+    /// Whether the page under a slot is on another machine.
+    fn is_remote(&self, slot: SlotId) -> bool;
     /// Forgets the page under a slot.
     fn remove(&self, slot: SlotId);
     /// Bytes of memory that the store takes.
@@ -65,6 +67,10 @@ impl Storage for Store {
 
     fn places(&self, slots: &[SlotId], found: &mut dyn FnMut(Option<Whereabouts>)) {
         Self::places(self, slots, found);
+    }
+
+    fn is_remote(&self, slot: SlotId) -> bool {
+        Self::is_remote(self, slot)
     }
 
     fn remove(&self, slot: SlotId) {

@@ -683,6 +683,10 @@ impl Storage for Arc<FakeStorage> {
         self.store.places(slots, found);
     }
 
+    fn is_remote(&self, slot: SlotId) -> bool {
+        self.store.is_remote(slot)
+    }
+
     fn remove(&self, slot: SlotId) {
         self.store.remove(slot);
     }
