@@ -255,6 +255,27 @@ static int case_traced_children(int argc, char **argv) {
     return 0;
 }
 
+/* Moves memory all the time beside what fills some that nobody is told of. */
+static int case_moves_untold(int argc, char **argv) {
+    long count = number(argc, argv, 0, 5000);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, fill_untold, NULL) == 0);
+    /* Between pages that stay: nothing larger is put where it has been. */
+    char *own = (char *)map(2 * MIB + 2 * PAGE) + PAGE, *other = own + MIB;
+    MUST(mprotect(own - PAGE, PAGE, PROT_NONE) == 0 && mprotect(other + MIB, PAGE, PROT_NONE) == 0);
+    fill(own, MIB, 6, 1);
+    for (long i = 0; i < count; i++) {
+        MUST(mremap(own, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, other) == other);
+        char *moved = other;
+        other = own, own = moved;
+    }
+    filling = 0;
+    MUST(pthread_join(thread, NULL) == 0);
+    check(own, MIB, 6, 1, "moved");
+    puts("moves-untold: ok");
+    return 0;
+}
+
 /* A child that is stopped keeps its memory and holds up nobody else. */
 static int case_stopped(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
@@ -743,7 +764,8 @@ static const struct test_case cases[] = {
     {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},
     {"undumpable", case_undumpable}, {"hidden", case_hidden},
     {"hidden-daemon", case_hidden_daemon}, {"new-user", case_new_user}, {"hides-first", case_hides_first},
-    {"many", case_many}, {"deep", case_deep}, {"traced-children", case_traced_children}, {"daemon", case_daemon},
+    {"many", case_many}, {"deep", case_deep}, {"traced-children", case_traced_children},
+    {"moves-untold", case_moves_untold}, {"daemon", case_daemon},
     {"crash-child", case_crash_child}, {"vfork", case_vfork}, {"borrow", case_borrow},
     {"exec", case_exec},
     {"exec-from-thread", case_exec_from_thread},

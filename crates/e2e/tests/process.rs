@@ -59,6 +59,12 @@ fn a_child_that_is_to_be_traced_like_its_parent_goes_on() {
     case("traced-children 100");
 }
 
+/// Who was held in the middle of a move kept the right to change areas, and nothing was taken on until it was let go.
+#[test]
+fn who_is_held_while_it_moves_memory_holds_up_nobody() {
+    case("moves-untold 3000");
+}
+
 #[test]
 fn a_stopped_child_holds_up_nobody() {
     case("stopped 32");

@@ -57,6 +57,8 @@ pub struct Monitor {
     solo: Watch,
     resize: Resize,
     brake: Brake,
+    /// At this look nothing could be taken on, since the program was moving areas.
+    moving: bool,
 }
 
 /// The thread.
@@ -118,6 +120,7 @@ impl Monitor {
             solo: Watch::new(now),
             resize: Resize::new(pager),
             brake: Brake::default(),
+            moving: false,
         }
     }
 
@@ -136,6 +139,7 @@ impl Monitor {
         self.sharing.count(&self.pager, &mms);
         self.guard(&mms);
         let mut growing = Vec::new();
+        self.moving = false;
         for mm in &mms {
             let resident = mm.resident_pages();
             // The kernel copies what relatives share, and tells nobody.
@@ -183,7 +187,8 @@ impl Monitor {
             (zone.used(), zone.free(), zone.is_low(), zone.ceiling(), zone.high())
         };
         counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
-        self.brake.look(&self.pager, used, ceiling, growing);
+        // Who moves areas gets on first, and then they are taken on.
+        self.brake.look(&self.pager, used, ceiling, if self.moving { &[] } else { growing });
         self.pager
             .resident_history
             .lock()
@@ -289,8 +294,10 @@ impl Monitor {
             return;
         }
         let Some(process) = mm.process().filter(|_| !mm.closing.load(Relaxed)) else { return };
-        // A thread of the program that moves areas ends before long.
+        // A thread of the program moves areas. It is done before long, unless it is held.
         if !link.try_map() {
+            self.brake.let_go(&self.pager);
+            self.moving = true;
             return;
         }
         // It would go on at the kernel's speed while it is being registered.
