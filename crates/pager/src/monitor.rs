@@ -57,8 +57,6 @@ pub struct Monitor {
     solo: Watch,
     resize: Resize,
     brake: Brake,
-    /// At this look nothing could be taken on, since the program was moving areas.
-    moving: bool,
 }
 
 /// The thread.
@@ -120,7 +118,6 @@ impl Monitor {
             solo: Watch::new(now),
             resize: Resize::new(pager),
             brake: Brake::default(),
-            moving: false,
         }
     }
 
@@ -139,20 +136,19 @@ impl Monitor {
         self.sharing.count(&self.pager, &mms);
         self.guard(&mms);
         let mut growing = Vec::new();
-        self.moving = false;
         for mm in &mms {
             let resident = mm.resident_pages();
             // The kernel copies what relatives share, and tells nobody.
-            if unknown_pages(mm, resident) > UNKNOWN_PAGES_MAX || mm.related.load(Relaxed) {
-                growing.push(mm.clone());
-            }
+            let grows = unknown_pages(mm, resident) > UNKNOWN_PAGES_MAX || mm.related.load(Relaxed);
             if self.pager.small.load(Relaxed)
                 && let Some(link) = mm.link.get()
             {
                 link.small();
             }
-            if self.pager.managing.load(Relaxed) {
-                self.manage(mm, resident);
+            // Who moves areas gets on first, and then they are taken on.
+            let moves = self.pager.managing.load(Relaxed) && !self.manage(mm, resident);
+            if grows && !moves {
+                growing.push(mm.clone());
             }
         }
         // Measured last: what was taken on took its time, in which the program went on.
@@ -187,8 +183,7 @@ impl Monitor {
             (zone.used(), zone.free(), zone.is_low(), zone.ceiling(), zone.high())
         };
         counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
-        // Who moves areas gets on first, and then they are taken on.
-        self.brake.look(&self.pager, used, ceiling, if self.moving { &[] } else { growing });
+        self.brake.look(&self.pager, used, ceiling, growing);
         self.pager
             .resident_history
             .lock()
@@ -279,9 +274,10 @@ impl Monitor {
         }
     }
 
-    /// Registers the areas that appeared since the last look, if memory says that there are any.
-    fn manage(&mut self, mm: &Arc<Mm>, resident: u64) {
-        let Some(link) = mm.link.get() else { return };
+    /// Registers the areas that appeared since the last look, if memory says that there are any. False if a thread of the
+    /// program is in the way, which moves areas: it is not to be held.
+    fn manage(&mut self, mm: &Arc<Mm>, resident: u64) -> bool {
+        let Some(link) = mm.link.get() else { return true };
         link.managing();
         if link.pins_everything() && !mm.told_stuck.swap(true, Relaxed) {
             let name = mm.process().map_or_else(|| "?".to_owned(), Process::name);
@@ -291,14 +287,13 @@ impl Monitor {
         let few = if self.pager.starving.load(Relaxed) > 0 { 0 } else { UNKNOWN_PAGES_MAX };
         if unknown <= mm.unknown.load(Relaxed) + few {
             mm.unknown.fetch_min(unknown, Relaxed);
-            return;
+            return true;
         }
-        let Some(process) = mm.process().filter(|_| !mm.closing.load(Relaxed)) else { return };
-        // A thread of the program moves areas. It is done before long, unless it is held.
+        let Some(process) = mm.process().filter(|_| !mm.closing.load(Relaxed)) else { return true };
+        // It is done before long, unless it is held.
         if !link.try_map() {
             self.brake.let_go(&self.pager);
-            self.moving = true;
-            return;
+            return false;
         }
         // It would go on at the kernel's speed while it is being registered.
         let room = self.pager.resident().zone.free();
@@ -321,5 +316,6 @@ impl Monitor {
             // it was killed as out of memory.
             mm.unknown.store(unknown.saturating_sub(learnt), Relaxed);
         }
+        true
     }
 }
