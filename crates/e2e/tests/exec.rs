@@ -172,7 +172,7 @@ fn the_surroundings_stay() {
     let bash = |prefix: &str| {
         let line = format!(
             "trap '' PIPE CHLD USR1; ulimit -Sn 200; ulimit -t 100; ulimit -f 800; exec {prefix} sh -c \
-             'ulimit -a; grep Sig /proc/self/status; ls -l /proc/self/fd | wc -l' 7</dev/null <&-"
+             'ulimit -a; grep Sig[PBIC] /proc/self/status; ls -l /proc/self/fd | wc -l' 7</dev/null <&-"
         );
         Launch::new("bash").args(["-c", &line]).run().expect_code(0).text()
     };
@@ -413,7 +413,9 @@ fn an_ordinary_users_program_has_its_number_too() {
     let verify = account.program("verify");
     let line = format!(
         "sh -c 'echo $$; exec {} run --exec --memory-max 16M --report-file report -- sh -c \"echo \\$\\$; \
-                        {verify} 40 3 5 1\"'; sleep 1; cat report; pgrep -u $USER -r R,S,D,T -x ebb",
+                        {verify} 40 3 5 1\"'; \
+         left() {{ pgrep -u $USER -r R,S,D,T -x ebb; }}; \
+         for i in $(seq 50); do [ -s report ] && ! left >/dev/null && break; sleep 0.1; done; cat report; left",
         account.ebb()
     );
     let outcome = account.run(&line);
