@@ -134,6 +134,8 @@ pub const MAPPING_FREE: u32 = 0;
 pub const MAPPING_PROGRAM: u32 = 1;
 /// The pager, registering areas.
 pub const MAPPING_PAGER: u32 = 2;
+/// Beside these: the pager came while a thread of the program had it, and is next.
+pub const MAPPING_WANTED: u32 = 4;
 
 /// Byte on the line: there is a batch.
 pub const TELL_BATCH: u8 = 1;

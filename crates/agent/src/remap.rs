@@ -8,9 +8,11 @@
 //! * M1: while a program's thread is in here the pager registers nothing (`Shared::mapping`).
 //! * M2: a thread that is in here takes no signal: a handler that moves memory, too, would wait for the thread it
 //!   has interrupted. Who waits sleeps: it may be ahead of the other on the only processor.
+//! * M3: neither side starves: the pager, which only looks in now and then, is let go first where it has come in vain, and
+//!   not waited for longer than it takes to come again.
 
 use crate::lost;
-use crate::protocol::{MAPPING_FREE, MAPPING_PROGRAM, Shared};
+use crate::protocol::{MAPPING_FREE, MAPPING_PROGRAM, MAPPING_WANTED, Shared};
 use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -21,6 +23,8 @@ const EFAULT: isize = -14;
 const ENOMEM: isize = -12;
 /// How long to sleep where another thread, or the pager, is at it: both are for microseconds.
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 50_000 };
+/// How many times to sleep so for a pager that is next: it looks in every millisecond while memory is short.
+const PATIENCE: u32 = 100;
 /// Most areas one call may cover.
 const PIECES_MAX: usize = 64;
 
@@ -53,18 +57,23 @@ pub fn remap(shared: &Shared, request: &Request) -> isize {
     lock(shared);
     let result = settled(request, || lost::note(shared, began));
     // Partner: the Acquire of who takes it next.
-    shared.mapping.store(MAPPING_FREE, Release);
+    shared.mapping.fetch_and(MAPPING_WANTED, Release);
     syscall::set_signals(&signals, None);
     result
 }
 
 fn lock(shared: &Shared) {
-    let take = || {
-        shared.mapping.compare_exchange(MAPPING_FREE, MAPPING_PROGRAM, Acquire, Relaxed).map(drop)
-    };
-    while let Err(holder) = take() {
+    let mut patience = PATIENCE;
+    loop {
+        let now = shared.mapping.load(Relaxed);
+        let is_free = now & !MAPPING_WANTED == MAPPING_FREE;
+        let mine = is_free && (now & MAPPING_WANTED == 0 || patience == 0);
+        if mine && shared.mapping.compare_exchange(now, MAPPING_PROGRAM, Acquire, Relaxed).is_ok() {
+            return;
+        }
         // Nobody wakes it: who has the word does not know that others wait.
-        syscall::wait(&shared.mapping, holder, &PAUSE);
+        syscall::wait(&shared.mapping, now, &PAUSE);
+        patience -= u32::from(is_free && patience > 0);
     }
 }
 

@@ -4,8 +4,8 @@ use crate::children::Wish;
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
     ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_MADE, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER,
-    OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared, State, TELL_BATCH,
-    TELL_LEAVE, TELL_SMALL, pinned_home,
+    MAPPING_WANTED, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared, State,
+    TELL_BATCH, TELL_LEAVE, TELL_SMALL, pinned_home,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -241,10 +241,16 @@ impl Link {
         }
     }
 
-    /// Keeps the program's threads from moving areas until `mapped`; false if one is at it.
+    /// Keeps the program's threads from moving areas until `mapped`; false if one is at it: the pager is next then.
     pub fn try_map(&self) -> bool {
-        let (free, ours) = (MAPPING_FREE, MAPPING_PAGER);
-        self.shared().mapping.compare_exchange(free, ours, Acquire, Relaxed).is_ok()
+        let word = &self.shared().mapping;
+        let now = word.load(Relaxed);
+        let to = if now & !MAPPING_WANTED == MAPPING_FREE {
+            MAPPING_PAGER
+        } else {
+            now | MAPPING_WANTED
+        };
+        word.compare_exchange(now, to, Acquire, Relaxed).is_ok() && to == MAPPING_PAGER
     }
 
     /// Ends what `try_map` began.
