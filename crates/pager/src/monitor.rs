@@ -88,13 +88,13 @@ pub fn run(pager: &Arc<Pager>) {
 const LATE_PAGES: u64 = (64 << 20) / PAGE_SIZE as u64;
 
 /// Below so many pages nothing is registered, where reclaim aims at `goal`.
-fn threshold(goal: u64) -> u64 {
+pub fn threshold(goal: u64) -> u64 {
     goal.saturating_sub(LATE_PAGES.max(goal / 8))
 }
 
 /// From so many pages on there are to be no huge ones, so that none fills what is left in so little time: a monitor that
 /// was not run for 6 ms found 127 MiB of 72.
-fn small_from(goal: u64) -> u64 {
+pub fn small_from(goal: u64) -> u64 {
     threshold(goal).saturating_sub(LATE_PAGES)
 }
 
@@ -197,12 +197,12 @@ impl Monitor {
         }
         if !self.pager.managing.load(Relaxed) {
             let (small_from, threshold) = (small_from(goal), threshold(goal));
-            // Again at once: who is to be told is.
-            if used >= small_from && !self.pager.small.swap(true, Relaxed) {
-                return 0;
-            }
+            let is_new = used >= small_from && !self.pager.small.swap(true, Relaxed);
             if used >= threshold {
                 self.pager.managing.store(true, Relaxed);
+            }
+            // Again at once: who is to be told is.
+            if is_new || used >= threshold {
                 return 0;
             }
             return if used < small_from { small_from } else { threshold } - used;

@@ -220,6 +220,11 @@ impl Pager {
         let engine = Engine::new(pages, high, tunables, Evidence::Cooling)
             .with_cool_most(config.cool_permille)
             .with_split(config.split());
+        // A budget that is near from the start is so for the first page of the program, whenever the monitor begins to look.
+        let goal = engine.set.zone.high();
+        let at_once = config.eager || config.sample;
+        let managing = at_once || monitor::threshold(goal) == 0;
+        let small = at_once || monitor::small_from(goal) == 0;
         let pager = Self {
             started: clock.now(),
             engine: Mutex::new(engine),
@@ -237,8 +242,8 @@ impl Pager {
             kswapd: Signal::default(),
             desk: Desk::new(),
             monitor: Signal::default(),
-            managing: AtomicBool::new(config.eager || config.sample),
-            small: AtomicBool::new(config.eager || config.sample),
+            managing: AtomicBool::new(managing),
+            small: AtomicBool::new(small),
             starving: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
             starved_since_ms: AtomicU64::new(0),
