@@ -12,10 +12,12 @@
 //!   calls would notice.
 //! * B3: held for [`LONGEST`] at most at a time, and then not again for [`REST`]; a hold counts as threads
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
-//! * B5: whoever stands and is not meant to be held is let go at once: a child that was started with `CLONE_PTRACE` by one
-//!   that was about to stand, or who by now is another program.
 //! * B4: who fills what is being brought under management is held, too, and for [`TURN`] at a time as long as there is
 //!   room for what comes in the [`BREATH`] between: to take on 4 GiB takes a hundred milliseconds.
+//! * B5: whoever stands and is not meant to be held is let go at once: a child that was started with `CLONE_PTRACE` by one
+//!   that was about to stand, or who by now is another program.
+//! * B6: nobody of a process is held while one of its threads moves areas: it has the right to change them, and nothing
+//!   could be taken on.
 
 use crate::counters;
 use crate::mm::Mm;

@@ -76,7 +76,16 @@ impl Beside {
         Place::Free,
     ];
 
+    const _NUMBERED: () = {
+        let mut number = 0;
+        while number < Self::PLACES.len() - 1 {
+            assert!(Self::PLACES[number] as usize == number, "a place under another's number");
+            number += 1;
+        }
+    };
+
     const fn new(place: Place, pool: u32) -> Self {
+        const { Self::_NUMBERED };
         assert!(pool <= NO_POOL, "a place beyond the largest pool");
         Self((place as u32) << Self::POOL_BITS | pool)
     }
