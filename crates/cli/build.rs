@@ -1,29 +1,63 @@
-//! Builds the agent as the shared object that `ebb run` preloads; the binary carries it inside.
+//! Builds what `ebb run` puts into programs; the binary carries it inside: the agent as the shared object that loaders
+//! bring in, and as an image for programs that have no loader.
 //!
 //! Cargo cannot yet depend on another package's shared object, so the compiler is called directly:
 //! the agent is one crate without dependencies.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let source = std::env::var("DEP_EBB_AGENT_SOURCE").expect("ebb-agent's build script says it");
+    compile(&source, "ebb_preload", &["-Wl,-z,now"], &out.join("libebb_agent.so"));
+    let alone =
+        ["-nostdlib", "-nostartfiles", "-Wl,-Bsymbolic,--no-undefined,-z,norelro,-e,ebb_injected"];
+    let object = out.join("libebb_injected.so");
+    compile(&source, "ebb_injected", &alone, &object);
+    lay_out(&std::fs::read(&object).expect("just made"), &out.join("agent.image"));
+    println!("cargo::rerun-if-changed={source}");
+    println!("cargo::rerun-if-changed=build.rs");
+}
+
+fn compile(source: &str, kind: &str, link: &[&str], object: &Path) {
     let compiler = std::env::var_os("RUSTC").expect("cargo sets RUSTC");
     let target = std::env::var("TARGET").expect("cargo sets TARGET");
-    let source = std::env::var("DEP_EBB_AGENT_SOURCE").expect("ebb-agent's build script says it");
-    let object = out.join("libebb_agent.so");
     let status = Command::new(compiler)
         .args(["--edition", "2024", "--crate-name", "ebb_agent", "--crate-type", "cdylib"])
-        .args(["--cfg", "ebb_preload", "--target", &target])
+        .args(["--cfg", kind, "--target", &target])
         .args(["-C", "panic=abort", "-C", "opt-level=3", "-C", "strip=symbols"])
         // Nothing unwinds in there, but the precompiled core names the routine that would.
         .args(["-C", "link-arg=-Wl,--defsym=rust_eh_personality=0"])
-        .args(["-C", "link-arg=-Wl,-z,now", "-o"])
-        .arg(&object)
+        .args(link.iter().flat_map(|word| ["-C".to_owned(), format!("link-arg={word}")]))
+        .arg("-o")
+        .arg(object)
         .arg(format!("{source}/lib.rs"))
         .status()
         .expect("the compiler can be started");
     assert!(status.success(), "the agent does not compile");
-    println!("cargo::rerun-if-changed={source}");
-    println!("cargo::rerun-if-changed=build.rs");
+}
+
+/// The object as it is to lie in memory, page by page, in a file.
+fn lay_out(object: &[u8], file: &Path) {
+    const PAGE: usize = 4096;
+    const LOAD: usize = 1;
+    let number = |at: usize, bytes: usize| {
+        object[at..at + bytes].iter().rev().fold(0, |number, &byte| number << 8 | usize::from(byte))
+    };
+    let headers = (0..number(56, 2)).map(|index| number(32, 8) + index * number(54, 2));
+    let mut image = Vec::new();
+    for at in headers.filter(|&at| number(at, 4) == LOAD) {
+        let (from, to) = (number(at + 8, 8), number(at + 16, 8));
+        let (len, whole) = (number(at + 32, 8), number(at + 40, 8));
+        image.resize((to + whole).next_multiple_of(PAGE), 0);
+        image[to..to + len].copy_from_slice(&object[from..from + len]);
+    }
+    // Relocations are relative to where it lies: it is to need nothing of others (SHT_RELA, R_X86_64_RELATIVE).
+    let sections = (0..number(60, 2)).map(|index| number(40, 8) + index * number(58, 2));
+    for at in sections.filter(|&at| number(at + 4, 4) == 4) {
+        let (from, len) = (number(at + 24, 8), number(at + 32, 8));
+        assert!((from..from + len).step_by(24).all(|entry| number(entry + 8, 8) == 8));
+    }
+    std::fs::write(file, &image).expect("OUT_DIR can be written");
 }

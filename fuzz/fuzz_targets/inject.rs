@@ -4,5 +4,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
-    let _ = ebb_store::inject::Plan::parse(text);
+    let _ = ebb_swap::inject::Plan::parse(text);
 });

@@ -1,9 +1,9 @@
 //! Commands of `ebb lru-gen`: whatever is typed is carried out or refused, and memory stays in order.
 #![no_main]
 
-use ebb_core::lru::memory::{Access, Memory};
-use ebb_core::observe::lru_gen::{Command, Enabled};
-use ebb_core::tunables::Tunables;
+use ebb_mm::lru::memory::{Access, Memory};
+use ebb_mm::observe::lru_gen::{Command, Enabled};
+use ebb_mm::tunables::Tunables;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

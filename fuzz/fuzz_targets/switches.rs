@@ -1,7 +1,7 @@
 //! Switches: a text is refused with a reason, or what is set reads as it was written.
 #![no_main]
 
-use ebb_core::tunables::Tunables;
+use ebb_mm::tunables::Tunables;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -5,11 +5,16 @@ use ebb_lab::trace::{Format, Reader};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let formats = [Format::Csv, Format::Compact, Format::Oracle, Format::Lackey, Format::Pages];
+    let formats = [Format::Csv, Format::Compact, Format::Oracle, Format::Lackey, Format::Pages, Format::Perf, Format::Bpftrace, Format::Damon];
     for format in formats.map(Some).into_iter().chain([None]) {
         let Ok(mut reader) = Reader::from_bytes("fuzz", bytes.to_vec(), format) else { continue };
         let mut records = Vec::new();
-        while let Ok(true) = reader.read(&mut records) {
+        // A region of DAMON's may be a TiB.
+        let mut read = 0;
+        while read < 1 << 20
+            && let Ok(true) = reader.read(&mut records)
+        {
+            read += records.len();
             records.clear();
         }
     }

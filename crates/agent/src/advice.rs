@@ -16,7 +16,8 @@
 
 use crate::own::own;
 use crate::passing::between_forks;
-use crate::preload::{AGENT, PRESENT};
+use crate::populate::{self, MADV_POPULATE_READ, MADV_POPULATE_WRITE};
+use crate::state::{AGENT, PRESENT};
 use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::Acquire;
 
@@ -26,7 +27,6 @@ const DONTFORK: usize = 10;
 const DOFORK: usize = 11;
 const WIPEONFORK: usize = 18;
 const KEEPONFORK: usize = 19;
-const POPULATE_READ: usize = 22;
 const GUARD_INSTALL: usize = 102;
 
 /// `struct iovec`.
@@ -51,11 +51,15 @@ pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
     if matches!(advice, DONTFORK | WIPEONFORK) && own().is_none() && is_heard() {
         // What cannot be read holds nothing.
         // SAFETY: changes no content.
-        unsafe { ask(start, len, POPULATE_READ) };
+        unsafe { populate::advise(start, len, MADV_POPULATE_READ) };
     }
     if matches!(advice, DONTFORK | WIPEONFORK | DOFORK | KEEPONFORK) && is_heard() {
         // SAFETY: the caller vouches for the arguments.
         return between_forks(|| unsafe { ask(start, len, advice) });
+    }
+    if matches!(advice, MADV_POPULATE_READ | MADV_POPULATE_WRITE) {
+        // SAFETY: the caller vouches for the arguments.
+        return unsafe { populate::advise(start, len, advice) };
     }
     // SAFETY: the caller vouches for the arguments.
     let result = unsafe { ask(start, len, advice) };

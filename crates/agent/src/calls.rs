@@ -1,10 +1,10 @@
 //! Calls: what a thread of the program wants of the pager at once. It fills in a place of a table that both see
 //! and discards the page of the bell, which returns when the pager has heard it.
 
-use crate::preload::AGENT;
 use crate::protocol::{
     ASK_MANAGE, BELLS, CALL_AGE_MAX_S, CALL_ANSWERED, CALL_FREE, CALL_MADE, Call, Shared, State,
 };
+use crate::state::AGENT;
 use crate::syscall::{self, Timespec, call};
 use crate::worker::{make_quiet_uffd, register_quietly};
 use core::sync::atomic::AtomicU32;

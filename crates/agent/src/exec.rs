@@ -5,7 +5,8 @@
 //! Runs on the program's own threads, in children of `vfork` too: nothing is allocated, and nothing that the
 //! parent has is changed. What is too large to be copied is passed on as it is.
 
-use crate::preload::{AGENT, ENV_PRELOAD, PATH_MAX, set_errno};
+use crate::preload::set_errno;
+use crate::state::{AGENT, ENV_PRELOAD, PATH_MAX};
 use crate::syscall::{self, call};
 use crate::threads::behind;
 use core::ffi::{CStr, c_char, c_int, c_void};

@@ -7,8 +7,8 @@
 //! thread's descriptor table.
 
 use crate::calls::ask;
-use crate::preload::{AGENT, PATH_MAX};
 use crate::protocol::{ASK_JOIN, Answer, GREET_FORKED, Greeting, MAGIC, Shared, VERSION};
+use crate::state::{AGENT, PATH_MAX};
 use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -51,12 +51,13 @@ pub fn greet(kind: u32) -> Result<Line, u32> {
         magic: MAGIC,
         version: VERSION,
         kind,
-        reserved: 0,
+        bare: u32::from(cfg!(ebb_injected)),
         pool_start: AGENT.pool_start.load(Relaxed),
         pool_len: AGENT.pool_len.load(Relaxed),
     };
     set_patience(socket, SO_RCVTIMEO, &PATIENCE);
     send(socket, &greeting, own)?;
+    // What comes after those ends this process with the pager, for as long as this thread has it open.
     let [memory, given] = receive(socket)?;
     set_patience(socket, SO_RCVTIMEO, &FOR_EVER);
     let shared = map_shared(memory.ok_or(EPIPE)?)?;
@@ -215,7 +216,7 @@ struct Control {
     len: usize,
     level: i32,
     kind: i32,
-    fds: [i32; 2],
+    fds: [i32; 3],
 }
 
 fn send(socket: usize, greeting: &Greeting, uffd: Option<usize>) -> Result<(), u32> {
@@ -224,7 +225,7 @@ fn send(socket: usize, greeting: &Greeting, uffd: Option<usize>) -> Result<(), u
         len: 20,
         level: SOL_SOCKET as i32,
         kind: SCM_RIGHTS,
-        fds: [uffd.unwrap_or(0) as i32, 0],
+        fds: [uffd.unwrap_or(0) as i32, 0, 0],
     };
     let header = Header {
         name: 0,
@@ -245,7 +246,7 @@ fn send(socket: usize, greeting: &Greeting, uffd: Option<usize>) -> Result<(), u
 fn receive(socket: usize) -> Result<[Option<usize>; 2], u32> {
     let mut answer = Answer::default();
     let data = Iovec { base: &raw mut answer as usize, len: size_of::<Answer>() };
-    let mut control = Control { len: 0, level: 0, kind: 0, fds: [-1, -1] };
+    let mut control = Control { len: 0, level: 0, kind: 0, fds: [-1; 3] };
     let mut header = Header {
         name: 0,
         name_len: 0,

@@ -7,10 +7,12 @@ use crate::advice::{advise, advise_process};
 use crate::lock::{Area, lock_all};
 use crate::map::map;
 use crate::own::own;
-use crate::preload::{AGENT, set_errno};
+use crate::populate;
+use crate::preload::set_errno;
+use crate::protocol::BIN_BYTES;
 use crate::remap::{Request, remap};
+use crate::state::AGENT;
 use crate::syscall::{self, call};
-use crate::worker::BIN_BYTES;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -67,7 +69,7 @@ pub unsafe extern "C" fn mmap(
     let args = [address, len, prot as usize, flags as usize, fd as usize, offset];
     let result = match own() {
         // SAFETY: the caller vouches for the call.
-        None => unsafe { call(syscall::MMAP, args) },
+        None => unsafe { populate::map(args) },
         Some(shared) => map(shared, args),
     };
     if (-4095..0).contains(&result) {

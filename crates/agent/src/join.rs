@@ -8,10 +8,10 @@
 //!   even hear that is dead, and nobody would bring the child's pages back: it ends (A3).
 
 use crate::calls::ask;
-use crate::preload::{AGENT, die};
-use crate::protocol::{ASK_ALONE, GREET_FORKED, GREET_START, Shared};
+use crate::protocol::{ASK_ALONE, BIN_BYTES, GREET_FORKED, GREET_START, Shared};
+use crate::state::{AGENT, die};
 use crate::syscall::{self, Timespec, call, spawn};
-use crate::worker::{self, BIN_BYTES};
+use crate::worker;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
@@ -27,7 +27,7 @@ const MADV_DONTDUMP: usize = 16;
 const LOOK: Timespec = Timespec { seconds: 0, nanoseconds: 100_000_000 };
 
 /// Bytes of a [`Berth`].
-const BERTH_BYTES: usize = 40 << 10;
+pub const BERTH_BYTES: usize = 40 << 10;
 
 /// Where the agent's thread lives: memory that is never moved out, because it is shared (with nobody: the child of a fork
 /// takes it for its parent's, and lets go of it).
@@ -94,12 +94,12 @@ struct Joined {
     berth: *mut Berth,
 }
 
-/// A new program joins. The memory shared with the pager.
-pub fn join_new() -> Option<&'static Shared> {
-    let joined = join(GREET_START).ok()?;
+/// A new program joins. The memory shared with the pager, or an errno.
+pub fn join_new() -> Result<&'static Shared, u32> {
+    let joined = join(GREET_START).map_err(|failure| failure.reason)?;
     AGENT.table.store(core::ptr::from_ref(joined.shared).cast_mut(), Release);
     AGENT.berth.store(joined.berth, Release);
-    Some(joined.shared)
+    Ok(joined.shared)
 }
 
 /// A forked child joins.

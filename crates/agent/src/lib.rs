@@ -3,10 +3,11 @@
 //! MOVE and `madvise` act only on the caller's own address space, so the pager cannot do them from
 //! outside. The agent does, and nothing else: it decides nothing, and it is off the fault path.
 //!
-//! The same source is built twice: as a Rust library (the protocol, for the pager) and, with
-//! `--cfg ebb_preload`, as the shared object that `ebb run` puts into the program.
+//! The same source is built three times: as a Rust library (the protocol, for the pager); with `--cfg ebb_preload` as the
+//! shared object that the program's loader brings in; and with `--cfg ebb_injected` as an image that stands alone, which
+//! `ebb run` puts into a program that has no loader (`injected.rs`). That has no hooks.
 //!
-//! Rules of the preloaded half:
+//! Rules of what is inside the program:
 //! * A1: from when it serves, the agent's thread touches only its code, its berth (stack and thread block) and
 //!   the memory shared with the pager. Never libc, never the heap, never thread-local data: any of those can be
 //!   stored away, and the thread would wait for itself.
@@ -16,6 +17,8 @@
 //! * A3: if the line to the pager breaks, it kills the process: a dead pager is a dead program.
 //! * A4: it holds none of the program's descriptors, or pipes would never reach their end.
 #![no_std]
+// Without hooks some of what they use is left over.
+#![cfg_attr(ebb_injected, allow(dead_code))]
 
 pub mod protocol;
 
@@ -23,17 +26,19 @@ pub mod protocol;
 mod advice;
 #[cfg(ebb_preload)]
 mod births;
-#[cfg(ebb_preload)]
+#[cfg(any(ebb_preload, ebb_injected))]
 mod calls;
 #[cfg(ebb_preload)]
 mod exec;
-#[cfg(ebb_preload)]
+#[cfg(any(ebb_preload, ebb_injected))]
 mod greet;
 #[cfg(ebb_preload)]
 mod hooks;
-#[cfg(ebb_preload)]
+#[cfg(ebb_injected)]
+mod injected;
+#[cfg(any(ebb_preload, ebb_injected))]
 mod join;
-#[cfg(ebb_preload)]
+#[cfg(any(ebb_preload, ebb_injected))]
 mod lock;
 #[cfg(ebb_preload)]
 mod lost;
@@ -46,6 +51,8 @@ mod passing;
 #[cfg(ebb_preload)]
 mod pins;
 #[cfg(ebb_preload)]
+mod populate;
+#[cfg(ebb_preload)]
 mod preload;
 #[cfg(ebb_preload)]
 mod rawfork;
@@ -53,9 +60,11 @@ mod rawfork;
 mod remap;
 #[cfg(ebb_preload)]
 mod robust;
-#[cfg(ebb_preload)]
+#[cfg(any(ebb_preload, ebb_injected))]
+mod state;
+#[cfg(any(ebb_preload, ebb_injected))]
 mod syscall;
 #[cfg(ebb_preload)]
 mod threads;
-#[cfg(ebb_preload)]
+#[cfg(any(ebb_preload, ebb_injected))]
 mod worker;

@@ -8,8 +8,8 @@
 
 use crate::calls::ask;
 use crate::lost;
+use crate::populate::{self, MADV_POPULATE_WRITE, MAP_POPULATE};
 use crate::protocol::{ASK_MANAGE, Shared};
-use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::Acquire;
 
 const PROT_WRITE: usize = 2;
@@ -17,9 +17,7 @@ const MAP_PRIVATE: usize = 0x02;
 const MAP_TYPE: usize = 0x0f;
 const MAP_ANONYMOUS: usize = 0x20;
 const MAP_GROWSDOWN: usize = 0x100;
-const MAP_POPULATE: usize = 0x8000;
 const MAP_HUGETLB: usize = 0x4_0000;
-const MADV_POPULATE_WRITE: usize = 23;
 /// Areas smaller than this are not worth the wait.
 const LEN_MIN: usize = 4 * 4096;
 
@@ -30,12 +28,12 @@ pub fn map(shared: &Shared, mut args: [usize; 6]) -> isize {
         && flags & MAP_TYPE == MAP_PRIVATE
         && flags & (MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_HUGETLB) == MAP_ANONYMOUS
         && len >= LEN_MIN;
-    let populate = managed && flags & MAP_POPULATE != 0 && prot & PROT_WRITE != 0;
-    if populate {
+    let fills = managed && flags & MAP_POPULATE != 0 && prot & PROT_WRITE != 0;
+    if fills {
         args[3] &= !MAP_POPULATE;
     }
     // SAFETY: the program vouches for its own call.
-    let at = unsafe { call(syscall::MMAP, args) };
+    let at = unsafe { populate::map(args) };
     if !managed || at < 0 {
         return at;
     }
@@ -43,10 +41,10 @@ pub fn map(shared: &Shared, mut args: [usize; 6]) -> isize {
     // Unanswered, the area is found by looking.
     ask(shared, ASK_MANAGE, [at as u64, len.next_multiple_of(4096) as u64]);
     lost::note(shared, began);
-    if populate {
+    if fills {
         // As with the flag, failing to is no error.
         // SAFETY: the area just made, whose pages hold nothing.
-        unsafe { call(syscall::MADVISE, [at as usize, len, MADV_POPULATE_WRITE, 0, 0, 0]) };
+        unsafe { populate::advise(at as usize, len, MADV_POPULATE_WRITE) };
     }
     at
 }

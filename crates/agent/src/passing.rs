@@ -14,7 +14,7 @@
 
 use crate::calls::be_heard;
 use crate::own::own_passing;
-use crate::preload::{AGENT, die};
+use crate::state::{AGENT, die};
 use crate::syscall::{self, Timespec, call};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

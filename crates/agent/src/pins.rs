@@ -4,8 +4,8 @@
 //! unmapped.
 
 use crate::own::own;
-use crate::preload::{ABSENT, AGENT, COMING};
-use crate::protocol::{PINNED_GRAVE, PINNED_MAX, Shared, pinned_home};
+use crate::protocol::{PINNED_MAX, Shared};
+use crate::state::{ABSENT, AGENT, COMING};
 use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU64, AtomicUsize, fence};
@@ -36,7 +36,7 @@ pub fn pin(start: u64, len: u64) {
         }
     }
     let Some(shared) = own() else { return };
-    (first..=last).for_each(|vpn| insert(shared, vpn));
+    (first..=last).for_each(|vpn| shared.keep(vpn));
     if shared.managing.load(Acquire) == 1 {
         // What the pager did to a page just before it could know of the pin is undone by a write,
         // made by the kernel: what is pinned may be gone by now, a thread's stack for one.
@@ -66,24 +66,7 @@ pub fn pin_early(shared: &Shared) {
     for place in &EARLY[..count.min(EARLY_MAX)] {
         let vpn = place.load(Acquire);
         if vpn != 0 {
-            insert(shared, vpn);
+            shared.keep(vpn);
         }
     }
-}
-
-/// Takes note of a page. Where there is no place left all pages are kept from leaving.
-fn insert(shared: &Shared, vpn: u64) {
-    let home = pinned_home(vpn);
-    for step in 0..PINNED_MAX {
-        let place = &shared.pinned[(home + step) % PINNED_MAX];
-        let there = place.load(Acquire);
-        if there == vpn {
-            return;
-        }
-        let free = there == 0 || there == PINNED_GRAVE;
-        if free && place.compare_exchange(there, vpn, Release, Relaxed).is_ok() {
-            return;
-        }
-    }
-    shared.pins_full.store(1, Release);
 }

@@ -14,6 +14,7 @@
 //! A forked child has its parent's memory, this one included, until it has some of its own. It calls through
 //! that; the bell it rings is in an address space of its own, so the pager knows who calls.
 
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// First word of a greeting and of the shared memory.
@@ -28,8 +29,10 @@ pub const ENV_POOL: &str = "EBB_POOL_BYTES";
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 64;
+/// Bytes of the area through which pages of the pool leave.
+pub const BIN_BYTES: u64 = BATCH_MAX as u64 * 4096;
 /// Places in the table of pinned pages.
-pub const PINNED_MAX: usize = 7160;
+pub const PINNED_MAX: usize = 7158;
 /// A place of the pinned table whose page is gone.
 pub const PINNED_GRAVE: u64 = 1;
 
@@ -137,6 +140,9 @@ pub const MAPPING_PAGER: u32 = 2;
 /// Beside these: the pager came while a thread of the program had it, and is next.
 pub const MAPPING_WANTED: u32 = 4;
 
+/// What the agent's way into a program without hooks gives when it has joined; else an errno, or 0.
+pub const JOINED: usize = 0x1000;
+
 /// Byte on the line: there is a batch.
 pub const TELL_BATCH: u8 = 1;
 /// Byte on the line, followed by an exit code: end this thread, the program has none left.
@@ -144,6 +150,10 @@ pub const TELL_LEAVE: u8 = 2;
 /// Byte on the line: memory is about to come under management, page by page; the kernel is to make no huge pages from
 /// now on.
 pub const TELL_SMALL: u8 = 3;
+
+/// Byte on the line: every page of the process is in its place again, and nobody will ask for one any more. The thread
+/// ends; the process goes on without.
+pub const TELL_DETACH: u8 = 4;
 
 /// One operation and its result (0, or a negated errno).
 #[repr(C)]
@@ -199,6 +209,27 @@ pub struct Shared {
     /// Pages that must stay, by page number: an open-addressing table, 0 = empty. They hold what the
     /// kernel writes when a thread ends, and a fault at that moment is not delivered to anyone.
     pub pinned: [AtomicU64; PINNED_MAX],
+    /// Where the agent's thread lives, and how many bytes that is.
+    pub berth: [AtomicU64; 2],
+}
+
+impl Shared {
+    /// Takes note of a page that must stay. Where there is no place left all pages are kept from leaving.
+    pub fn keep(&self, vpn: u64) {
+        let home = pinned_home(vpn);
+        for step in 0..PINNED_MAX {
+            let place = &self.pinned[(home + step) % PINNED_MAX];
+            let there = place.load(Acquire);
+            if there == vpn {
+                return;
+            }
+            let free = there == 0 || there == PINNED_GRAVE;
+            if free && place.compare_exchange(there, vpn, Release, Relaxed).is_ok() {
+                return;
+            }
+        }
+        self.pins_full.store(1, Release);
+    }
 }
 
 // It is a file to the kernel, and must be possible under `ulimit -f 64`.
@@ -234,8 +265,8 @@ pub struct Greeting {
     pub version: u32,
     /// Who greets: [`GREET_START`] to [`GREET_SET`].
     pub kind: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: nothing in it stands before the C library's functions. Else 0.
+    pub bare: u32,
     /// Address of the pool; 0 where there is none.
     pub pool_start: u64,
     /// Bytes of the pool.
@@ -258,7 +289,7 @@ impl Greeting {
     #[must_use]
     pub fn to_bytes(self) -> [u8; size_of::<Self>()] {
         let mut bytes = [0; size_of::<Self>()];
-        let words = [self.magic, self.version, self.kind, self.reserved];
+        let words = [self.magic, self.version, self.kind, self.bare];
         for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
@@ -276,7 +307,7 @@ impl Greeting {
             magic: word(0)?,
             version: word(4)?,
             kind: word(8)?,
-            reserved: word(12)?,
+            bare: word(12)?,
             pool_start: long(16)?,
             pool_len: long(24)?,
         };
@@ -317,9 +348,9 @@ mod tests {
     fn a_greeting_comes_back_as_it_was_sent() {
         let (kind, pool_len) = (GREET_STAT, 9);
         let sent =
-            Greeting { magic: MAGIC, version: VERSION, kind, reserved: 3, pool_start: 5, pool_len };
+            Greeting { magic: MAGIC, version: VERSION, kind, bare: 3, pool_start: 5, pool_len };
         let got = Greeting::from_bytes(&sent.to_bytes()).unwrap();
-        assert_eq!((got.kind, got.reserved, got.pool_start, got.pool_len), (kind, 3, 5, 9));
+        assert_eq!((got.kind, got.bare, got.pool_start, got.pool_len), (kind, 3, 5, 9));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! Runs on the program's own threads.
 
 use crate::pins::pin;
-use crate::preload::{AGENT, PRESENT};
+use crate::state::{AGENT, PRESENT};
 use crate::threads::behind;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicPtr;

@@ -1,13 +1,13 @@
 //! The agent's thread. See the rules in the crate's head.
 
 use crate::greet::greet;
-use crate::join::{Berth, stay_alone};
+use crate::join::{BERTH_BYTES, Berth, stay_alone};
 use crate::lock::{Area, unlock};
-use crate::preload::die;
 use crate::protocol::{
-    BATCH_MAX, DONE, GREET_FORKED, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared,
-    TELL_LEAVE, TELL_SMALL,
+    BIN_BYTES, DONE, GREET_FORKED, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared,
+    TELL_DETACH, TELL_LEAVE, TELL_SMALL,
 };
+use crate::state::die;
 use crate::syscall::{self, call, wake};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 
@@ -48,10 +48,13 @@ pub extern "C" fn run(argument: usize) -> ! {
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
     let mut bin = Bin::new();
     shared.bin.store(bin.start, Relaxed);
+    shared.berth[0].store(argument as u64, Relaxed);
+    shared.berth[1].store(BERTH_BYTES as u64, Relaxed);
+    let mut made_small = false;
     // Who finds it ready tells it; who said so before is heard here.
     shared.ready.store(1, SeqCst);
     if shared.small.load(SeqCst) != 0 {
-        make_no_huge_pages();
+        made_small |= make_no_huge_pages();
     }
     berth.serves(shared);
     loop {
@@ -61,7 +64,8 @@ pub extern "C" fn run(argument: usize) -> ! {
             unsafe { call(syscall::READ, [line.socket, word.as_mut_ptr() as usize, 2, 0, 0, 0]) };
         match got {
             2 if word[0] == TELL_LEAVE => leave(word[1]),
-            1 if word[0] == TELL_SMALL => make_no_huge_pages(),
+            1 if word[0] == TELL_SMALL => made_small |= make_no_huge_pages(),
+            1 if word[0] == TELL_DETACH => detach(made_small),
             1 => run_batch(shared, line.uffd, &mut bin),
             EINTR => {}
             _ => die(),
@@ -91,9 +95,6 @@ fn run_batch(shared: &Shared, uffd: usize, bin: &mut Bin) {
     shared.state.store(DONE, Release);
     wake(&shared.state);
 }
-
-/// Bytes of the [`Bin`].
-pub const BIN_BYTES: u64 = BATCH_MAX as u64 * 4096;
 
 /// Where pages of the pool go on their way out: an area of a userfaultfd of its own, which reports
 /// nothing to anyone. To discard them in the pool would have the pager woken for every run of them,
@@ -241,11 +242,29 @@ fn drop_rights() {
 }
 
 /// The kernel makes no huge pages for this process, or for what it starts, from here on. Those there are stay, each until
-/// one of its pages is moved. Where a filter refuses it a page more or less comes at once: the brake sees to that.
-fn make_no_huge_pages() {
+/// one of its pages is moved. Where a filter refuses it a page more or less comes at once: the brake sees to that. Whether
+/// it made any before.
+fn make_no_huge_pages() -> bool {
+    const GET_THP_DISABLE: usize = 42;
+    // SAFETY: a flag of the process; nothing is passed by address.
+    let before = unsafe { call(syscall::PRCTL, [GET_THP_DISABLE, 0, 0, 0, 0, 0]) };
+    disable_huge_pages(true);
+    before == 0
+}
+
+fn disable_huge_pages(disable: bool) {
     const SET_THP_DISABLE: usize = 41;
     // SAFETY: a flag of the process; nothing is passed by address.
-    unsafe { call(syscall::PRCTL, [SET_THP_DISABLE, 1, 0, 0, 0, 0]) };
+    unsafe { call(syscall::PRCTL, [SET_THP_DISABLE, usize::from(disable), 0, 0, 0, 0]) };
+}
+
+/// The process goes on without this thread. What was mapped for it is taken away from outside.
+fn detach(made_small: bool) -> ! {
+    if made_small {
+        disable_huge_pages(false);
+    }
+    // With it goes its descriptor table.
+    leave(0)
 }
 
 /// Every thread of the program has ended without ending the process: this one must not keep it, and

@@ -1,6 +1,6 @@
 //! Seeded numbers, and draws of a few from many by their popularity.
 
-pub use ebb_core::random::Random;
+pub use ebb_mm::random::Random;
 
 /// Walker's table: a column is kept with probability `keep / 2^32`, else its alias is taken.
 #[derive(Debug)]

@@ -51,5 +51,5 @@ fn ebb_to_measure(told: Option<PathBuf>) -> Result<PathBuf, String> {
     if ebb.exists() {
         return Ok(ebb);
     }
-    Err(format!("no {}; build it: cargo build --release --package ebb", ebb.display()))
+    Err(format!("no {}; build it: cargo build --release --package ebb-run", ebb.display()))
 }

@@ -7,7 +7,7 @@
 use crate::run::{self, Arguments, Encrypted, Report};
 use crate::{serve, size};
 use clap::ValueEnum;
-use ebb_core::nearest::nearest;
+use ebb_mm::nearest::nearest;
 use std::fmt::Display;
 use std::path::Path;
 use toml::Spanned;
@@ -194,7 +194,7 @@ fn check(kind: Kind, name: &str, text: &str) -> Result<(), String> {
     match kind {
         Kind::Size => size::parse(text, run::memory_total()).map(drop).map_err(named),
         Kind::Tiers => {
-            ebb_store::parse_tiers(text).map(drop).map_err(|error| named(error.to_string()))
+            ebb_swap::parse_tiers(text).map(drop).map_err(|error| named(error.to_string()))
         }
         Kind::Percent => run::permille(text).map(drop).map_err(named),
         Kind::Which => Encrypted::from_str(text, false)

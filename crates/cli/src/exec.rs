@@ -48,7 +48,7 @@ pub fn start(
                 .into(),
         ));
     }
-    let ground = Ground::lay()?;
+    let ground = Ground::lay(own)?;
     let config = Config { socket: ground.folder.socket(), root: Some(own), ..config };
     let pool_bytes = config.pool_bytes;
     let cannot = |what: &str, error| failed(format!("cannot {what}: {error}"));
@@ -169,7 +169,7 @@ fn follow(front: &mut Front, pid: u32, program: &Pidfd) -> std::io::Result<()> {
 }
 
 /// What the program ended with, as a shell shows it, where that can be known.
-fn status(pid: u32, program: &Pidfd) -> Option<i32> {
+pub fn status(pid: u32, program: &Pidfd) -> Option<i32> {
     let began = std::time::Instant::now();
     while began.elapsed() < WAITED_FOR_WITHIN {
         match program.exit_status() {
@@ -181,12 +181,13 @@ fn status(pid: u32, program: &Pidfd) -> Option<i32> {
     proc::status_of_ended(pid).map(signals::shown)
 }
 
-/// Nobody serves them any more. Agents kill their processes; here are the others.
-fn kill(front: &Front, pid: u32, program: &Pidfd, socket: &Path, mut spared: Vec<u32>) {
+/// Nobody serves them any more. Agents kill their processes; here are the others, those that have yet to get one among them.
+pub fn kill(front: &Front, pid: u32, program: &Pidfd, socket: &Path, mut spared: Vec<u32>) {
     spared.extend([std::process::id(), front.pager.id()]);
     for _ in 0..KILLS {
         let mut left = Vec::new();
         let mut next = proc::started_with(ENV_SOCKET, socket.as_os_str());
+        next.extend(socket.parent().map(proc::mapping_of).unwrap_or_default());
         if !program.has_ended() {
             next.push(pid);
         }

@@ -181,11 +181,11 @@ impl From<&str> for Failure {
 
 fn find(arguments: &Arguments) -> Result<Fit, Failure> {
     let wanted = percent(&arguments.slowdown)?;
-    ebb_store::parse_tiers(&arguments.swap).map_err(|error| format!("--swap: {error}"))?;
+    ebb_swap::parse_tiers(&arguments.swap).map_err(|error| format!("--swap: {error}"))?;
     let Some(name) = arguments.command.first() else {
         return Err("no program; write: ebb fit -- PROGRAM [ARGS...]".into());
     };
-    let path = program::find(name).map_err(|refusal| refusal.to_string())?;
+    let (path, _) = program::find(name).map_err(|refusal| refusal.to_string())?;
     if let Some(path) = &arguments.input {
         File::open(path).map_err(|error| format!("--input {}: {error}", path.display()))?;
     }

@@ -12,7 +12,9 @@
 //!   as another user, and for root a place that others cannot reach is none. They can list nothing, and the
 //!   socket is its owner's.
 
+use crate::inject;
 use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
+use ebb_pager::inject::IMAGE_NAME;
 use ebb_pager::{MEMBER, PROGRAM};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
@@ -42,13 +44,13 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes it, in the first place that will do.
-    pub fn create() -> Result<Self> {
+    /// Makes it, in the first place that will do: that of the run by this front, or of this process that it attaches to.
+    pub fn create(number: u32) -> Result<Self> {
         let mut reasons = Vec::new();
         for place in places() {
             let made = usable(&place).map_err(Error::other).and_then(|()| {
                 sweep(&place);
-                Self::create_in(&place)
+                Self::create_in(&place, number)
             });
             match made {
                 Ok(folder) => return Ok(folder),
@@ -58,29 +60,33 @@ impl Folder {
         Err(Error::other(reasons.join("; ")))
     }
 
-    fn create_in(place: &Path) -> Result<Self> {
+    fn create_in(place: &Path, number: u32) -> Result<Self> {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
         let random = u64::from_ne_bytes(random);
-        let path = place.join(format!("{}{random:016x}", prefix(std::process::id())));
+        let path = place.join(format!("{}{random:016x}", prefix(number)));
         std::fs::DirBuilder::new().mode(0o711).create(&path)?;
         // Dropped, and so removed, if the rest fails.
         let folder = Self { path };
         // Whatever the umask says.
         std::fs::set_permissions(&folder.path, PermissionsExt::from_mode(0o711))?;
-        let mut agent = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o644)
-            .open(folder.agent())?;
-        agent.set_permissions(PermissionsExt::from_mode(0o644))?;
-        agent.write_all(AGENT)?;
+        for (path, content) in [(folder.agent(), AGENT), (folder.image(), inject::IMAGE)] {
+            let mut file =
+                std::fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+            file.set_permissions(PermissionsExt::from_mode(0o644))?;
+            file.write_all(content)?;
+        }
         Ok(folder)
     }
 
     /// The agent, ready to be loaded.
     pub fn agent(&self) -> PathBuf {
         self.path.join(AGENT_NAME)
+    }
+
+    /// The agent for programs without a loader ([`inject`]).
+    pub fn image(&self) -> PathBuf {
+        self.path.join(IMAGE_NAME)
     }
 
     /// Where the pager is to listen.
@@ -262,8 +268,9 @@ fn sweep(place: &Path) {
 
 /// Removes a run's folder, and nothing that is not a run's. It takes no descriptor. Already gone is as good.
 fn remove(folder: &Path) {
-    let _ = std::fs::remove_file(folder.join(AGENT_NAME));
-    let _ = std::fs::remove_file(folder.join(SOCKET));
+    for name in [AGENT_NAME, IMAGE_NAME, SOCKET] {
+        let _ = std::fs::remove_file(folder.join(name));
+    }
     let _ = std::fs::remove_dir(folder);
 }
 
@@ -284,6 +291,17 @@ fn nobody_listens(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The image of the agent was forgotten, and each run left its folder behind.
+    #[test]
+    fn nothing_is_left_of_a_folder() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder::create_in(place.path(), std::process::id()).expect("it can be made");
+        let path = folder.path.clone();
+        assert!(folder.agent().is_file() && folder.image().is_file());
+        drop(folder);
+        assert!(!path.exists());
+    }
 
     fn is_safe(mode: u32, owner: u32) -> bool {
         let mut stat = rustix::fs::stat("/").unwrap();

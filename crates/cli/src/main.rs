@@ -1,5 +1,6 @@
 //! The `ebb` command: arguments in, library call, report out.
 
+mod attach;
 mod cgroup;
 mod check;
 mod config_file;
@@ -7,10 +8,12 @@ mod doctor;
 mod exec;
 mod fit;
 mod folder;
+mod inject;
 mod lru_gen;
 mod metrics;
 #[cfg(feature = "manual")]
 mod pages;
+mod picture;
 mod probes;
 mod program;
 mod ps;
@@ -42,6 +45,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 Examples:
   ebb run --memory-max 256M -- python3 job.py
   ebb run --memory-max 25% --swap ram,file:/var/tmp --report json -- redis-server
+  ebb attach 4711 --memory-max 1G
   ebb fit --slowdown 5% -- python3 job.py
   ebb run --config /etc/ebb.toml --profile redis -- redis-server
   ebb ps
@@ -61,6 +65,10 @@ struct Arguments {
 enum Command {
     /// Run an unmodified program in less memory than it wants
     Run(run::Arguments),
+    /// Put a process that runs already under a limit, until it is given back
+    Attach(attach::Arguments),
+    /// Give a process that was attached to all of its memory back
+    Detach(attach::DetachArguments),
     /// Find the smallest limit that keeps a program's slowdown, by running it
     Fit(fit::Arguments),
     /// Show your runs
@@ -106,6 +114,8 @@ fn main() -> ExitCode {
     }
     match arguments.command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Attach(arguments) => attach::attach(arguments),
+        Command::Detach(arguments) => attach::detach(&arguments),
         Command::Fit(arguments) => fit::fit(&arguments),
         Command::Ps(arguments) => ps::ps(&arguments),
         #[cfg(feature = "top")]
@@ -143,7 +153,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     ];
     if let Some((_, name)) = left_out.iter().find(|&&(has, name)| !has && first == name) {
         tell(format_args!(
-            "this ebb was built without {name}; build it with: cargo build --release --package ebb"
+            "this ebb was built without {name}; build it with: cargo build --release --package ebb-run"
         ));
         return ExitCode::from(2);
     }

@@ -64,7 +64,7 @@ fn agent() -> Check {
         Check::missing(name, true, detail, consequence, "")
             .or("XDG_RUNTIME_DIR=/a/folder/mounted/without/noexec ebb run ...")
     };
-    let folder = match Folder::create() {
+    let folder = match Folder::create(std::process::id()) {
         Ok(folder) => folder,
         Err(error) => return missing(format!("no folder: {error}")),
     };

@@ -1,5 +1,6 @@
 //! The program to be run: where it is, and whether an agent can get into it.
 
+use ebb_pager::inject::takes_agent;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use std::ffi::OsStr;
 use std::fmt;
@@ -33,11 +34,20 @@ fn refuse<T>(status: u8, reason: String) -> Result<T, Refusal> {
     Err(Refusal { status, reason })
 }
 
-/// Finds `name` as a shell would and checks that an agent can be put into it.
-pub fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
+/// How the agent gets into a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its loader brings the agent.
+    Loaded,
+    /// It is put there at the start: a static program of glibc, or of Go alone.
+    Injected,
+}
+
+/// Finds `name` as a shell would and checks that an agent can be put into it, and how.
+pub fn find(name: &OsStr) -> Result<(PathBuf, Kind), Refusal> {
     let path = locate(name)?;
-    check(&path, INTERPRETERS_MAX)?;
-    Ok(path)
+    let kind = check(&path, INTERPRETERS_MAX)?;
+    Ok((path, kind))
 }
 
 fn locate(name: &OsStr) -> Result<PathBuf, Refusal> {
@@ -85,7 +95,7 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-fn check(path: &Path, interpreters_left: u32) -> Result<(), Refusal> {
+fn check(path: &Path, interpreters_left: u32) -> Result<Kind, Refusal> {
     let shown = path.display();
     let metadata = match path.metadata() {
         Ok(metadata) => metadata,
@@ -124,7 +134,7 @@ fn check(path: &Path, interpreters_left: u32) -> Result<(), Refusal> {
         );
     }
     // What may be executed and not be read cannot be a script, and runs.
-    if read.is_ok() { check_elf(path, head) } else { Ok(()) }
+    if read.is_ok() { check_elf(path, head) } else { Ok(Kind::Loaded) }
 }
 
 /// Why the kernel would start a program with rights that this process has not: then the loader takes no agent in.
@@ -153,7 +163,7 @@ fn other_rights(path: &Path, metadata: &Metadata) -> Option<&'static str> {
     }
 }
 
-fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<(), Refusal> {
+fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<Kind, Refusal> {
     let shown = path.display();
     let line = rest.split(|&byte| byte == b'\n').next().unwrap_or(&[]);
     let line = String::from_utf8_lossy(line);
@@ -164,17 +174,17 @@ fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<(), Refusal> {
     if left == 0 {
         return refuse(NOT_EXECUTABLE, format!("{shown}: too many interpreters of interpreters"));
     }
-    check(Path::new(interpreter), left - 1)?;
+    let kind = check(Path::new(interpreter), left - 1)?;
     // `#!/usr/bin/env python3` runs python3, not env.
     if Path::new(interpreter).file_name().is_some_and(|name| name == "env")
         && let Some(program) = words.find(|word| !word.starts_with('-') && !word.contains('='))
     {
         check(&locate(OsStr::new(program))?, left - 1)?;
     }
-    Ok(())
+    Ok(kind)
 }
 
-fn check_elf(path: &Path, head: &[u8]) -> Result<(), Refusal> {
+fn check_elf(path: &Path, head: &[u8]) -> Result<Kind, Refusal> {
     let shown = path.display();
     let not_a_program = || {
         refuse(
@@ -217,13 +227,16 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<(), Refusal> {
                 format!("{shown} is linked against musl; ebb run needs a glibc program"),
             );
         }
-        return Ok(());
+        return Ok(Kind::Loaded);
+    }
+    if takes_agent(&file).unwrap_or(false) {
+        return Ok(Kind::Injected);
     }
     refuse(
         NOT_EXECUTABLE,
         format!(
-            "{shown} is statically linked and takes no agent; link it dynamically (for Go: build with \
-             CGO_ENABLED=1 -ldflags=-linkmode=external)"
+            "{shown} is statically linked, and neither against glibc nor of Go alone: it takes no agent; link it \
+             against glibc (Go: build with CGO_ENABLED=0)"
         ),
     )
 }

@@ -6,7 +6,8 @@
 //! Ctrl-C or Ctrl-Z meant for the program does not stop the service of its pages.
 
 use crate::folder::Folder;
-use crate::{cgroup, config_file, doctor, exec, program, serve, size};
+use crate::program::{self, Kind};
+use crate::{cgroup, config_file, doctor, exec, inject, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::events::{self, Event, Why};
 use ebb_pager::{Config, Encrypt, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
@@ -48,7 +49,7 @@ const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harv
 /// What the pager needs for itself and one process.
 const DESCRIPTORS_MIN: u64 = 32;
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 #[command(after_help = "\
 SIZE is bytes, or a number with K, M, G or T (base 1024), or a percentage of the machine's memory,
 or of what the control group allows if that is less.
@@ -179,8 +180,8 @@ pub fn run(mut arguments: Arguments) -> ExitCode {
         let name = name.to_string_lossy();
         return fail(FAILED, format!("{name}: unknown option; see ebb run --help"));
     }
-    let path = match program::find(name) {
-        Ok(path) => path,
+    let (path, kind) = match program::find(name) {
+        Ok(found) => found,
         Err(refusal) => return fail(refusal.status, refusal),
     };
     if let Some(reason) = doctor::why_not() {
@@ -197,7 +198,7 @@ pub fn run(mut arguments: Arguments) -> ExitCode {
     let ended = if arguments.exec == Some(true) {
         exec::start(config, watchers, &path, words, inherited)
     } else {
-        start(config, watchers, &path, words, inherited)
+        start(config, watchers, (&path, kind), words, inherited)
     };
     ended.unwrap_or_else(|(status, reason)| fail(status, reason))
 }
@@ -214,8 +215,8 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes it. From here on no signal ends this process: what it makes is removed again.
-    pub fn lay() -> Result<Self, Refusal> {
+    /// Makes it, for the run of this number. From here on no signal ends this process: what it makes is removed again.
+    pub fn lay(number: u32) -> Result<Self, Refusal> {
         let failed = |reason: String| (FAILED, reason);
         let signals = Signals::take(&TAKEN)
             .map_err(|error| failed(format!("cannot take signals: {error}")))?;
@@ -229,7 +230,7 @@ impl Ground {
         let nothing = File::open("/dev/null").map_err(|error| {
             failed(format!("/dev/null: {error}; in a changed root: mount --bind /dev ROOT/dev"))
         })?;
-        let folder = Folder::create()
+        let folder = Folder::create(number)
             .map_err(|error| failed(format!("cannot make a folder for the agent: {error}")))?;
         Ok(Self { signals, limits, nothing, folder })
     }
@@ -307,19 +308,26 @@ pub fn not_started(path: &Path, error: &std::io::Error) -> Refusal {
 fn start(
     config: Config,
     watchers: Watchers,
-    path: &Path,
+    (path, kind): (&Path, Kind),
     words: &[OsString],
     inherited: Vec<OwnedFd>,
 ) -> Result<ExitCode, Refusal> {
-    let Ground { signals, limits, nothing, folder } = Ground::lay()?;
+    let Ground { signals, limits, nothing, folder } = Ground::lay(std::process::id())?;
     let config = Config { socket: folder.socket(), ..config };
     let pool_bytes = config.pool_bytes;
     let front = Front::start(config, watchers.events, signals, &nothing);
     let mut front = front.map_err(|reason| (FAILED, reason))?;
-    let mut command = command(path, words, &folder, pool_bytes);
-    process::attend(&mut command);
-    limits.keep_for(&mut command);
-    let program = command.spawn().map_err(|error| not_started(path, &error))?;
+    let command = || {
+        let mut command = command(path, words, &folder, pool_bytes);
+        process::attend(&mut command);
+        limits.keep_for(&mut command);
+        command
+    };
+    let program = match kind {
+        Kind::Loaded => command().spawn(),
+        Kind::Injected => inject::spawn(command, &folder.image()),
+    };
+    let program = program.map_err(|error| not_started(path, &error))?;
     // They are the program's alone now: whoever reads or writes at the other ends sees it close them.
     drop(inherited);
     inherited::leave_streams(&nothing);
@@ -338,7 +346,8 @@ pub fn memory_total() -> u64 {
     cgroup::memory_limit().map_or(machine, |limit| limit.bytes.min(machine))
 }
 
-fn configure(arguments: &Arguments) -> Result<Config, String> {
+/// What the arguments say of the run, all of it looked at.
+pub fn configure(arguments: &Arguments) -> Result<Config, String> {
     let (group, total) = (cgroup::memory_limit(), memory_total());
     let memory_max = arguments.memory_max.as_deref().unwrap_or("50%");
     let memory_max_bytes =
@@ -361,9 +370,9 @@ fn configure(arguments: &Arguments) -> Result<Config, String> {
         Some(text) => Some(memory_high(text, total, memory_max_bytes, memory_max)?),
     };
     let swap = arguments.swap.clone().unwrap_or_else(|| "ram,file".into());
-    ebb_store::parse_tiers(&swap).map_err(|error| format!("--swap: {error}"))?;
+    ebb_swap::parse_tiers(&swap).map_err(|error| format!("--swap: {error}"))?;
     if let Some(plan) = &arguments.inject {
-        ebb_store::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
+        ebb_swap::inject::Plan::parse(plan).map_err(|error| format!("--inject: {error}"))?;
     }
     let exec = arguments.exec == Some(true);
     if exec && arguments.report.is_some() && arguments.report_file.is_none() {
@@ -506,7 +515,7 @@ pub struct Front {
     /// runs in the idle class may take long to end beside busy ones.
     pub pager_life: Pidfd,
     pub socket: Socket,
-    signals: Signals,
+    pub signals: Signals,
     events: Option<File>,
 }
 
@@ -594,6 +603,7 @@ impl Front {
                     // Without the pager the run is over anyway.
                     let _ = FrontMessage::Stopping.send(&self.socket);
                     signals::stop_self();
+                    let _ = FrontMessage::GoesOn.send(&self.socket);
                 }
                 _ => {}
             }
@@ -621,6 +631,14 @@ impl Front {
         self.note_pager_ended(program);
         let limited = limit_of_time();
         fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))
+    }
+
+    /// Whether a signal has come that ends programs.
+    pub fn is_to_end(&mut self) -> bool {
+        const ENDS: [i32; 4] =
+            [signals::SIGINT, signals::SIGTERM, signals::SIGHUP, signals::SIGQUIT];
+        std::iter::from_fn(|| self.signals.next())
+            .fold(false, |ends, signal| ends | ENDS.contains(&signal.number))
     }
 
     /// The event that the pager can tell no more.

@@ -18,7 +18,7 @@ pub fn parse(text: &str, total: u64) -> Result<u64, String> {
     let factor = match unit {
         "%" if number <= 100.0 => total as f64 / 100.0,
         "%" => return wrong("more than all of the memory"),
-        unit => match ebb_store::unit_shift(unit) {
+        unit => match ebb_swap::unit_shift(unit) {
             Ok(shift) => (1u64 << shift) as f64,
             Err(why) => return wrong(&why),
         },

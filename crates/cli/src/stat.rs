@@ -1,11 +1,13 @@
 //! `ebb stat`: asks the pager of a run for its figures, over the socket in the user's runtime folder.
 
+use crate::picture::{Picture, Sample};
 use crate::{folder, metrics};
 use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
 use ebb_pager::{FAULTS, FAULTS_JSON, PRESSURE};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const ANSWER_MAX: usize = 64 << 10;
 /// How long a run may take to say its figures: it may be following a fork, or be stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a picture is written while it grows.
+const REDRAWN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -36,6 +40,7 @@ Examples:
   ebb stat --faults --format json 4711 | jq .waited_ns
   ebb stat --watch 4711
   ebb stat 4711 --watch 5 --format json >> figures.jsonl
+  ebb stat 4711 --watch 0.2 --svg run.svg
   ebb stat --format openmetrics 4711 > /var/lib/node_exporter/ebb.prom
   ebb stat $(pgrep -o -x redis-server) | grep -E \"pgmajfault|nr_free\"")]
 pub struct Arguments {
@@ -54,6 +59,10 @@ pub struct Arguments {
     /// Again and again, every so many seconds, until the run ends [default: 1]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     watch: Option<String>,
+    /// Draw what is watched instead: where the run's pages are over time, and how long threads wait for them. The picture
+    /// is written every few seconds, and when the run ends
+    #[arg(long, value_name = "FILE", requires = "watch", conflicts_with_all = ["pressure", "faults"])]
+    svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -107,6 +116,9 @@ impl Arguments {
         }
         // The process asked for may end before its run does.
         let front = front_of(pid)?;
+        if let Some(file) = &self.svg {
+            return draw(front, every, file);
+        }
         let mut before: Option<(Instant, String)> = None;
         loop {
             let at = Instant::now();
@@ -129,6 +141,41 @@ impl Arguments {
             before = Some((at, text));
             std::thread::sleep(every.saturating_sub(at.elapsed()));
         }
+    }
+}
+
+/// Draws a run, until it ends.
+fn draw(front: u32, every: Duration, file: &Path) -> Result<(), String> {
+    let command = crate::ps::command_of(front).ok_or_else(|| no_run(front))?;
+    let program = command.split_ascii_whitespace().next().unwrap_or_default();
+    let title = format!("ebb run -- {}", program.rsplit('/').next().unwrap_or_default());
+    let write = |picture: &Picture| {
+        let written = std::fs::write(file, picture.svg(&title));
+        written.map_err(|error| format!("--svg {}: {error}", file.display()))
+    };
+    let mut picture = Picture::default();
+    // Before anything is watched: where the file cannot be written, that is said now.
+    write(&picture)?;
+    let mut written = Instant::now();
+    // Time counts from the first sample: the areas begin at the edge, however long its answer takes.
+    let mut began = None;
+    loop {
+        let at = Instant::now();
+        let told = ask(front, GREET_STAT, "")
+            .and_then(|stat| Ok((stat, ask(front, GREET_STAT, PRESSURE)?)));
+        match told {
+            Ok((stat, pressure)) => {
+                let since = at - *began.get_or_insert(at);
+                picture.add(Sample::of(since.as_secs_f64(), &stat, &pressure));
+            }
+            Err(_) if has_ended(front) => return write(&picture),
+            Err(reason) => return Err(reason),
+        }
+        if written.elapsed() > REDRAWN {
+            write(&picture)?;
+            written = Instant::now();
+        }
+        std::thread::sleep(every.saturating_sub(at.elapsed()));
     }
 }
 

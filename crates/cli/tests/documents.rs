@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "ARCHITECTURE.md",
     "HAZARDS.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/release.md",
+    "docs/lab-shards.md",
+    "docs/lab-events.md",
+    "docs/traces.md",
 ];
 
 fn root() -> PathBuf {
@@ -70,13 +73,20 @@ fn cells(row: &str) -> Vec<&str> {
 
 /// The crates of the workspace, and which of them each is built with.
 fn crates() -> BTreeMap<String, BTreeSet<String>> {
+    // `ebb-NAME = { path = "crates/FOLDER", … }`
+    let workspace = read("Cargo.toml");
+    let folder = |package: &str| {
+        let line = workspace.lines().find_map(|line| line.strip_prefix(&format!("{package} = ")));
+        let path = line.and_then(|line| line.split("crates/").nth(1)?.split('"').next());
+        path.unwrap_or_else(|| panic!("where {package} is")).to_owned()
+    };
     let mut crates = BTreeMap::new();
     for entry in fs::read_dir(root().join("crates")).expect("crates").flatten() {
         let name = entry.file_name().into_string().expect("a name");
         let manifest = read(&format!("crates/{name}/Cargo.toml"));
-        let needs = manifest.lines().filter_map(|line| line.strip_prefix("ebb-"));
-        let needs = needs.filter_map(|line| line.split(['.', ' ']).next()).map(str::to_owned);
-        crates.insert(name, needs.collect());
+        let needs = manifest.lines().filter(|line| line.starts_with("ebb-"));
+        let needs = needs.filter_map(|line| line.split(['.', ' ']).next());
+        crates.insert(name, needs.map(folder).collect());
     }
     crates
 }
@@ -96,6 +106,24 @@ fn crates_stand_in_the_order_of_their_dependencies() {
         above.extend(here);
     }
     assert!(crates.keys().eq(above.iter()), "crates {:?}, in the table {above:?}", crates.keys());
+}
+
+/// The page is written by `ebb lab new --reference`.
+#[test]
+fn the_page_of_scenarios_is_that_of_the_code() {
+    assert!(
+        read("docs/scenarios.md") == ebb_lab::scenario::reference(),
+        "docs/scenarios.md is not of today: ebb lab new --reference > docs/scenarios.md"
+    );
+}
+
+/// The page is written by `ebb lab policies --reference`.
+#[test]
+fn the_page_of_switches_is_that_of_the_code() {
+    assert!(
+        read("docs/switches.md") == ebb_mm::tunables::reference(),
+        "docs/switches.md is not of today: ebb lab policies --reference > docs/switches.md"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The switches that decide between anonymous memory and files, each against its purpose.
 //!
 //! ```text
-//! cargo run --release -p ebb-core --example balance [ratio|floor]
+//! cargo run --release -p ebb-mm --example balance [ratio|floor]
 //! ```
 //! * `ratio`: both types have as many pages, all equally hot, and memory for half of all. What is
 //!   reclaimed should be as `swappiness` says: `S` of anonymous memory to `200 - S` of files
@@ -14,11 +14,11 @@
 mod common;
 
 use common::Random;
-use ebb_core::folio::LruType;
-use ebb_core::lru::memory::{Access, Memory, Region};
-use ebb_core::observe::vmstat::Event;
-use ebb_core::space::Backing;
-use ebb_core::tunables::Tunables;
+use ebb_mm::folio::LruType;
+use ebb_mm::lru::memory::{Access, Memory, Region};
+use ebb_mm::observe::vmstat::Event;
+use ebb_mm::space::Backing;
+use ebb_mm::tunables::Tunables;
 
 fn switches(preset: &str, sets: &[&str]) -> Tunables {
     let mut tun = Tunables::preset(preset).expect("a preset");

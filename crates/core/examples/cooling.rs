@@ -2,7 +2,7 @@
 //! and by the share of pages that is kept cool.
 //!
 //! ```text
-//! cargo run --release -p ebb-core --example cooling -- [harvest=PARTS] [KEY=VALUE...]
+//! cargo run --release -p ebb-mm --example cooling -- [harvest=PARTS] [KEY=VALUE...]
 //! ```
 //! 262,144 pages in room for 128,000, as `ebb bench paging` has them. With `harvest` written pages (3 touches of 10
 //! write) are looked for each time a part of the pages has come up for cooling: with 8, an eighth.
@@ -10,9 +10,9 @@
 mod common;
 
 use common::Random;
-use ebb_core::resident::{Arrival, Dropped, Entry, Place, Resident, Space};
-use ebb_core::tunables::Tunables;
-use ebb_core::types::{MmId, Pfn, Vpn};
+use ebb_mm::resident::{Arrival, Dropped, Entry, Place, Resident, Space};
+use ebb_mm::tunables::Tunables;
+use ebb_mm::types::{MmId, Pfn, Vpn};
 
 const PAGES: u64 = 262_144;
 const ROOM: usize = 128_000;

@@ -1,7 +1,7 @@
 //! A page cache of one's own: a file read through the engine, beside the same reads through a plain LRU.
 //!
 //! ```text
-//! cargo run --release -p ebb-core --example file_cache [SEED]
+//! cargo run --release -p ebb-mm --example file_cache [SEED]
 //! ```
 //! The reads are those of a database: most go to few pages, and now and then somebody scans. A plain LRU gives the room of
 //! the pages in use to those of the scan; the engine has what came once wait on probation. The same seed gives the same
@@ -10,7 +10,7 @@
 mod common;
 
 use common::Random;
-use ebb_core::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, PAGE_SIZE, Pfn, Seen, Space, Vpn};
+use ebb_mm::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, PAGE_SIZE, Pfn, Seen, Space, Vpn};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;

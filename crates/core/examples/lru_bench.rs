@@ -1,7 +1,7 @@
 //! What the parts of the multi-gen LRU cost: aging a list by batching switch, the page-table walk
 //! with and without its filters, hits and misses of a replay.
 //!
-//! `cargo run --release -p ebb-core --example lru_bench [replay|walk|aging]`. Variants run in turn, several rounds; the
+//! `cargo run --release -p ebb-mm --example lru_bench [replay|walk|aging]`. Variants run in turn, several rounds; the
 //! least time of each is printed, because everything else is noise from the machine.
 
 use std::hint::black_box;
@@ -10,13 +10,13 @@ use std::time::Instant;
 mod common;
 
 use common::Random;
-use ebb_core::folio::{Folios, LruType, MemcgId, Word};
-use ebb_core::lru::memory::{Access, Memory};
-use ebb_core::lru::{Ctx, Lruvec};
-use ebb_core::observe::vmstat::{Event, VmStat};
-use ebb_core::space::{Area, Backing, Pte, Spaces};
-use ebb_core::tunables::{LruKind, Tunables};
-use ebb_core::types::{MmId, Pfn, Vpn};
+use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
+use ebb_mm::lru::memory::{Access, Memory};
+use ebb_mm::lru::{Ctx, Lruvec};
+use ebb_mm::observe::vmstat::{Event, VmStat};
+use ebb_mm::space::{Area, Backing, Pte, Spaces};
+use ebb_mm::tunables::{LruKind, Tunables};
+use ebb_mm::types::{MmId, Pfn, Vpn};
 
 const FOLIOS: u32 = 1 << 20;
 const ROUNDS: usize = 3;
@@ -50,7 +50,7 @@ fn aging(tun: &Tunables, order: &[u32], fate: Fate, share: u64) -> f64 {
             Fate::Protected => (0..3).for_each(|_| v.mark_accessed(&cx, Pfn(p))),
             Fate::Promoted => {
                 folios.set(Pfn(p), Word::WORKINGSET);
-                ebb_core::lru::r#gen::update_gen(&cx, Pfn(p), 3, 0);
+                ebb_mm::lru::r#gen::update_gen(&cx, Pfn(p), 3, 0);
             }
         }
     }
@@ -70,7 +70,8 @@ fn bench_aging(folios: u32, rounds: usize) {
     let base = Tunables::preset("k618").expect("a preset");
     let with = |bulk_move, counter_batch, prefetch| {
         let mut tun = base.clone();
-        (tun.bulk_move, tun.counter_batch, tun.prefetch) = (bulk_move, counter_batch, prefetch);
+        (tun.mglru.bulk_move, tun.mglru.counter_batch, tun.mglru.prefetch) =
+            (bulk_move, counter_batch, prefetch);
         tun
     };
     let variants = [
@@ -136,7 +137,7 @@ fn bench_walk() {
     let base = Tunables::preset("k618").expect("a preset");
     let with = |bloom, non_leaf| {
         let mut tun = base.clone();
-        (tun.bloom, tun.non_leaf) = (bloom, non_leaf);
+        (tun.mglru.bloom, tun.mglru.non_leaf) = (bloom, non_leaf);
         tun
     };
     let variants = [

@@ -1,12 +1,12 @@
 //! A machine as small as can be: what the same program costs in less and less memory.
 //!
 //! ```text
-//! cargo run --release -p ebb-core --example machine
+//! cargo run --release -p ebb-mm --example machine
 //! ```
 //! Nothing can be seen of a page's use here but that it is touched while out of sight, as in `ebb run`
 //! ([`Evidence::Cooling`]). The program uses 1,000 pages again and again, and passes once over 5,000 others.
 
-use ebb_core::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
+use ebb_mm::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
 
 struct Machine {
     engine: Engine,

@@ -1,6 +1,6 @@
 //! Replays what real kernels were measured on, and compares misses.
 //!
-//! `cargo run --release -p ebb-core --example oracle -- DIR [FILTER] [--set KEY=VALUE]...` reads
+//! `cargo run --release -p ebb-mm --example oracle -- DIR [FILTER] [--set KEY=VALUE]...` reads
 //! `DIR/baselines/kernel-oracle.csv` and `DIR/traces/*.csv.zst` (through `zstdcat`). A row is
 //! replayed
 //! with the switch set of its kernel unless `--set preset=ebb` or another setting says otherwise.
@@ -10,9 +10,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use ebb_core::lru::memory::{Access, Memory, Region, Touch};
-use ebb_core::space::Backing;
-use ebb_core::tunables::Tunables;
+use ebb_mm::lru::memory::{Access, Memory, Region, Touch};
+use ebb_mm::space::Backing;
+use ebb_mm::tunables::Tunables;
 
 struct Row {
     trace: String,

@@ -1,19 +1,19 @@
 //! A policy of one's own over the engine's: pages that cost more to bring back stay longer.
 //!
 //! ```text
-//! cargo run --release -p ebb-core --example own_policy
+//! cargo run --release -p ebb-mm --example own_policy
 //! ```
 //! Which pages should leave first is the engine's to say (`lru=gen` or `lru=classic`, and their switches). Whether they
 //! leave is the driver's: it may give any of them back ([`Resident::put_back`]), and then it is asked for others. Here two
 //! programs use their pages alike; those of the one come from a disk, twenty times as slow as where the other's come from.
 //! Of a slow page the first few offers are turned down.
 //!
-//! [`Resident::put_back`]: ebb_core::Resident::put_back
+//! [`Resident::put_back`]: ebb_mm::Resident::put_back
 
 mod common;
 
 use common::Random;
-use ebb_core::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
+use ebb_mm::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
 use std::collections::HashMap;
 
 /// Pages of each program.

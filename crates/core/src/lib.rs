@@ -13,7 +13,7 @@
 //! each step and tells it; the engine says which pages are to make it ([`Engine::isolate`], [`Engine::coolest`]).
 //!
 //! ```
-//! use ebb_core::{Arrival, Engine, Entry, Evidence, Vpn};
+//! use ebb_mm::{Arrival, Engine, Entry, Evidence, Vpn};
 //!
 //! // Room for a hundred pages. Nobody can see whether they are used but by taking them out of sight.
 //! let evidence = Evidence::Cooling;
@@ -51,7 +51,7 @@
 //! engine.set.zone.place(charge);
 //! let pfn = engine.set.map(&mut space, page, Arrival::Loaded, Some(slot));
 //! assert_eq!(engine.set.frame(pfn).slot(), Some(slot));
-//! # Ok::<(), ebb_core::swap::NoSlot>(())
+//! # Ok::<(), ebb_mm::swap::NoSlot>(())
 //! ```
 //!
 //! # A driver
@@ -59,7 +59,7 @@
 //! In some sixty lines. Its store takes everything at once, and its machine does what it is told before it goes on:
 //!
 //! ```
-//! use ebb_core::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
+//! use ebb_mm::{Arrival, Desk, Did, Do, Engine, Entry, Evidence, Pfn, Seen, Space, Vpn};
 //!
 //! struct Machine { engine: Engine, space: Space, desk: Desk, loads: u64 }
 //!

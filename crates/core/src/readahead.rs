@@ -114,12 +114,28 @@ impl Streams {
         *stream = Stream { next: 0, down, window: WINDOW_MIN, used: 0 };
         stream.advance(vpn, now)
     }
+
+    /// Not all of the window beside a miss was fetched, for want of memory: the first page of it that was not. There the
+    /// next miss of its stream is.
+    pub fn cut(&mut self, miss: Vpn, window: Window, left: Vpn) {
+        let next =
+            Stream { window: window.count, down: window.down, ..Stream::default() }.beyond(miss.0);
+        let is_its = |stream: &&mut Stream| stream.next == next && stream.down == window.down;
+        if let Some(stream) = self.streams.iter_mut().find(is_its) {
+            stream.next = left.0;
+        }
+    }
 }
 
 impl Stream {
-    fn advance(&mut self, vpn: u64, now: u64) -> Window {
+    /// The page after the window of a miss.
+    fn beyond(&self, vpn: u64) -> u64 {
         let reach = u64::from(self.window) + 1;
-        self.next = if self.down { vpn.saturating_sub(reach) } else { vpn.saturating_add(reach) };
+        if self.down { vpn.saturating_sub(reach) } else { vpn.saturating_add(reach) }
+    }
+
+    fn advance(&mut self, vpn: u64, now: u64) -> Window {
+        self.next = self.beyond(vpn);
         self.used = now;
         Window { count: self.window, down: self.down }
     }
@@ -156,6 +172,25 @@ mod tests {
         let pages: Vec<u64> = window.pages(Vpn(499)).map(|vpn| vpn.0).collect();
         assert_eq!(pages, [498, 497, 496, 495]);
         assert_eq!(streams.miss(Vpn(494)), Window { count: 8, down: true });
+    }
+
+    /// A window came three pages short for want of memory, and the pass began anew, with none.
+    #[test]
+    fn a_pass_goes_on_where_its_window_came_short() {
+        let mut streams = Streams::new(32);
+        assert_eq!(counts(&mut streams, &[10, 11, 16, 25]), [0, 4, 8, 16]);
+        let window = streams.miss(Vpn(42));
+        streams.cut(Vpn(42), window, Vpn(72));
+        assert_eq!(streams.miss(Vpn(72)), Window { count: 32, down: false });
+        assert_eq!(
+            counts(&mut streams, &[105, 110]),
+            [32, 0],
+            "within what was fetched nothing goes on"
+        );
+        let mut down = Streams::new(32);
+        assert_eq!(counts(&mut down, &[500, 499]), [0, 4]);
+        down.cut(Vpn(499), Window { count: 4, down: true }, Vpn(496));
+        assert_eq!(down.miss(Vpn(496)), Window { count: 8, down: true });
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-use ebb_core::frame::watermark::Level;
-use ebb_core::frame::{
+use ebb_mm::frame::watermark::Level;
+use ebb_mm::frame::{
     AllocFlags, Backend, BadUse, Checks, CmaCount, Compaction, Config, Frames, Gfp, Host, Meter,
     Migratetype, NoHost, Order, PAGEBLOCK_PAGES, PcpRule, Request, ZoneItem, ZoneKind, ZoneSpec,
 };
-use ebb_core::types::Pfn;
+use ebb_mm::types::Pfn;
 
 const MOVABLE: Gfp = Gfp::NOWAIT.with(Gfp::HIGHMEM).with(Gfp::MOVABLE);
 const BACKENDS: [Backend; 2] = [Backend::Lists, Backend::Bitmaps];

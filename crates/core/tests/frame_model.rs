@@ -4,11 +4,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ebb_core::frame::{
+use ebb_mm::frame::{
     Backend, Census, Checks, CmaCount, Config, Frames, Gfp, MAX_ORDER, Migratetype, NoHost, ORDERS,
     Order, PAGEBLOCK_PAGES, PcpRule, Request, ZoneKind, ZoneSpec,
 };
-use ebb_core::types::Pfn;
+use ebb_mm::types::Pfn;
 use proptest::prelude::*;
 use proptest::sample;
 
@@ -254,7 +254,7 @@ fn at_rest(frames: &Frames, model: &Model) {
     let cpus = frames.cpu_count() as u32;
     for zone in frames.zones() {
         let counters = zone.state().counters();
-        let drift = counters.drift(ebb_core::frame::ZoneItem::FreePages);
+        let drift = counters.drift(ebb_mm::frame::ZoneItem::FreePages);
         assert!(drift <= counters.threshold(), "{cpus} CPUs: a delta strayed by {drift}");
         assert_eq!(zone.state().bad_frames(), 0);
     }
@@ -345,7 +345,7 @@ fn threads_that_share_everything_never_share_a_frame() {
             let free: u64 = frames
                 .zones()
                 .iter()
-                .map(|z| z.state().counters().snapshot(ebb_core::frame::ZoneItem::FreePages))
+                .map(|z| z.state().counters().snapshot(ebb_mm::frame::ZoneItem::FreePages))
                 .sum();
             let managed: u64 = frames.zones().iter().map(|z| z.state().managed()).sum();
             assert_eq!(free, managed);

@@ -3,11 +3,11 @@
 
 use std::cell::RefCell;
 
-use ebb_core::frame::{
+use ebb_mm::frame::{
     Backend, Config, Frames, Gfp, Host, Migratetype, NoHost, Order, PAGEBLOCK_PAGES, Request,
     ZoneItem, ZoneKind, ZoneSpec,
 };
-use ebb_core::types::Pfn;
+use ebb_mm::types::Pfn;
 
 const BACKENDS: [Backend; 2] = [Backend::Lists, Backend::Bitmaps];
 const MOVABLE: Gfp = Gfp::NOWAIT.with(Gfp::HIGHMEM).with(Gfp::MOVABLE);

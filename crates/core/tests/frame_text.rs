@@ -1,9 +1,9 @@
 //! zoneinfo, buddyinfo, pagetypeinfo and vmstat, byte for byte.
 //!
-//! After a wanted change: `EBB_BLESS=1 cargo test -p ebb-core --test frame_text`, then read the
+//! After a wanted change: `EBB_BLESS=1 cargo test -p ebb-mm --test frame_text`, then read the
 //! diff.
 
-use ebb_core::frame::{
+use ebb_mm::frame::{
     Backend, Config, Frames, Gfp, NoHost, NodeText, Order, Request, ZoneKind, ZoneSpec,
 };
 

@@ -3,9 +3,9 @@
 //! The other traces need files; `examples/oracle.rs` replays every measured row when it is given
 //! them.
 
-use ebb_core::lru::memory::{Access, Memory, Region};
-use ebb_core::space::Backing;
-use ebb_core::tunables::Tunables;
+use ebb_mm::lru::memory::{Access, Memory, Region};
+use ebb_mm::space::Backing;
+use ebb_mm::tunables::Tunables;
 
 /// A loop over 65,536 pages, 1,000,000 accesses, memory for half of them.
 fn looped(preset: &str, access: Access) -> u64 {
@@ -85,7 +85,7 @@ fn swappiness_is_a_ratio_that_holds_when_asked_to() {
         }
         // From here on as many of one as of the other: a ratio that held by supply alone breaks.
         let stolen = |m: &Memory| {
-            use ebb_core::observe::vmstat::Event;
+            use ebb_mm::observe::vmstat::Event;
             [Event::PgStealAnon, Event::PgStealFile].map(|e| m.vmstat().get(e))
         };
         let before = stolen(&m);

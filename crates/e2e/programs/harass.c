@@ -15,7 +15,7 @@
 #define GREET_STAT 2
 
 struct greeting {
-    uint32_t magic, version, kind, reserved;
+    uint32_t magic, version, kind, bare;
     uint64_t pool_start, pool_len;
 };
 

@@ -287,6 +287,53 @@ static int case_advice(int argc, char **argv) {
     return 0;
 }
 
+/* What is in memory of an area, in pages. */
+static size_t resident(const void *start, size_t bytes) {
+    unsigned char there[2048];
+    size_t pages = bytes / PAGE, count = 0;
+    MUST(pages <= sizeof there && mincore((void *)start, bytes, there) == 0);
+    for (size_t page = 0; page < pages; page++) count += there[page] & 1;
+    return count;
+}
+
+/* The kernel fills it before it is touched: the agent has it do so in slices of 2 MiB. */
+static int case_filled_ahead(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    size_t bytes = 3 * MIB + PAGE;
+    int shared = MAP_SHARED | MAP_ANONYMOUS, both = PROT_READ | PROT_WRITE;
+    int protections[] = {both, PROT_READ};
+    for (int i = 0; i < 2; i++) {
+        char *area = mmap(NULL, bytes, protections[i], shared | MAP_POPULATE, -1, 0);
+        MUST(area != MAP_FAILED && resident(area, bytes) == bytes / PAGE);
+        check_zero(area, bytes, "filled ahead");
+        if (!i) memset(area, 1, bytes);
+        MUST(munmap(area, bytes) == 0);
+    }
+    char *area = mmap(NULL, bytes, both, shared | MAP_POPULATE | MAP_NONBLOCK, -1, 0);
+    MUST(area != MAP_FAILED && resident(area, bytes) == 0);
+    /* Up to a hole, which is told. */
+    MUST(munmap(area + 5 * (MIB / 2), PAGE) == 0);
+    errno = 0;
+    MUST(madvise(area, bytes, MADV_POPULATE_WRITE) == -1 && errno == ENOMEM);
+    MUST(resident(area, 2 * MIB) == 2 * MIB / PAGE);
+    /* Whatever makes no sense is answered as by the kernel. */
+    struct {
+        char *start;
+        size_t bytes;
+    } odd[] = {{area, 0}, {area + 1, bytes}, {area, -PAGE}, {(char *)-PAGE, bytes}, {NULL, bytes}};
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        int advice = i % 2 ? MADV_POPULATE_READ : MADV_POPULATE_WRITE;
+        errno = 0;
+        long ours = madvise(odd[i].start, odd[i].bytes, advice) ? -errno : 0;
+        long kernels = raw(SYS_madvise, (long)odd[i].start, odd[i].bytes, advice);
+        if (ours != kernels) die("%zu: %ld instead of %ld", i, ours, kernels);
+    }
+    MUST(munmap(area, bytes) == 0);
+    ballast_check(&b, "beside what is filled ahead");
+    puts("filled-ahead: ok");
+    return 0;
+}
+
 static int case_read_only(int argc, char **argv) {
     struct ballast b = load(argc, argv), other = ballast_new(4, 8);
     MUST(mprotect(b.start, 4 * MIB, PROT_READ) == 0);
@@ -444,6 +491,7 @@ static const struct test_case CASES[] = {
     {"put-over", case_put_over},
     {"lazily-freed", case_lazily_freed},
     {"advice", case_advice},
+    {"filled-ahead", case_filled_ahead},
     {"read-only", case_read_only},
     {"locked", case_locked},
     {"moved", case_moved},

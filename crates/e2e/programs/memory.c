@@ -704,6 +704,44 @@ static int case_move_in_handler(int argc, char **argv) {
     return 0;
 }
 
+/* Threads map areas without the C library, and each begins with the C library's own for it: twice what that needs,
+ * of which it gives back what is not aligned. The next areas come to lie there. */
+static size_t unheard_piece;
+static size_t unheard_pieces;
+
+static void *map_unheard(void *argument) {
+    uint64_t seed = (uintptr_t)argument;
+    char **areas = malloc(unheard_pieces * sizeof *areas);
+    MUST(areas != NULL);
+    for (size_t i = 0; i < unheard_pieces; i++) {
+        long at = syscall(SYS_mmap, 0, unheard_piece, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        MUST(at > 0 || at < -4095);
+        areas[i] = (char *)at;
+        for (size_t page = 0; page < unheard_piece; page += PAGE)
+            *(uint64_t *)(areas[i] + page) = mix(seed << 40 | i << 20 | page / PAGE);
+    }
+    for (size_t i = 0; i < unheard_pieces; i++)
+        for (size_t page = 0; page < unheard_piece; page += PAGE)
+            if (*(uint64_t *)(areas[i] + page) != mix(seed << 40 | i << 20 | page / PAGE))
+                die("unheard: area %zu page %zu of thread %d", i, page / PAGE, (int)seed);
+    return NULL;
+}
+
+/* unheard THREADS KIB MIB */
+static int case_unheard(int argc, char **argv) {
+    size_t count = number(argc, argv, 0, 8);
+    unheard_piece = number(argc, argv, 1, 64) * 1024;
+    unheard_pieces = number(argc, argv, 2, 64) * MIB / count / unheard_piece;
+    pthread_t threads[64];
+    MUST(count <= 64);
+    for (size_t i = 0; i < count; i++)
+        MUST(pthread_create(&threads[i], NULL, map_unheard, (void *)(i + 1)) == 0);
+    for (size_t i = 0; i < count; i++) MUST(pthread_join(threads[i], NULL) == 0);
+    say("unheard: ok\n");
+    return 0;
+}
+
 static const struct test_case cases[] = {
     {"wipe-on-fork", case_wipe_on_fork}, {"advice-taken-back", case_advice_taken_back},
     {"advice-in-handler", case_advice_in_handler},
@@ -716,7 +754,8 @@ static const struct test_case cases[] = {
     {"write-barrier", case_write_barrier}, {"lock", case_lock},
     {"lock-all", case_lock_all}, {"scan-self", case_scan_self}, {"shared", case_shared},
     {"sleepers", case_sleepers}, {"together", case_together},
-    {"restless", case_restless}, {"move-in-handler", case_move_in_handler}, {NULL, NULL},
+    {"restless", case_restless}, {"move-in-handler", case_move_in_handler},
+    {"unheard", case_unheard}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) { return run_case(cases, argc, argv); }

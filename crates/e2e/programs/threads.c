@@ -101,6 +101,43 @@ static int case_late_threads(int argc, char **argv) {
     return 0;
 }
 
+/* Threads end by an instruction of their own, after a time in which they have touched no more than the page of their stack
+ * that they are in: their descriptors were long out, if anything lets them go. Nothing else is cleared than what joiners
+ * wait for. */
+enum { ENDING = 16 };
+
+static __attribute__((noinline)) void end_after_a_while(char *far) {
+    struct timespec while_ = {.tv_sec = 1, .tv_nsec = 500000000};
+    long result;
+    far[0] = 1;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_nanosleep), "D"(&while_), "S"(0) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_exit), "D"(0) : "rcx", "r11", "memory");
+}
+
+static void *end_far_from_the_descriptor(void *argument) {
+    char far[32 * PAGE];
+    end_after_a_while(far);
+    return argument;
+}
+
+static int case_bare_exit(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    pthread_t threads[ENDING];
+    for (int i = 0; i < ENDING; i++)
+        MUST(pthread_create(&threads[i], NULL, end_far_from_the_descriptor, NULL) == 0);
+    struct timespec now, end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += 3;
+    do {
+        ballast_change(&b);
+        ballast_check(&b, "beside threads that end");
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while (now.tv_sec < end.tv_sec);
+    for (int i = 0; i < ENDING; i++) MUST(pthread_join(threads[i], NULL) == 0);
+    puts("bare-exit: ok");
+    return 0;
+}
+
 /* A thread ends while it holds robust locks whose pages were pushed out: the next one to take each is
  * told. The kernel writes the locks on the thread's behalf, after its end. */
 enum { ROBUST = 16 };
@@ -364,7 +401,7 @@ static const struct test_case cases[] = {
     {"pins", case_pins}, {"inner-threads", case_inner_threads},
     {"threads", case_threads}, {"standard-threads", case_standard_threads},
     {"late-threads", case_late_threads}, {"robust-lock", case_robust_lock},
-    {"forked-threads", case_forked_threads}, {NULL, NULL},
+    {"forked-threads", case_forked_threads}, {"bare-exit", case_bare_exit}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) { return run_case(cases, argc, argv); }

@@ -87,6 +87,11 @@ impl Account {
         self.copy(&build::program(name), name)
     }
 
+    /// The static program of Go, there.
+    pub fn go_program(&self) -> String {
+        self.copy(&build::go_program("go-work", false, &[]), "go-work")
+    }
+
     /// A shell's command line, for the user's login shell.
     pub fn shell(&self, line: &str) -> Launch {
         Launch::new("su").args(["-", &self.name, "-c", line]).at_most(60)

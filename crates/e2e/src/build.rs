@@ -25,7 +25,7 @@ pub fn ebb() -> &'static Path {
     EBB.get_or_init(|| {
         existing_ebb().unwrap_or_else(|| {
             let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--release", "-p", "ebb"]).current_dir(root());
+            cargo.args(["build", "--release", "-p", "ebb-run"]).current_dir(root());
             assert!(cargo.status().expect("cargo runs").success(), "ebb does not build");
             existing_ebb().expect("ebb is built")
         })
@@ -46,16 +46,32 @@ pub fn existing_ebb() -> Option<PathBuf> {
 
 /// A compiled C program. `torture` has two source files, the others one.
 pub fn program(name: &str) -> PathBuf {
-    let mut sources = vec![script(&format!("{name}.c"))];
-    if name == "torture" {
-        sources.push(script("torture_chaos.c"));
-    }
-    compile(name, &sources, &[])
+    compile(name, &sources_of(name), &[])
+}
+
+fn sources_of(name: &str) -> Vec<PathBuf> {
+    let chaos = (name == "torture").then(|| script("torture_chaos.c"));
+    [script(&format!("{name}.c"))].into_iter().chain(chaos).collect()
 }
 
 /// The same program, linked so that nothing can be preloaded into it.
 pub fn static_program(name: &str) -> PathBuf {
-    compile(&format!("{name}-static"), &[script(&format!("{name}.c"))], &["-static"])
+    compile(&format!("{name}-static"), &sources_of(name), &["-static"])
+}
+
+/// The same, which lies anywhere in memory.
+pub fn static_pie_program(name: &str) -> PathBuf {
+    compile(&format!("{name}-static-pie"), &sources_of(name), &["-static-pie", "-fPIE"])
+}
+
+/// The same, without the note by which programs of glibc are known.
+pub fn foreign_program(name: &str) -> PathBuf {
+    let fixed = static_program(name);
+    make(&format!("{name}-foreign"), |fresh| {
+        let mut objcopy = Command::new("objcopy");
+        objcopy.args(["--remove-section", ".note.ABI-tag"]).arg(&fixed).arg(fresh);
+        objcopy
+    })
 }
 
 /// The same, to be preloaded beside another.
@@ -63,7 +79,27 @@ pub fn library(name: &str) -> PathBuf {
     compile(&format!("{name}.so"), &[script(&format!("{name}.c"))], &["-shared", "-fPIC"])
 }
 
+/// The program of Go (`programs/go`), which is static unless it is told otherwise by `options` of `go build`.
+pub fn go_program(output: &str, cgo: bool, options: &[&str]) -> PathBuf {
+    make(output, |fresh| {
+        let mut go = Command::new("go");
+        go.arg("build").args(options).arg("-o").arg(fresh).arg(".").current_dir(script("go"));
+        go.env("CGO_ENABLED", if cgo { "1" } else { "0" }).env("GOFLAGS", "-buildvcs=false");
+        go.env("GOCACHE", root().join("target/e2e-programs/go-cache"));
+        go
+    })
+}
+
 fn compile(output: &str, sources: &[PathBuf], extra: &[&str]) -> PathBuf {
+    make(output, |fresh| {
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-pthread", "-Wall", "-Wextra", "-Werror"]).args(extra);
+        cc.arg("-o").arg(fresh).args(sources);
+        cc
+    })
+}
+
+fn make(output: &str, compiler: impl Fn(&Path) -> Command) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
     let folder = root().join("target/e2e-programs");
@@ -74,10 +110,7 @@ fn compile(output: &str, sources: &[PathBuf], extra: &[&str]) -> PathBuf {
     }
     // Another test process may run the old file: build beside it and rename.
     let fresh = folder.join(format!("{output}.{}", std::process::id()));
-    let mut cc = Command::new("cc");
-    cc.args(["-O2", "-pthread", "-Wall", "-Wextra", "-Werror"]).args(extra);
-    cc.arg("-o").arg(&fresh).args(sources);
-    let status = cc.status().expect("cc runs");
+    let status = compiler(&fresh).status().expect("the compiler runs");
     assert!(status.success(), "{output} does not compile");
     fs::rename(&fresh, &path).expect("program in place");
     path
@@ -88,6 +121,7 @@ fn modified(path: &Path) -> SystemTime {
 }
 
 fn newest_source() -> SystemTime {
-    let folder = fs::read_dir(script("")).expect("folder of sources");
-    folder.flatten().map(|entry| modified(&entry.path())).max().expect("sources")
+    let files = ["", "go"].map(|folder| fs::read_dir(script(folder)).expect("folder of sources"));
+    let files = files.into_iter().flatten().flatten();
+    files.map(|entry| modified(&entry.path())).max().expect("sources")
 }

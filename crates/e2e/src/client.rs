@@ -1,7 +1,7 @@
 //! Clients of the servers under test: just enough of the protocols of Redis and memcached to
 //! write values and to check each of them.
 
-use ebb_core::random as numbers;
+use ebb_mm::random as numbers;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! `ebb run --events`: what happens to a run, a line of JSON each.
 
-use ebb_e2e::build::{ebb, static_program};
+use ebb_e2e::build::{ebb, foreign_program};
 use ebb_e2e::launch::{Launch, send};
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, SMALL};
@@ -96,14 +96,14 @@ fn a_run_that_is_out_of_memory_is_full_then_killed_then_ends() {
 #[test]
 fn memory_that_is_not_managed_is_told_of_with_its_process() {
     let (_folder, file) = folder();
-    let script = format!("{} 24 2", static_program("holder").display());
+    let script = format!("{} 24 2", foreign_program("holder").display());
     let launch = Launch::new("sh").args(["-c", &format!("{script}; :")]).limit(64 * MIB);
     launch.options(&to(&file)).at_most(60).run().expect_code(0);
     let all = read(&file);
     assert_eq!(names(&all), ["started", "unmanaged", "ended"]);
     assert_eq!(
         (&all[1]["why"], &all[1]["name"]),
-        (&"static_program".into(), &"holder-static".into())
+        (&"static_program".into(), &"holder-foreign".into())
     );
     assert_ne!(all[1]["pid"], all[0]["pid"]);
     let strict = format!("--strict {}", to(&file));

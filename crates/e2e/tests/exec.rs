@@ -242,7 +242,7 @@ fn the_program_dies_with_ebb_and_is_told_of() {
 /// Who has no agent and was left behind is found all the same: by what it was started with, and by who saw it before.
 #[test]
 fn orphans_without_an_agent_end_with_ebb() {
-    let fixed = ebb_e2e::build::static_program("verify").display().to_string();
+    let fixed = ebb_e2e::build::foreign_program("verify").display().to_string();
     for kills_pager in [true, false] {
         let script = format!(
             "(env -i {fixed} 4 100000000 5 1 & {fixed} 4 100000000 5 1 & sleep 0.5); echo ready; sleep 60"

@@ -166,6 +166,11 @@ fn advice_of_every_kind() {
 }
 
 #[test]
+fn memory_that_is_filled_before_it_is_touched() {
+    case("filled-ahead");
+}
+
+#[test]
 fn memory_that_is_read_only_or_closed_for_a_while() {
     case("read-only");
 }

@@ -65,6 +65,15 @@ fn who_is_held_while_it_moves_memory_holds_up_nobody() {
     case("moves-untold 3000");
 }
 
+/// Calls gave up with EINTR, or after a part, though no signal had come: `ebb stat` in a program that was held failed so.
+#[test]
+fn who_is_held_while_it_waits_does_not_notice() {
+    let launch = Launch::program("waits", "3").limit(SMALL).options("--report json");
+    let outcome = launch.run();
+    outcome.expect_line("waits: ok");
+    assert!(outcome.figure("brake_us") > 100_000, "{}", outcome.report);
+}
+
 #[test]
 fn a_stopped_child_holds_up_nobody() {
     case("stopped 32");
@@ -86,6 +95,12 @@ fn threads_of_the_c_standard() {
 #[test]
 fn threads_that_end_when_their_memory_is_gone() {
     case_of("threads", "late-threads 48");
+}
+
+#[test]
+fn threads_that_end_far_from_their_descriptors() {
+    let launch = Launch::program("threads", "bare-exit 48").limit(SMALL).at_most(60);
+    launch.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").run().expect_line("bare-exit: ok");
 }
 
 #[test]

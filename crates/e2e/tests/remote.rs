@@ -3,7 +3,7 @@
 use ebb_e2e::launch::{Launch, Outcome, Running, send};
 use ebb_e2e::redis::{Cluster, Redis};
 use ebb_e2e::{MIB, build};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use std::process::Command;
 use std::time::Duration;
 
@@ -169,6 +169,36 @@ fn a_server_that_pauses_only_costs_time() {
     let outcome = run.finish();
     assert_eq!(outcome.expect_code(0).text(), plainly("verify", VERIFY));
     assert_eq!(server.keys(), [""; 0]);
+}
+
+/// A receive with a time limit ends with EINTR when its thread is stopped and goes on, as job control and freezers do.
+#[test]
+fn who_is_stopped_while_it_waits_for_an_answer_waits_on() {
+    let (server, cluster) = (Redis::start(&[]), Cluster::start());
+    let right = plainly("verify", VERIFY);
+    for swap in [server.url(), cluster.url()] {
+        let mut run = verify(&swap).at_most(60).start();
+        let front = run.pid();
+        let pager = loop {
+            if let Some(&pager) = run.root().find().ebb.iter().find(|&&pid| pid != front) {
+                break Pid::from_raw(pager).expect("a number");
+            }
+        };
+        let mut stops = 0;
+        while !run.ended() {
+            // Whoever has ended meanwhile is not there to be told.
+            let _ = kill_process(pager, Signal::STOP);
+            let _ = kill_process(pager, Signal::CONT);
+            stops += 1;
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        let outcome = run.finish();
+        assert_eq!(outcome.expect_code(0).text(), right, "{swap}");
+        assert!(stops > 100, "{stops}");
+        assert_eq!(of_redis(&outcome, "errors"), 0, "{}", outcome.stderr);
+        assert_eq!(words(&outcome), [""; 0], "{swap}");
+    }
+    assert_eq!((server.keys(), cluster.keys()), (vec![], vec![]));
 }
 
 /// What it had is gone: who needs a page of it dies of that.

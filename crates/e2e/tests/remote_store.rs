@@ -4,9 +4,9 @@
 mod common;
 
 use common::{complete, get, page, put, try_put};
-use ebb_core::types::SlotId;
 use ebb_e2e::redis::{self, Cluster, Redis};
-use ebb_store::{Encrypt, Notice, Options, Page, Store, StoreError, TierName, parse_tiers};
+use ebb_mm::types::SlotId;
+use ebb_swap::{Encrypt, Notice, Options, Page, Store, StoreError, TierName, parse_tiers};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};

@@ -112,6 +112,23 @@ fn children_in_user_namespaces_of_their_own_are_paged_for_an_ordinary_user() {
     expect_paged(&outcome, "new-user: ok\n");
 }
 
+/// No right but the user's own is used to put the agent in: at the start, and where others start it.
+#[test]
+fn static_programs_of_go_are_paged_for_an_ordinary_user() {
+    let account = able();
+    let program = account.go_program();
+    expect_paged(&in_little(&account, &format!("{program} waits 48")), "waits: ok\n");
+    let others = format!("sh -c '{program} waits 48; true'");
+    let outcome = in_little(&account, &others);
+    let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if yama.trim().is_empty() || yama.trim() == "0" {
+        expect_paged(&outcome, "waits: ok\n");
+    } else {
+        outcome.expect_code(0);
+        assert!(outcome.stderr.contains("statically linked"), "{}", outcome.stderr);
+    }
+}
+
 /// It hid itself before it could be told from its relatives, and what was cool of it could be read by nobody.
 #[test]
 fn a_child_that_hides_itself_first_has_joined_before() {
@@ -416,4 +433,56 @@ fn a_pager_refuses_a_front_that_is_another_program() {
     let outcome = account.run(&format!("{} __pager < /dev/null", account.ebb()));
     assert_eq!(outcome.expect_code(125).stderr.lines().count(), 1, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("started by `ebb run`"), "{}", outcome.stderr);
+}
+
+/// Root attaches to a process of a user, who sees in its maps where the socket of root's run is.
+#[test]
+fn a_process_of_another_user_joins_and_its_user_may_not_change_the_run() {
+    const ASK: &str = r#"
+import os, socket, struct, sys
+maps = open("/proc/%s/maps" % sys.argv[1]).read()
+image = next(word for word in maps.split() if word.endswith("agent.image"))
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect(os.path.dirname(image) + "/socket")
+for kind, text in [(2, b""), (4, b"detach"), (4, b"memory.max=1073741824")]:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.connect(os.path.dirname(image) + "/socket")
+    line.send(struct.pack("=4I2Q", 0x31424245, 6, kind, 0, 0, 0) + text)
+    print(struct.unpack("=2I", line.recv(64)) == (0x31424245, 1))
+"#;
+    let account = able();
+    let verify = account.program("verify");
+    let script = account.path("ask.py");
+    fs::write(&script, ASK).expect("a file");
+    let mut program = account.shell(&format!("exec {verify} 64 400 5 1")).start();
+    let of_program = |pid: &String| {
+        fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(&verify))
+    };
+    let mut pid = None;
+    program.wait_until("it runs", |_| {
+        let all = fs::read_dir("/proc").expect("/proc").flatten();
+        pid = all.filter_map(|entry| entry.file_name().into_string().ok()).find(of_program);
+        pid.is_some()
+    });
+    let pid = pid.expect("found");
+    let ebb = |words: &[&str]| {
+        let mut ebb = std::process::Command::new(build::ebb());
+        ebb.args([words, &[&pid]].concat());
+        ebb
+    };
+    let mut attached =
+        ebb(&["attach", "--memory-max", "24M", "--quiet"]).spawn().expect("ebb runs");
+    program.wait_until("the limit", |_| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = anonymous.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+        maps.contains("agent.image") && kib.is_some_and(|kib| kib < 32 << 10)
+    });
+    let outcome = account.run(&format!("python3 {} {pid}", script.display()));
+    assert_eq!(outcome.expect_code(0).text(), "True\nTrue\nTrue\n", "{}", outcome.stderr);
+    assert!(ebb(&["detach"]).status().expect("ebb runs").success());
+    assert!(attached.wait().expect("it ends").success());
+    let outcome = program.finish();
+    assert!(outcome.text().starts_with("verify: ok"), "{}", outcome.stderr);
 }

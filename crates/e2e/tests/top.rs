@@ -139,9 +139,11 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     let (run, terminal) = (program(), Terminal::new());
     let pid = run.pid().to_string();
     let before = terminal.state();
-    terminal.run(&top("--delay 0.3"));
-    let screen = terminal.wait_for_text(&pid);
-    assert!(screen.contains("COMMAND") && screen.contains("64.0M"), "{screen}");
+    let end = unique("left");
+    terminal.run(&format!("{}; echo {end} $?", top("--delay 0.3")));
+    let screen =
+        terminal.wait_for("the run", |screen| screen.contains("COMMAND") && screen.contains(&pid));
+    assert!(screen.contains("64.0M"), "{screen}");
     // Other runs of this user may be there, too.
     let chosen = |screen: &str| {
         let line = screen.lines().find(|line| line.starts_with('>')).unwrap_or_default();
@@ -210,8 +212,7 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     terminal.key("Escape");
     terminal.wait_for_text("COMMAND");
     terminal.key("q");
-    let (end, shown) = (unique("left"), "$?");
-    terminal.run(&format!("echo {end} {shown}"));
+    // Said by what was typed before: what is typed now may be read by `ebb top` still.
     terminal.wait_for_text(&format!("{end} 0"));
     assert_eq!(terminal.state(), before);
 }

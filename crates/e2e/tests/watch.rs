@@ -75,6 +75,37 @@ fn a_line_of_json_each_time_and_the_other_figures_too() {
 }
 
 #[test]
+fn a_run_is_drawn_until_its_end() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.svg");
+    let run = program();
+    let pid = run.pid().to_string();
+    let draws = |file: &str| stat(&["--watch=0.1", "--svg", file, &pid]);
+    let nowhere = draws("/nowhere/run.svg");
+    assert!(
+        nowhere.expect_code(1).stderr.contains("--svg /nowhere/run.svg: "),
+        "{}",
+        nowhere.stderr
+    );
+    let outcome = draws(file.to_str().expect("a name"));
+    run.finish().expect_code(0);
+    assert_eq!(outcome.expect_code(0).text() + &outcome.stderr, "", "the picture is all");
+    let svg = std::fs::read_to_string(&file).expect("a picture");
+    // 40 MiB in 32: they are in memory and elsewhere, and somebody waited.
+    for shown in [
+        "ebb run -- python3",
+        ">40 MiB<",
+        "class=\"resident\" d=\"M64.0",
+        "class=\"limit\"",
+        "</svg>",
+    ] {
+        assert!(svg.contains(shown), "{shown} is not in {svg}");
+    }
+    let elsewhere = ["compressed", "file"].map(|place| format!("class=\"{place}\" d=\"M64.0"));
+    assert!(elsewhere.iter().any(|area| svg.contains(area)), "{svg}");
+}
+
+#[test]
 fn who_reads_no_more_ends_it_and_what_makes_no_sense_is_refused() {
     let run = program();
     let pid = run.pid().to_string();

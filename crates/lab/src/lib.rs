@@ -7,12 +7,14 @@
 //!   among them.
 //! * [`machine`], [`workload`], [`scenario`], [`experiment`]: a simulated machine in virtual time, what
 //!   runs on it, published results as files, and comparisons with intervals.
+//! * [`fuzz`]: machines drawn at random, and rules that none may break.
 //! * [`cli`]: the commands of `ebb lab` as a library.
 #![forbid(unsafe_code)]
 
 pub mod baseline;
 pub mod cli;
 pub mod experiment;
+pub mod fuzz;
 pub mod machine;
 pub mod mrc;
 pub mod plot;

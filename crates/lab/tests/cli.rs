@@ -108,6 +108,35 @@ fn converted_traces_replay_alike() {
     }
 }
 
+/// A curve of what `ebb run --record` and perf see was drawn as if it were of all accesses.
+#[test]
+fn no_curve_is_drawn_of_page_faults() {
+    let (csv, perf) = (Scratch::new("faults.csv"), Scratch::new("faults.perf"));
+    let (packed, new) = (Scratch::new("faults.ebbtrace"), Scratch::new("faults.toml"));
+    let lines: String = (0..5000u64).map(|i| format!("2,{},r,a\n", i * i % 997)).collect();
+    std::fs::write(&csv.0, format!("dt,fault,op,kind\n{lines}")).unwrap();
+    let lines: String =
+        (0..900).map(|i| format!("  cc1 77 5.{i:06}: page-faults:  7f00{i:08x}\n")).collect();
+    std::fs::write(&perf.0, lines).unwrap();
+    stdout(&["convert", csv.path(), packed.path()]);
+    for file in [&csv, &perf, &packed] {
+        for sample in [&[][..], &["--sample", "0.9"]] {
+            let refused = failure(&[&["mrc", file.path()], sample].concat());
+            assert!(refused.contains("has page faults only: not what touched"), "{refused}");
+        }
+        // Replay has its uses, and says what it is shown.
+        assert!(stdout(&["replay", file.path(), "-p", "lru"]).contains("lru"));
+        let mine = ["new", new.path(), "--trace", file.path()];
+        stdout(&mine);
+        let text = std::fs::read_to_string(&new.0).unwrap();
+        assert!(text.contains("accept_faults = true"), "{text}");
+        let strict = text.replace("accept_faults = true", "accept_faults = false");
+        std::fs::write(&new.0, strict).unwrap();
+        assert!(failure(&["run", new.path()]).contains("has page faults only"));
+        std::fs::remove_file(&new.0).unwrap();
+    }
+}
+
 #[test]
 fn a_trace_is_thinned_to_what_passes_over_accessed_bits_see() {
     let (csv, thin) = (Scratch::new("thick.csv"), Scratch::new("thin.ebbtrace"));
@@ -200,4 +229,86 @@ fn a_browser_draws_the_plot() {
         assert!(bytes > 20_000, "{background}: a picture of {bytes} bytes shows nothing");
         std::fs::remove_file(&picture.0).unwrap();
     }
+}
+
+fn words<'a>(parts: &[&[&'a str]]) -> Vec<&'a str> {
+    parts.concat()
+}
+
+/// As one run of everything, by any of the formats; and what is missing is named.
+#[test]
+fn shards_together_say_what_one_run_says() {
+    let scenario = Scratch::new("shards scenario.toml");
+    std::fs::write(&scenario.0, include_str!("small.toml")).unwrap();
+    let asked: &[&str] = &[scenario.path(), "--seeds", "2", "--ab", "gen.walk=on,off"];
+    let parts: Vec<Scratch> = (1..=3)
+        .map(|number| {
+            let part = Scratch::new(&format!("shards-{number}.json"));
+            let shard = format!("{number}/3");
+            let text = stdout(&words(&[&["run"], asked, &["--shard", &shard]]));
+            std::fs::write(&part.0, text).unwrap();
+            part
+        })
+        .collect();
+    // It is in the parts.
+    let text = std::fs::read_to_string(&scenario.0).unwrap();
+    std::fs::write(&scenario.0, "nonsense").unwrap();
+    let files: &[&str] = &[2, 0, 1].map(|at| parts[at].path());
+    let merged = |format: &str| stdout(&words(&[&["merge", "--format", format], files]));
+    let [as_json, as_csv, as_text] = ["json", "csv", "text"].map(merged);
+    std::fs::write(&scenario.0, text).unwrap();
+    let whole = |format: &str| stdout(&words(&[&["run"], asked, &["--format", format]]));
+    assert_eq!(as_json, whole("json"));
+    assert_eq!((as_csv, as_text), (whole("csv"), whole("text")));
+    let lost = failure(&["merge", parts[0].path(), parts[2].path()]);
+    assert!(
+        lost.contains("missing: shard 2/3; to run it: ebb lab run --ab gen.walk=on,off"),
+        "{lost}"
+    );
+    assert!(lost.contains("shards scenario.toml' --shard 2/3"), "{lost}");
+    let wrong = failure(&words(&[&["run"], asked, &["--shard", "4/3"]]));
+    assert!(wrong.contains("expected I/N, such as 1/4 to 4/4"), "{wrong}");
+    let wrong = failure(&words(&[&["run"], asked, &["--shard", "1/3", "--html", "x"]]));
+    assert!(wrong.contains("cannot be used with"), "{wrong}");
+}
+
+/// By its seed and by its file, and with the status that tells it.
+#[test]
+fn what_is_found_is_found_again_by_its_seed_and_by_its_file() {
+    let bug: &[&str] = &["fuzz", "--set", "kswapd.balanced=all", "--only", "busy-kswapd"];
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("fuzz-found");
+    let out = folder.to_str().unwrap();
+    let run = |more: &[&str]| {
+        let output = lab(&words(&[bug, more, &["--format", "json"]]));
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), json)
+    };
+    let (code, json) = run(&["--machines", "200", "--first", "--out", out]);
+    assert_eq!(code, Some(1));
+    let found = &json["findings"][0];
+    let seed = found["seed"].to_string();
+    let (code, again) = run(&["--seed", &seed, "--machines", "1"]);
+    assert_eq!((code, &again["findings"][0]["told"]), (Some(1), &found["told"]));
+    let file = folder.join(format!("busy-kswapd-{seed}.toml"));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), found["small"].as_str().unwrap());
+    // The bug is in its file; the arm without it shows nothing.
+    let by_file = lab(&["fuzz", file.to_str().unwrap(), "--only", "busy-kswapd"]);
+    let text = String::from_utf8(by_file.stdout).unwrap();
+    assert_eq!(by_file.status.code(), Some(1), "{text}");
+    assert!(text.contains("default: nothing was found") && text.contains("drawn: busy-kswapd: "));
+    // It is a scenario like others.
+    assert!(stdout(&["run", file.to_str().unwrap(), "--seeds", "2"]).contains("drawn"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_fuzzer_that_finds_nothing_says_so_and_wrong_arguments_are_answered() {
+    let text = stdout(&["fuzz", "--machines", "3", "--seed", "7", "--jobs", "1"]);
+    assert!(text.starts_with("3 machines in ") && text.contains("seeds 7 to 9: nothing"), "{text}");
+    assert!(stdout(&["fuzz", "--show", "--seed", "7"]).contains("\n[machine]\n"));
+    assert!(failure(&["fuzz", "--only", "false-ooms"]).contains("did you mean \"false-oom\"?"));
+    assert!(failure(&["fuzz", "--time", "soon"]).contains("expected a time such as 60s"));
+    assert!(failure(&["fuzz", "--set", "machine.cpus=4"]).contains("expected a switch"));
+    assert!(failure(&["fuzz", "--set", "gen.wlak=off"]).contains("did you mean 'gen.walk'?"));
+    assert!(failure(&["fuzz", "/nowhere/x.toml"]).contains("/nowhere/x.toml: No such file"));
 }

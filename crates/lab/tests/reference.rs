@@ -7,10 +7,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ebb_core::random::Random;
 use ebb_lab::policy::{PolicyInfo, Settings};
 use ebb_lab::replay::{self, Job};
 use ebb_lab::trace::{Format, Reader, Spool, load};
+use ebb_mm::random::Random;
 
 /// Skewed accesses, a loop, a scan mixed with skewed ones, and skewed ones to a small set, six
 /// times over.

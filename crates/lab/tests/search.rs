@@ -59,7 +59,7 @@ fn tuning_says_when_nothing_is_better() {
 fn attribution_turns_every_mechanism_off_alone() {
     let text = stdout(&["run", SMALL, "--attribute", "--seeds", "2"]);
     assert!(text.starts_with("small: ops_per_s is "), "{text}");
-    let on = ebb_core::tunables::Tunables::default().rows();
+    let on = ebb_mm::tunables::Tunables::default().rows();
     for row in on.iter().filter(|row| row.expected == "on|off") {
         let line = format!("  {}=off ", row.key);
         assert_eq!(text.contains(&line), row.value == "on", "{line}");

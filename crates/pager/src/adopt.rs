@@ -3,22 +3,32 @@
 //! Part of the monitor thread. An area is registered and its pages are taken on slice by slice, each in one
 //! hold of the address space's lock (P4), so that faults wait for no more than a slice.
 //!
-//! * T1: what is registered in a slice was so before as far as its page table says: `Areas` has only what was.
+//! * T1: what is registered in a slice was so before as far as its page table says: `Areas` has what was (but see T4).
 //! * T2: between slices the program may do what it likes: each slice asks anew what is missing in it.
 //! * T3: what is not registered yet fills at the speed of the kernel, faster than pages are taken on: before each
 //!   slice the caller is asked, who may hold the program.
+//! * T4: `Areas` may have what is not registered. The kernel registers what lies in a range and says nothing of the holes
+//!   in it, and what was read of a process is old by then: an allocator maps twice what it needs and gives back what is
+//!   not aligned, and the next that is mapped comes to lie there. So the areas are read again afterwards, and holes are
+//!   taken out; what is filled before that is told by the page map, and registered again ([`strays`]).
 
 use crate::broken::{Rule, is_broken};
 use crate::guard;
 use crate::limits::{BATCH_PATIENCE, REACH_BYTES, SLICE_PAGES};
 use crate::link::Link;
-use crate::mm::{Mm, State};
+use crate::mm::{Held, Mm, State};
 use crate::seam::Process;
 use crate::server::Pager;
-use ebb_core::resident::{Arrival, Entry};
-use ebb_core::types::Vpn;
+use ebb_mm::resident::{Arrival, Entry};
+use ebb_mm::types::Vpn;
+use ebb_sys::proc::Area;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Areas looked at in one hold of the lock: some ten microseconds.
+const AREAS_AT_ONCE: usize = 128;
+/// How often the caller is asked while a batch is waited for.
+const ASKED_IN_PATIENCE: u32 = 4;
 
 /// Registers what of a process can be paged and is not registered yet; `before` is called ahead of each slice (T3).
 /// How many pages that were there already were taken on; None if it could not be done now.
@@ -29,17 +39,13 @@ pub fn areas(
     before: &mut dyn FnMut(),
 ) -> Option<u64> {
     let areas = process.areas().ok()?;
-    let mut learnt = 0;
-    let (pool_start, pool_end) = {
-        let state = mm.lock();
-        (state.pool.start(), state.pool.end())
-    };
-    let ours = |start: u64, end: u64| start < pool_end && end > pool_start;
-    for area in areas.iter().filter(|area| area.is_pageable() && !ours(area.start, area.end)) {
+    let areas = unregistered(mm, &areas, before)?;
+    let (mut learnt, mut registered) = (0, Vec::new());
+    for area in areas {
         let mut at = area.start;
         while at < area.end {
             before();
-            let mut state = mm.lock_quiet(BATCH_PATIENCE)?.timed();
+            let mut state = quiet(mm, before)?.timed();
             if state.ended {
                 return None;
             }
@@ -52,6 +58,7 @@ pub fn areas(
             // area that took the place of one whose end is yet to be heard of is found here.
             for (start, end) in state.areas.missing(first, stop) {
                 if register(mm, &mut state, start, end) {
+                    registered.push((start, end));
                     if is_broken(Rule::P4) {
                         drop(state);
                         (0..10).for_each(|_| pager.host.sleep(BATCH_PATIENCE));
@@ -63,7 +70,117 @@ pub fn areas(
             at = stop;
         }
     }
+    if !registered.is_empty() {
+        take_holes_out(mm, &registered, &process.areas().ok()?, before)?;
+    }
     Some(learnt)
+}
+
+/// What was registered where nothing is has not been (T4). Of what has gone since a message comes, and finds nothing.
+fn take_holes_out(
+    mm: &Mm,
+    registered: &[(u64, u64)],
+    areas: &[Area],
+    before: &mut dyn FnMut(),
+) -> Option<()> {
+    let holes: Vec<(u64, u64)> =
+        registered.iter().flat_map(|&(start, end)| holes(areas, start, end)).collect();
+    if !holes.is_empty() {
+        let mut state = quiet(mm, before)?;
+        holes.into_iter().for_each(|(start, end)| state.areas.remove(start, end));
+    }
+    Some(())
+}
+
+/// The parts of `[start, end)` in which none of the areas lies; they are in order.
+fn holes(areas: &[Area], start: u64, end: u64) -> Vec<(u64, u64)> {
+    let first = areas.partition_point(|area| area.end <= start);
+    let (mut holes, mut at) = (Vec::new(), start);
+    for area in areas[first..].iter().take_while(|area| area.start < end) {
+        if area.start > at {
+            holes.push((at, area.start));
+        }
+        at = area.end;
+    }
+    if at < end {
+        holes.push((at, end));
+    }
+    holes
+}
+
+/// The state with no batch under way. The caller of [`areas`] is asked now and then meanwhile (T3).
+fn quiet<'a>(mm: &'a Mm, before: &mut dyn FnMut()) -> Option<Held<'a>> {
+    for _ in 0..ASKED_IN_PATIENCE {
+        if let Some(state) = mm.lock_quiet(BATCH_PATIENCE / ASKED_IN_PATIENCE) {
+            return Some(state);
+        }
+        before();
+    }
+    None
+}
+
+/// Looks for pages that nobody knows where all is registered, as it seems, and registers again where there are some (T4).
+/// How many were taken on; None if it could not be done now.
+pub fn strays(
+    pager: &Pager,
+    mm: &Arc<Mm>,
+    process: &dyn Process,
+    before: &mut dyn FnMut(),
+) -> Option<u64> {
+    let areas = process.areas().ok()?;
+    let pool = {
+        let state = quiet(mm, before)?.timed();
+        state.pool.start()..state.pool.end()
+    };
+    let is_ours = |area: &Area| area.start < pool.end && area.end > pool.start;
+    let mut learnt = 0;
+    for area in areas.iter().filter(|area| area.is_pageable() && !is_ours(area)) {
+        let mut at = area.start;
+        while at < area.end {
+            let state = quiet(mm, before)?.timed();
+            let stop = process.reach(at, area.end.min(at + REACH_BYTES), SLICE_PAGES).ok()?;
+            if has_strays(&state, process, at, stop) {
+                drop(state);
+                before();
+                let mut state = quiet(mm, before)?.timed();
+                if state.ended {
+                    return None;
+                }
+                if register(mm, &mut state, at, stop) {
+                    learnt += pages(pager, mm, &mut state, process, at, stop);
+                }
+            }
+            at = stop;
+        }
+    }
+    Some(learnt)
+}
+
+/// Whether pages are there that nobody knows.
+fn has_strays(state: &State, process: &dyn Process, start: u64, end: u64) -> bool {
+    let mut found = false;
+    let mut look = |from: u64, to: u64| {
+        let mut pages = (Vpn::of_address(from).0..Vpn::of_address(to).0).map(Vpn);
+        found |= pages.any(|vpn| state.space.get(vpn) == Entry::None);
+    };
+    process.scan_present(start, end, &mut look).is_ok() && found
+}
+
+/// Those of them that could be paged and are not all registered. Most are, and to ask the caller ahead of each (T3) took
+/// longer than to take on the others: 3 ms of every 75 beside a node with 700 areas.
+fn unregistered<'a>(mm: &Mm, areas: &'a [Area], before: &mut dyn FnMut()) -> Option<Vec<&'a Area>> {
+    let mut found = Vec::new();
+    for some in areas.chunks(AREAS_AT_ONCE) {
+        let state = quiet(mm, before)?.timed();
+        let pool = state.pool.start()..state.pool.end();
+        let is_ours = |area: &Area| area.start < pool.end && area.end > pool.start;
+        found.extend(some.iter().filter(|area| {
+            area.is_pageable()
+                && !is_ours(area)
+                && state.areas.next_missing(area.start, area.end).is_some()
+        }));
+    }
+    Some(found)
 }
 
 /// False if that cannot be: it may have been unmapped, or belong to another userfaultfd.
@@ -71,7 +188,9 @@ fn register(mm: &Mm, state: &mut State, start: u64, end: u64) -> bool {
     if !mm.manage(start, end) {
         return false;
     }
-    state.areas.add(start, end);
+    for (start, end) in state.areas.missing(start, end) {
+        state.areas.add(start, end);
+    }
     if mm.guarded.load(Relaxed)
         && let Some(pins) = mm.link.get().and_then(Link::pins)
     {
@@ -111,4 +230,85 @@ fn pages(
     });
     mm.learnt(adopted);
     adopted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mm::Areas;
+    use crate::pool::Pool;
+    use crate::quiet::{self, Quiet};
+    use crate::seam::{Clock, Known};
+    use ebb_mm::resident::Space;
+    use ebb_mm::types::{MmId, PAGE_SIZE};
+
+    const PAGES: u64 = 64;
+
+    /// A run beside which this process is what is paged, and memory of it, mapped for that alone, that begins with so many
+    /// pages.
+    struct Own {
+        pager: Pager,
+        uffd: Quiet,
+        mm: Arc<Mm>,
+        process: Known,
+        memory: Option<Vec<u8>>,
+        start: u64,
+        end: u64,
+    }
+
+    fn own() -> Own {
+        let uffd = Quiet::default();
+        let pool = Pool::new(1 << 30, 64 * PAGE_SIZE as u64, 0);
+        let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
+        let mm = Arc::new(Mm::new(Box::new(uffd.clone()), state, Clock::real()));
+        let process = Known::open(std::process::id()).expect("this process");
+        let mut memory = vec![0u8; 64 << 20];
+        let page = PAGE_SIZE as u64;
+        let start = (memory.as_ptr() as u64).next_multiple_of(page);
+        let end = (memory.as_ptr() as u64 + memory.len() as u64) / page * page;
+        let first = (start - memory.as_ptr() as u64) as usize;
+        memory[first..first + PAGES as usize * PAGE_SIZE].fill(1);
+        Own { pager: quiet::pager(), uffd, mm, process, memory: Some(memory), start, end }
+    }
+
+    /// An area was read of in the moment before it was given back: it counted as registered for ever, and what came to lie
+    /// there was never found. A program whose threads filled it was killed as out of memory.
+    #[test]
+    fn what_is_gone_when_it_is_registered_is_not() {
+        let mut own = own();
+        let mut memory = own.memory.take();
+        let mut before = || drop(memory.take());
+        areas(&own.pager, &own.mm, &own.process, &mut before).expect("it is done");
+        let registered = own.uffd.registered.lock().expect("nobody panicked");
+        let is_in = |&(start, end): &(u64, u64)| start <= own.start && end > own.start;
+        assert!(registered.iter().any(is_in), "as far as the kernel tells: {registered:x?}");
+        assert_eq!(own.mm.lock().areas.end_of(own.start), None);
+    }
+
+    /// The same where something else lay there by then: its pages are known to nobody, and it is registered again.
+    #[test]
+    fn pages_in_what_seems_to_be_registered_are_found() {
+        let own = own();
+        own.mm.lock().areas.add(own.start, own.end);
+        areas(&own.pager, &own.mm, &own.process, &mut || ()).expect("it is done");
+        let is_known = || own.mm.lock().space.get(Vpn::of_address(own.start)) != Entry::None;
+        assert!(!is_known(), "nothing of it seems to be missing");
+        let learnt = strays(&own.pager, &own.mm, &own.process, &mut || ()).expect("it is done");
+        assert!(learnt >= PAGES && is_known(), "{learnt}");
+        let registered = own.uffd.registered.lock().expect("nobody panicked");
+        let is_in = |&(start, end): &(u64, u64)| start <= own.start && end > own.start;
+        assert!(registered.iter().any(is_in), "{registered:x?}");
+    }
+
+    #[test]
+    fn holes_are_what_lies_between_areas() {
+        let area = |start, end| Area { start, end, ..Area::default() };
+        let areas = [area(10, 20), area(20, 30), area(40, 50)];
+        assert_eq!(holes(&areas, 12, 28), []);
+        assert_eq!(holes(&areas, 5, 60), [(5, 10), (30, 40), (50, 60)]);
+        assert_eq!(holes(&areas, 32, 38), [(32, 38)]);
+        assert_eq!(holes(&areas, 35, 45), [(35, 40)]);
+        assert_eq!(holes(&areas, 50, 60), [(50, 60)]);
+        assert_eq!(holes(&[], 1, 2), [(1, 2)]);
+    }
 }

@@ -9,8 +9,9 @@
 //! * B1: agents are never held: reclaim needs them. Nor are processes whose agent does not run
 //!   yet.
 //! * B2: only threads that run are held: one that waits in a system call grows nothing, and some
-//!   calls would notice.
-//! * B3: held for [`LONGEST`] at most at a time, and then not again for [`REST`]; a hold counts as threads
+//!   calls would notice. Where there is no room those are, too, that wait for locks of the kernel's or for a page that they
+//!   have touched: threads that map and fill wait for each other, and many were passed over for that.
+//! * B3: held for [`LONGEST`] at most at a time, and then not again for [`REST`]; who stands counts as
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
 //! * B4: who fills what is being brought under management is held, too, and for [`TURN`] at a time as long as there is
 //!   room for what comes in the [`BREATH`] between: to take on 4 GiB takes a hundred milliseconds.
@@ -18,12 +19,15 @@
 //!   that was about to stand, or who by now is another program.
 //! * B6: nobody of a process is held while one of its threads moves areas: it has the right to change them, and nothing
 //!   could be taken on.
+//! * B7: system calls that give up because their thread is held are put right as it is let go, so that it does not notice
+//!   (`ebb_sys::trace`, T1): who had done a part of one does the rest of it, and is followed until it has.
+//! * B8: who maps more and more shared memory is held by what that may be, until it is known (C5 in `shared_memory.rs`).
 
 use crate::counters;
 use crate::mm::Mm;
 use crate::server::Pager;
 use ebb_sys::proc;
-use ebb_sys::trace::{self, News, Stop};
+use ebb_sys::trace::{self, News, Rest, Stop};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -66,6 +70,8 @@ impl Hold {
 #[derive(Debug, Default)]
 pub struct Brake {
     held: Vec<Hold>,
+    /// What threads that were let go have still to do of a call (B7).
+    rests: Vec<Rest>,
     /// Something may be traced.
     traces: bool,
     since: Option<Instant>,
@@ -81,12 +87,22 @@ impl Brake {
         !self.held.is_empty()
     }
 
+    /// Whether somebody is held, or is to be followed for a moment after that.
+    pub fn is_at_work(&self) -> bool {
+        self.is_on() || !self.rests.is_empty()
+    }
+
+    /// Whether all who are held stand.
+    pub fn is_settled(&self) -> bool {
+        self.held.iter().all(|hold| hold.stands.is_some())
+    }
+
     /// One look: the tree has `used` pages of the `ceiling`; `growing` are the processes with pages in areas
     /// not found yet.
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
         self.see(pager.clock.now());
         match self.decide(pager.clock.now(), used, ceiling) {
-            Act::Hold => growing.iter().for_each(|mm| self.hold(mm)),
+            Act::Hold => growing.iter().for_each(|mm| self.hold(mm, false)),
             Act::LetGo => self.let_go(pager),
             Act::Wait => {}
         }
@@ -95,7 +111,10 @@ impl Brake {
         } else {
             self.since.get_or_insert_with(|| pager.clock.now());
         }
-        pager.held.store(self.held.len() as u32, Relaxed);
+        let standing = self.held.iter().filter_map(|hold| hold.stands.as_ref());
+        let oldest = standing.clone().map(|&(_, since)| pager.ms_at(since)).min();
+        pager.held_since_ms.store(oldest.unwrap_or(0), Relaxed);
+        pager.held.store(standing.count() as u32, Relaxed);
     }
 
     fn decide(&mut self, now: Instant, used: u64, ceiling: u64) -> Act {
@@ -125,7 +144,7 @@ impl Brake {
                 self.turn = self.turn.filter(|_| self.is_on()).or(Some(now));
             }
         } else if over || !room {
-            self.hold(mm);
+            self.hold(mm, room);
             self.turn = Some(now);
         }
     }
@@ -135,15 +154,25 @@ impl Brake {
         while self.traces {
             match trace::next() {
                 News::Stands(thread, stop) => {
+                    let rest = self.rests.iter().position(|rest| rest.thread() == thread);
+                    if let Some(rest) = rest {
+                        let rest = self.rests.swap_remove(rest);
+                        self.rests.extend(rest.go_on(stop));
+                        continue;
+                    }
                     match self.held.iter_mut().find(|hold| hold.thread == thread) {
                         Some(hold) => hold.stands = Some((stop, now)),
-                        None => trace::let_go(thread, stop),
+                        None => self.rests.extend(trace::let_go(thread, stop)),
                     }
                 }
-                News::Ended(thread) => self.held.retain(|hold| hold.thread != thread),
+                News::Ended(thread) => {
+                    self.held.retain(|hold| hold.thread != thread);
+                    self.rests.retain(|rest| rest.thread() != thread);
+                }
                 News::NoneYet => break,
                 News::NoneHeld => {
                     self.held.clear();
+                    self.rests.clear();
                     self.traces = false;
                 }
             }
@@ -156,40 +185,51 @@ impl Brake {
         self.see(now);
         for hold in self.held.extract_if(.., |hold| hold.stands.is_some() || hold.is_over()) {
             let Some((stop, since)) = hold.stands else { continue };
-            trace::let_go(hold.thread, stop);
+            self.rests.extend(trace::let_go(hold.thread, stop));
             let us = (now - since).as_micros() as u64;
             counters::add(&pager.counters.brake_us, us);
             pager.counters.longest_brake_us.fetch_max(us, Relaxed);
         }
     }
 
-    /// Holds the running threads of a process until the next look that finds the tree within its limit.
-    pub fn hold(&mut self, mm: &Mm) {
-        if let Some(process) = mm.process() {
-            self.hold_beside(process.threads(), process.agent(), |thread| process.hold(thread));
-        }
+    /// Holds the running threads of a process until the next look that finds the tree within its limit; if there is no
+    /// `room`, those that are about to run (B2).
+    fn hold(&mut self, mm: &Mm, room: bool) {
+        let Some(process) = mm.process() else { return };
+        let threads = process.threads();
+        let asleep: Vec<u32> =
+            threads.iter().filter(|&&(_, state)| state == 'S').map(|&(thread, _)| thread).collect();
+        let touching = if room { Vec::new() } else { process.touching(&asleep) };
+        let runs = |thread, state| match state {
+            'R' => true,
+            'D' => !room,
+            _ => touching.contains(&thread),
+        };
+        self.hold_beside(threads, process.agent(), runs, |threads| process.hold(threads));
     }
 
-    /// Holds the running ones of a process's threads except its agent's. None if that does not run yet: it
+    /// Holds those of a process's threads that `runs` says run, except its agent's. None if that does not run yet: it
     /// is one of them that will start it.
     fn hold_beside(
         &mut self,
         threads: Vec<(u32, char)>,
         agent: Option<u32>,
-        hold: impl Fn(u32) -> bool,
+        runs: impl Fn(u32, char) -> bool,
+        hold: impl Fn(&[u32]) -> Vec<u32>,
     ) {
         let Some(agent) = agent else { return };
-        for (thread, state) in threads {
+        let is_meant = |&(thread, state): &(u32, char)| {
             let ours = thread == agent || self.held.iter().any(|held| held.thread == thread);
-            if state != 'R' || ours {
-                continue;
-            }
-            self.traces = true;
-            // Another may trace it: then it is that one's.
-            if hold(thread) {
-                self.held.push(Hold { thread, stands: None });
-            }
+            !ours && runs(thread, state)
+        };
+        let meant: Vec<u32> =
+            threads.into_iter().filter(is_meant).map(|(thread, _)| thread).collect();
+        if meant.is_empty() {
+            return;
         }
+        self.traces = true;
+        // Another may trace one: then it is that one's.
+        self.held.extend(hold(&meant).into_iter().map(|thread| Hold { thread, stands: None }));
     }
 }
 
@@ -223,12 +263,15 @@ mod tests {
     fn a_child_that_has_yet_to_start_its_agent_is_not_held() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        let hold = |thread| trace::hold(thread).is_ok();
+        let hold = |threads: &[u32]| {
+            threads.iter().copied().filter(|&thread| trace::hold(thread).is_ok()).collect()
+        };
+        let runs = |_, state| state == 'R';
         let mut brake = Brake::default();
-        brake.hold_beside(proc::threads(child.id()), None, hold);
+        brake.hold_beside(proc::threads(child.id()), None, runs, hold);
         assert!(!brake.is_on());
         while !brake.is_on() && Instant::now() < deadline {
-            brake.hold_beside(proc::threads(child.id()), Some(u32::MAX), hold);
+            brake.hold_beside(proc::threads(child.id()), Some(u32::MAX), runs, hold);
         }
         assert!(brake.is_on(), "it runs all the time");
         while brake.held.iter().any(|hold| hold.stands.is_none()) && Instant::now() < deadline {
@@ -237,7 +280,7 @@ mod tests {
         // B5: as one that nobody meant to hold.
         let hold = brake.held.pop().unwrap();
         let (stop, _) = hold.stands.expect("it stands");
-        trace::let_go(hold.thread, stop);
+        assert!(trace::let_go(hold.thread, stop).is_none(), "it is in no call");
         trace::hold(child.id()).unwrap();
         while trace::hold(child.id()).is_err() && Instant::now() < deadline {
             brake.see(Instant::now());

@@ -10,7 +10,7 @@
 
 use crate::mm::{Mm, State};
 use crate::server::Pager;
-use ebb_core::resident::{Charge, Dropped, Zone};
+use ebb_mm::resident::{Charge, Dropped, Zone};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Mm {

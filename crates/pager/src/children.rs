@@ -16,6 +16,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A child that asks.
@@ -43,6 +45,8 @@ pub enum Wish {
 #[derive(Debug)]
 pub struct Candidates {
     waiting: Mutex<Vec<Candidate>>,
+    /// Those that have not been served, the one at hand among them.
+    owed: AtomicUsize,
     come: OwnedFd,
 }
 
@@ -50,17 +54,29 @@ impl Candidates {
     /// Nobody yet.
     pub fn new() -> io::Result<Self> {
         let come = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { waiting: Mutex::default(), come })
+        Ok(Self { waiting: Mutex::default(), owed: AtomicUsize::new(0), come })
     }
 
     /// One more; the door wakes.
     pub fn add(&self, candidate: Candidate) {
+        self.owed.fetch_add(1, Relaxed);
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(candidate);
         // A full counter is as good as a raised one.
         let _ = rustix::io::write(&self.come, &1u64.to_ne_bytes());
     }
 
-    /// All of them.
+    /// One of those that were taken has been served.
+    pub fn served(&self) {
+        self.owed.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether somebody waits for the pager, and not the other way round.
+    pub fn are_owed(&self) -> bool {
+        // Relaxed: looked at now and then, and nothing else is ordered by it.
+        self.owed.load(Relaxed) > 0
+    }
+
+    /// All of them; each is to be said to be served.
     pub fn take(&self) -> Vec<Candidate> {
         let mut counter = [0; 8];
         let _ = rustix::io::read(&self.come, &mut counter);

@@ -1,8 +1,8 @@
 //! What the front tells the pager at the start.
 
-use ebb_core::resident::Split;
-use ebb_core::tunables::{SetError, Tunables};
-use ebb_store::TierSpec;
+use ebb_mm::resident::Split;
+use ebb_mm::tunables::{SetError, Tunables};
+use ebb_swap::TierSpec;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub enum Encrypt {
     None,
 }
 
-impl From<Encrypt> for ebb_store::Encrypt {
+impl From<Encrypt> for ebb_swap::Encrypt {
     fn from(encrypt: Encrypt) -> Self {
         match encrypt {
             Encrypt::Remote => Self::Remote,
@@ -107,6 +107,10 @@ pub struct Config {
     pub pressure_target_permille: Option<u32>,
     /// The process that becomes the program, where the front is not its parent (`--exec`).
     pub root: Option<u32>,
+    /// That process ran before, and is given back in the end (`ebb attach`).
+    pub attached: bool,
+    /// So is what it had started before (`--tree`).
+    pub tree: bool,
     /// The command line, for the report.
     pub command: Vec<String>,
 }
@@ -139,6 +143,8 @@ impl Default for Config {
             strict: false,
             pressure_target_permille: None,
             root: None,
+            attached: false,
+            tree: false,
             command: Vec::new(),
         }
     }
@@ -149,7 +155,7 @@ impl Config {
     /// for the program to run in.
     #[must_use]
     pub fn ram_bytes_max(&self, memory_max_bytes: u64) -> Option<u64> {
-        let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
+        let tiers = ebb_swap::parse_tiers(&self.swap).ok()?;
         matches!(tiers[..], [TierSpec::Ram { limit: None }])
             .then(|| memory_max_bytes - memory_max_bytes / 8)
     }
@@ -163,7 +169,7 @@ impl Config {
     /// How large compressed memory may become, if that was said.
     #[must_use]
     pub fn ram_bytes_said(&self) -> Option<u64> {
-        let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
+        let tiers = ebb_swap::parse_tiers(&self.swap).ok()?;
         tiers.into_iter().find_map(|tier| match tier {
             TierSpec::Ram { limit } => limit,
             TierSpec::File { .. } | TierSpec::Redis(_) => None,
@@ -173,7 +179,7 @@ impl Config {
     /// How memory is divided between pages as they are and compressed ones, where both that and another tier are there.
     #[must_use]
     pub fn split(&self) -> Option<Split> {
-        let tiers = ebb_store::parse_tiers(&self.swap).ok()?;
+        let tiers = ebb_swap::parse_tiers(&self.swap).ok()?;
         let [TierSpec::Ram { limit }, _, ..] = tiers[..] else { return None };
         let most = limit.unwrap_or(self.memory_max_bytes / 2);
         self.split.then(|| Split::new(self.memory_max_bytes, most))

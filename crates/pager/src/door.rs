@@ -4,6 +4,8 @@
 //! * O1: whoever is at the other end, nobody is waited for: connections are read and written when they can be, and
 //!   a descriptor that came is asked nothing before it is known what it is. A process of the tree has copies of
 //!   both ends of its connection, and may have made what it sends.
+//! * O2: figures are told to, and wishes taken from, the user of the run and root. Others reach the socket where root has
+//!   attached to a process of theirs, and may join.
 
 use crate::counters;
 use crate::events::Why;
@@ -18,12 +20,12 @@ use crate::{lru_gen, resize, stat, view};
 use ebb_agent::protocol::{
     Answer, BELLS, GREET_FORKED, GREET_LRU_GEN, GREET_SET, GREET_STAT, Greeting, MAGIC,
 };
-use ebb_core::resident::Space;
+use ebb_mm::resident::Space;
 use ebb_sys::socket::Listener;
 use ebb_sys::uffd::{Mode, PlaceError, feature};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -137,7 +139,9 @@ impl Door {
     pub fn fetch(&mut self) {
         let since = self.pager.clock.now();
         for candidate in self.pager.candidates.take() {
-            let Some(connection) = candidate.serve(&self.pager) else { continue };
+            let connection = candidate.serve(&self.pager);
+            self.pager.candidates.served();
+            let Some(connection) = connection else { continue };
             self.silent.push(Caller { connection, since, child: Some(candidate.mm) });
         }
     }
@@ -185,6 +189,9 @@ fn heard(
     let greeting = Greeting::from_bytes(head)
         .filter(|greeting| text.is_empty() || asks(greeting.kind))
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
+    if asks(greeting.kind) && !connection.is_of_owner() {
+        return refuse(&*connection);
+    }
     if greeting.kind == GREET_STAT {
         if let Some(areas_of) = view::wanted(text) {
             pager.looks.add(areas_of, connection);
@@ -237,22 +244,23 @@ fn greet_new(
     }
     let pool = (greeting.pool_start, greeting.pool_len);
     let process = process(pager, connection.peer()?)?;
-    let mm = take_on(pager, uffd, process, pool)?;
+    let mm = take_on(pager, uffd, process, pool, greeting.bare != 0)?;
     open_line(pager, &mm, connection, None)
 }
 
-/// Takes a new program on, whose pool is `(start, length)`.
+/// Takes a new program on, whose pool is `(start, length)`; a `bare` one has no hooks.
 pub fn take_on(
     pager: &Arc<Pager>,
     uffd: Box<dyn AddressSpace>,
     process: Box<dyn Process>,
     (start, len): (u64, u64),
+    bare: bool,
 ) -> std::io::Result<Arc<Mm>> {
     uffd.register(start, len, Mode::Quiet)?;
     let id = pager.new_mm_id();
     let pool = Pool::new(start, len, BELLS);
     let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
-    let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()));
+    let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()).bare(bare));
     // Who has connected need not be whose userfaultfd this is.
     if !confirm_process(pager, &mm, &*process) {
         // What was put there to see that is nobody's any more.
@@ -273,6 +281,7 @@ fn open_line(
     connection: Box<dyn Connection>,
     uffd: Option<BorrowedFd<'_>>,
 ) -> std::io::Result<()> {
+    let tie = mm.process().map_or(Ok(None), |process| process.tie(&pager.lifeline))?;
     let line = connection.into_line()?;
     let link = Link::new(line.clone(), pager.clock.clone());
     link.pin(mm.inherited_pins.as_deref());
@@ -285,7 +294,9 @@ fn open_line(
     }
     // Before it knows: it may call at once, and who hears that must find the line.
     pager.attach(mm, link)?;
-    line.welcome(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), uffd)
+    // Its own userfaultfd first, if it needs one.
+    let others: Vec<_> = uffd.into_iter().chain(tie.as_ref().map(AsFd::as_fd)).collect();
+    line.welcome(&Answer { magic: MAGIC, refused: 0 }.to_bytes(), &others)
 }
 
 /// A forked child that came by itself, where it could not be fetched (before Linux 6.9).

@@ -2,9 +2,10 @@
 //!
 //! They never wait for a device, an agent or memory: a touch that needs one of these is set aside and
 //! taken up again, by the first of them, when the store or kswapd says so. Most of the time there is only that first one;
-//! while several threads of the program fault there is one on each CPU (`solo.rs`). Any may read any message: the lock
+//! while several threads of the program fault there is one on each of two CPUs (`solo.rs`). Any may read any message: the lock
 //! of the address space, under which messages are read and acted upon (P1), keeps their order.
 
+use crate::arrivals::Arrived;
 use crate::children::{Candidate, Wish};
 use crate::counters;
 use crate::errand::Errand;
@@ -15,7 +16,7 @@ use crate::guard;
 use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, SERVED_PAGES, UNREADABLE};
 use crate::linger::Linger;
 use crate::link::{Ask, Link};
-use crate::look_around::{BESIDE_MAX, Beside};
+use crate::look_around::BESIDE_MAX;
 use crate::mm::{Held, Mm, State};
 use crate::pending::Pending;
 use crate::pressure::Stall;
@@ -23,10 +24,10 @@ use crate::seam::Event;
 use crate::server::{Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
 use crate::stages::{Kind, Ledger, Served};
 use crate::vacant;
-use ebb_core::readahead::Window;
-use ebb_core::resident::{Arrival, Charge, Entry};
-use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
-use ebb_store::Page;
+use ebb_mm::readahead::Window;
+use ebb_mm::resident::{Arrival, Charge, Entry};
+use ebb_mm::types::{MmId, PAGE_SIZE, Vpn};
+use ebb_sys::anon::PageBuffer;
 use ebb_sys::ticks;
 use ebb_sys::uffd::PlaceError;
 use rustix::event::epoll;
@@ -125,8 +126,10 @@ pub struct Server {
     first: bool,
     /// Touches that have waited are being answered, in their order, and whether one of them found no memory.
     retrying: Option<bool>,
-    pub buffer: Box<Page>,
-    pub beside: Beside,
+    /// A page, and those beside it.
+    pub buffer: PageBuffer,
+    pub beside: PageBuffer,
+    pub arrived: Arrived,
     events: Vec<Event>,
     /// What was served in this hold of a lock: it counts when the threads are woken.
     served: RefCell<Vec<Served>>,
@@ -209,8 +212,9 @@ impl Server {
             pending: pending.clone(),
             first,
             retrying: None,
-            buffer: Box::new([0; PAGE_SIZE]),
-            beside: Box::new([[0; PAGE_SIZE]; BESIDE_MAX]),
+            buffer: PageBuffer::new(1),
+            beside: PageBuffer::new(BESIDE_MAX),
+            arrived: Arrived::default(),
             events: Vec::new(),
             served: RefCell::default(),
             ledger: pager.account.begin(),
@@ -237,10 +241,31 @@ impl Server {
             self.serve(token);
         }
         if self.first {
+            self.fetch_wanted();
             self.follow();
             self.end_pauses();
             self.retry();
         }
+    }
+
+    /// Pages that are to come back, though nobody touches them, are fetched as if somebody did.
+    fn fetch_wanted(&self) {
+        if !self.pager.detach.is_on() {
+            return;
+        }
+        let asked = Asked { read: ticks::now(), lock: 0 };
+        let now = self.pager.clock.now();
+        let touch = |(mm, vpn): (Arc<Mm>, Vpn)| {
+            let event = Event::Fault {
+                address: vpn.address(),
+                write: false,
+                protected: false,
+                thread: NOBODY,
+            };
+            Touch::of(&mm, event, (now, asked))
+        };
+        let wanted = self.pager.detach.take_wanted();
+        self.pending.books().waiting.extend(wanted.into_iter().map(touch));
     }
 
     /// The first thread has something to go on with (F1).
@@ -522,7 +547,10 @@ impl Server {
         {
             let mut books = self.pending.books();
             if touch.refused.get() {
-                self.pager.starving.fetch_add(1, Relaxed);
+                // Of others that wait one has waited longer.
+                if self.pager.starving.fetch_add(1, Relaxed) == 0 {
+                    self.pager.starved_since_ms.store(self.pager.ms_at(touch.since), Relaxed);
+                }
             }
             books.waiting.push_back(touch);
             self.pager.waiting.store(books.waiting.len() as u32, Relaxed);
@@ -539,10 +567,8 @@ impl Server {
             oldest = oldest.into_iter().chain([touch.since]).min();
             touch.mm.note_refused();
         }
-        let ms = |since: Instant| since.saturating_duration_since(self.pager.started).as_millis();
-        self.pager
-            .starved_since_ms
-            .store(oldest.map_or(0, |since| ms(since).max(1) as u64), Relaxed);
+        let oldest = oldest.map_or(0, |since| self.pager.ms_at(since));
+        self.pager.starved_since_ms.store(oldest, Relaxed);
         self.pager.starving.store(count, Relaxed);
         self.pager.waiting.store(books.waiting.len() as u32, Relaxed);
     }
@@ -814,7 +840,7 @@ impl Server {
         let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
         let from = state.pool.address(place);
         touch.begun.set(ticks::now());
-        let page = std::array::from_mut(&mut *self.buffer);
+        let page = &mut self.buffer[..];
         // A child that has not asked for an agent is not known yet.
         if mm.process().is_none() && mm.try_search() {
             self.pending.send(Errand::Seek(mm.clone()));
@@ -835,7 +861,7 @@ impl Server {
             };
         }
         self.end_wait(touch);
-        match mm.uffd.copy(touch.address, &*self.buffer) {
+        match mm.uffd.copy(touch.address, &self.buffer[0]) {
             Ok(()) => {
                 state.wake_after(touch.address, PAGE_SIZE as u64);
                 let vpn = Vpn::of_address(touch.address);

@@ -11,8 +11,8 @@ use crate::limits::SLICE_PAGES;
 use crate::mm::{Mm, State};
 use crate::seam::Event;
 use crate::server::Pager;
-use ebb_core::resident::Dropped;
-use ebb_core::types::{PAGE_SIZE, Vpn};
+use ebb_mm::resident::Dropped;
+use ebb_mm::types::{PAGE_SIZE, Vpn};
 use std::sync::Arc;
 
 /// A message that is being followed.
@@ -101,7 +101,7 @@ impl Following {
 
     /// The table of a child so far.
     #[cfg(test)]
-    pub fn child(&self) -> Option<&ebb_core::resident::Space> {
+    pub fn child(&self) -> Option<&ebb_mm::resident::Space> {
         match self {
             Self::Fork(copying) => Some(copying.space()),
             Self::Leave(_) => None,

@@ -14,9 +14,10 @@
 use crate::mm::Mm;
 use crate::pool::Pool;
 use crate::server::Pager;
-use ebb_core::resident::{Dropped, Entry, Space};
-use ebb_core::types::{PAGE_SIZE, Pfn, SlotId, Vpn};
-use ebb_store::{Page, StoreError};
+use ebb_mm::resident::{Dropped, Entry, Space};
+use ebb_mm::types::{Pfn, SlotId, Vpn};
+use ebb_swap::{Page, StoreError};
+use ebb_sys::anon::PageBuffer;
 
 /// How often a page that cannot be read or written just now is tried again.
 const TRIES: usize = 8;
@@ -29,16 +30,16 @@ pub fn is_hidden(pager: &Pager, parent: &Mm) -> bool {
 /// Stores the pages `cool` of a child, which is nobody's yet (H1): one batch. Returns how many.
 pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool, cool: &[Vpn]) -> u64 {
     let pfns: Vec<Pfn> = cool.iter().filter_map(|&vpn| cool_frame(space, vpn)).collect();
-    let mut pages = vec![[0; PAGE_SIZE]; pfns.len()];
+    let mut pages = PageBuffer::new(pfns.len());
     let read = {
         let places: Vec<u64> = {
             let resident = pager.resident();
             pfns.iter().map(|&pfn| pool.address(resident.frame(pfn).pool)).collect()
         };
-        read_all(parent, &places, &mut pages)
+        read_all(parent, &places, &mut pages[..pfns.len()])
     };
     let mut writes: Vec<(Pfn, SlotId, &Page)> = Vec::with_capacity(pfns.len());
-    for ((&pfn, page), _) in pfns.iter().zip(&pages).zip(read).filter(|&(_, read)| read) {
+    for ((&pfn, page), _) in pfns.iter().zip(pages.iter()).zip(read).filter(|&(_, read)| read) {
         let Ok(slot) = pager.resident().take_slot() else { break };
         writes.push((pfn, slot, page));
     }

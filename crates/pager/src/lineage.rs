@@ -4,7 +4,7 @@
 //! not: the program is somebody else's child, and its orphans are adopted by somebody else.
 //!
 //! * L1: there, who was once seen in the tree stays of it, whoever adopts it. It is known by a descriptor, never by its number
-//!   alone. Children that the process had before it became the program are none of it.
+//!   alone. Children that the process had before it became the program, or was attached to, are none of it unless that is said.
 //! * L2: such a run is over when the program has ended, no address space is left, nobody who was seen is, and nobody else
 //!   was started with this run's socket (a process between its `exec` and its greeting).
 
@@ -32,20 +32,20 @@ pub struct Lineage {
 struct Apart {
     root: u32,
     process: Pidfd,
-    /// Children that it had before.
+    /// Children that it had before, and that are none of the run.
     before: Vec<(u32, Pidfd)>,
     /// All that were seen, but for the program (L1).
     seen: Mutex<BTreeMap<u32, Pidfd>>,
 }
 
 impl Lineage {
-    /// Of the run of process `root`, or of one that is below its front.
-    pub fn new(root: Option<u32>) -> std::io::Result<Self> {
+    /// Of the run of process `root`, `with_all` that it has started so far or without, or of one that is below its front.
+    pub fn new(root: Option<u32>, with_all: bool) -> std::io::Result<Self> {
         let apart = root.map(|root| {
             Ok::<_, std::io::Error>(Apart {
                 root,
                 process: Pidfd::open(root)?,
-                before: open_all(&proc::children(root)),
+                before: if with_all { Vec::new() } else { open_all(&proc::children(root)) },
                 seen: Mutex::default(),
             })
         });
@@ -77,11 +77,27 @@ impl Lineage {
         apart.seen().values().for_each(|process| drop(process.send(9)));
     }
 
-    /// The number by which others know the run: the program's, or while others go on one of theirs.
+    /// The number by which others know the run: the program's, or while others go on that of the eldest.
     fn number(&self, pager: &Pager) -> Option<u32> {
         let apart = self.apart.as_ref()?;
-        if apart.process.has_ended() { tree(pager).first().copied() } else { Some(apart.root) }
+        if apart.process.has_ended() {
+            eldest(&tree(pager), proc::parent, proc::started)
+        } else {
+            Some(apart.root)
+        }
     }
+}
+
+/// Of these the one that started first, of those that nobody else of them started.
+fn eldest(
+    tree: &[u32],
+    parent: impl Fn(u32) -> Option<u32>,
+    started: impl Fn(u32) -> Option<u64>,
+) -> Option<u32> {
+    let is_child = |pid: &u32| parent(*pid).is_some_and(|parent| tree.contains(&parent));
+    let aged = |pid: u32| Some((started(pid)?, pid));
+    let eldest = tree.iter().copied().filter(|pid| !is_child(pid)).filter_map(aged).min()?;
+    Some(eldest.1)
 }
 
 fn open_all(pids: &[u32]) -> Vec<(u32, Pidfd)> {
@@ -169,4 +185,19 @@ pub fn has_member(pager: &Pager, pid: &str) -> String {
 /// The number by which others know the run, as an answer: 0 if it is its front's.
 pub fn number(pager: &Pager) -> String {
     pager.lineage.number(pager).unwrap_or(0).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::eldest;
+
+    /// A daemon that asked for its own run was given the number of who asked, which had ended when it was asked for.
+    #[test]
+    fn a_run_without_its_program_is_known_by_the_eldest() {
+        let parent = |pid| Some(if pid == 70 { 20 } else { 1 });
+        let started = |pid| (pid != 90).then_some(if pid == 20 { 5 } else { 9 });
+        assert_eq!(eldest(&[90, 70, 30, 20], parent, started), Some(20));
+        assert_eq!(eldest(&[90, 70], parent, started), Some(70));
+        assert_eq!(eldest(&[90], parent, started), None);
+    }
 }

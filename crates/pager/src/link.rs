@@ -3,9 +3,9 @@
 use crate::children::Wish;
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
-    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, CALL_MADE, DONE, IDLE, MAPPING_FREE, MAPPING_PAGER,
-    MAPPING_WANTED, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED, Shared, State,
-    TELL_BATCH, TELL_LEAVE, TELL_SMALL, pinned_home,
+    ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, BIN_BYTES, CALL_MADE, DONE, IDLE, MAPPING_FREE,
+    MAPPING_PAGER, MAPPING_WANTED, OP_DROP, OP_MOVE, OP_UNSHARE, PINNED_GRAVE, PINNED_MAX, POSTED,
+    Shared, State, TELL_BATCH, TELL_DETACH, TELL_LEAVE, TELL_SMALL, pinned_home,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -131,13 +131,12 @@ impl Link {
             self.shared().pins_full.store(1, Release);
             return;
         };
-        for &vpn in pins {
-            let home = pinned_home(vpn);
-            let mut places = (0..PINNED_MAX).map(|step| (home + step) % PINNED_MAX);
-            if let Some(free) = places.find(|&at| self.shared().pinned[at].load(Relaxed) == 0) {
-                self.shared().pinned[free].store(vpn, Release);
-            }
-        }
+        pins.iter().for_each(|&vpn| self.keep(vpn));
+    }
+
+    /// This page must stay, from now on.
+    pub fn keep(&self, vpn: u64) {
+        self.shared().keep(vpn);
     }
 
     /// The pages of `[start, end)` are unmapped: whatever was pinned there is no more.
@@ -171,6 +170,20 @@ impl Link {
     pub fn leave(&self, code: u8) {
         // A full line is emptied first; this is called again.
         let _ = self.line.send_now(&[TELL_LEAVE, code]);
+    }
+
+    /// Every page is in its place: the agent's thread is to end. False if it could not be told yet.
+    #[must_use]
+    pub fn detach(&self) -> bool {
+        // If the line is gone so is the thread.
+        self.line.send_now(&[TELL_DETACH]).map_or(true, |sent| sent.is_some())
+    }
+
+    /// What was mapped for the agent beside the pool, as `(start, length)`: as it says itself.
+    #[must_use]
+    pub fn mapped_for_it(&self) -> [(u64, u64); 2] {
+        let [berth, len] = [0, 1].map(|at| self.shared().berth[at].load(Relaxed));
+        [(self.shared().bin.load(Relaxed), BIN_BYTES), (berth, len)]
     }
 
     /// How often threads of the program were in a hook for something that they had not asked for, and for how many

@@ -1,10 +1,9 @@
 //! Loads: stored pages on their way back, asked for or ahead of being asked for.
 //!
-//! Part of the fault threads. A load is in `Books::loads` from its start to its end (F2); it holds a share
+//! Part of the fault threads; how they end is in `arrivals.rs`. A load is in `Books::loads` from its start to its end (F2); it holds a share
 //! of its slot, and the charge of its page. However it ends, whoever waits for the page is woken: by the
 //! page being placed, by a bus error, or to touch it again.
 
-use crate::broken::{Rule, is_broken};
 use crate::counters;
 use crate::faults::{Answer, Asked, NOBODY, Server, Touch};
 use crate::look_around::{BESIDE_MAX, runs};
@@ -12,9 +11,9 @@ use crate::mm::{Mm, State};
 use crate::pressure::Stall;
 use crate::stages::Kind;
 use crate::vacant;
-use ebb_core::resident::{Arrival, Charge, Dropped, Entry};
-use ebb_core::types::{PAGE_SIZE, SlotId, Vpn};
-use ebb_store::{Page, Source};
+use ebb_mm::resident::{Arrival, Charge, Dropped, Entry};
+use ebb_mm::types::{PAGE_SIZE, SlotId, Vpn};
+use ebb_swap::Source;
 use ebb_sys::ticks;
 use ebb_sys::uffd::PlaceError;
 use smallvec::SmallVec;
@@ -25,25 +24,25 @@ use std::time::Instant;
 
 /// A page on its way from the store. Holds a share of the slot.
 pub struct Load {
-    touch: Touch,
+    pub touch: Touch,
     pub slot: SlotId,
     /// Nobody has asked for it yet.
     pub ahead: bool,
     /// It was asked for when it was begun.
-    wanted: bool,
+    pub wanted: bool,
     /// One for each thread that waits for it.
-    stalls: Vec<Stall>,
+    pub stalls: Vec<Stall>,
     /// The threads that came to wait for it when it was on its way.
-    joined: Vec<Joined>,
+    pub joined: Vec<Joined>,
     pub charge: Charge,
 }
 
 /// A thread that waits for a page on its way.
 #[derive(Clone, Copy)]
-struct Joined {
-    thread: u32,
-    since: Instant,
-    asked: Asked,
+pub struct Joined {
+    pub thread: u32,
+    pub since: Instant,
+    pub asked: Asked,
 }
 
 /// A fault thread ends: nothing is on its way any more.
@@ -67,14 +66,13 @@ impl Server {
     ) -> Answer {
         let Some(charge) = self.charge(mm, touch) else { return Answer::Later };
         touch.begun.set(ticks::now());
-        let answer = match self.pager.store.get_now(slot, &mut self.buffer) {
+        let answer = match self.pager.store.get_now(slot, &mut self.buffer[0]) {
             Ok(Some(source)) => {
                 let kind = match source {
                     Source::Same => Kind::Same,
                     Source::Compressed => Kind::Compressed,
                 };
-                let how = (Arrival::Loaded, slot, kind);
-                self.place_loaded(mm, state, touch, charge, how, &self.buffer)
+                self.place_loaded(mm, state, touch, charge, (slot, kind))
             }
             Ok(None) => {
                 let (mut beside, ahead) = self.stored_beside(mm, state, touch);
@@ -143,7 +141,6 @@ impl Server {
         near: &[(Vpn, SlotId)],
         charge: &mut Charge,
     ) -> bool {
-        let mut dropped = Dropped::default();
         let mut placed = 0;
         let mut changing = false;
         for run in runs(near) {
@@ -158,23 +155,13 @@ impl Server {
             };
             let pages = bytes / PAGE_SIZE as u64;
             let placed_now = &near[run.start..run.start + pages as usize];
-            let copies: SmallVec<[Option<SlotId>; BESIDE_MAX]> = (placed_now.iter())
-                .map(|&(_, slot)| self.pager.store.is_worth_keeping(slot).then_some(slot))
-                .collect();
-            let mut resident = self.pager.resident();
-            mm.place(&mut resident.zone, charge.split(pages));
-            for (&(vpn, slot), copy) in placed_now.iter().zip(copies) {
-                resident.map(&mut state.space, vpn, Arrival::Ahead, copy);
-                if copy.is_none() {
-                    resident.release_slot(slot, &mut dropped);
-                }
-            }
-            drop(resident);
+            let placed_now: SmallVec<[_; BESIDE_MAX]> =
+                placed_now.iter().map(|&(vpn, slot)| (vpn, slot, Arrival::Ahead)).collect();
+            self.map_all(mm, state, charge.split(pages), &placed_now);
             // Another thread may have touched them meanwhile.
             state.wake_after(start, bytes);
             placed += pages;
         }
-        self.pager.discard(&dropped);
         counters::add(&self.pager.counters.pages_ahead, placed);
         !changing
     }
@@ -214,12 +201,18 @@ impl Server {
         (beside, charge)
     }
 
-    /// Starts to load what lies ahead of a touch whose own page was in memory.
+    /// Starts to load what lies ahead of a touch, if that has not begun.
     pub fn load_beside(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) {
         let (mut beside, charge) = self.stored_beside(mm, state, touch);
         let charge = self.place_ahead(mm, state, &mut beside, charge);
         if !beside.is_empty() {
             self.load_all(mm, state, touch, None, &beside, charge);
+        }
+        let vpn = Vpn::of_address(touch.address);
+        let is_left =
+            |vpn: &Vpn| matches!(state.space.get(*vpn), Entry::Stored { loading: false, .. });
+        if let Some(left) = touch.window.pages(vpn).find(is_left) {
+            state.space.cut(vpn, touch.window, left);
         }
     }
 
@@ -275,35 +268,48 @@ impl Server {
         Answer::Given
     }
 
-    /// Puts a loaded page in place; the entry still names its slot.
+    /// The books of stored pages that have been put in place, with the charge of all.
+    pub fn map_all(
+        &self,
+        mm: &Mm,
+        state: &mut State,
+        charge: Charge,
+        pages: &[(Vpn, SlotId, Arrival)],
+    ) {
+        let copies: SmallVec<[Option<SlotId>; BESIDE_MAX]> = (pages.iter())
+            .map(|&(_, slot, _)| self.pager.store.is_worth_keeping(slot).then_some(slot))
+            .collect();
+        let mut dropped = Dropped::default();
+        let mut resident = self.pager.resident();
+        mm.place(&mut resident.zone, charge);
+        for (&(vpn, slot, how), copy) in pages.iter().zip(copies) {
+            resident.map(&mut state.space, vpn, how, copy);
+            if copy.is_none() {
+                resident.release_slot(slot, &mut dropped);
+            }
+            if how == Arrival::Loaded {
+                counters::count(&self.pager.counters.faults_loaded);
+            }
+        }
+        drop(resident);
+        self.pager.discard(&dropped);
+    }
+
+    /// Puts the page in `buffer` in its place; the entry still names its slot.
     fn place_loaded(
         &self,
         mm: &Arc<Mm>,
         state: &mut State,
         touch: &Touch,
         charge: Charge,
-        (how, slot, kind): (Arrival, SlotId, Kind),
-        page: &Page,
+        (slot, kind): (SlotId, Kind),
     ) -> Answer {
         self.end_wait(touch);
-        match mm.uffd.copy(touch.address, page) {
+        match mm.uffd.copy(touch.address, &self.buffer[0]) {
             Ok(()) => {
                 state.wake_after(touch.address, PAGE_SIZE as u64);
-                let vpn = Vpn::of_address(touch.address);
-                let copy = self.pager.store.is_worth_keeping(slot).then_some(slot);
-                let mut dropped = Dropped::default();
-                {
-                    let mut resident = self.pager.resident();
-                    mm.place(&mut resident.zone, charge);
-                    resident.map(&mut state.space, vpn, how, copy);
-                    if copy.is_none() {
-                        resident.release_slot(slot, &mut dropped);
-                    }
-                }
-                self.pager.discard(&dropped);
-                if how == Arrival::Loaded {
-                    counters::count(&self.pager.counters.faults_loaded);
-                }
+                let page = (Vpn::of_address(touch.address), slot, Arrival::Loaded);
+                self.map_all(mm, state, charge, &[page]);
                 self.note_served(touch, kind);
                 Answer::Given
             }
@@ -313,92 +319,4 @@ impl Server {
             }
         }
     }
-
-    pub fn take_completions(&mut self) {
-        let pager = self.pager.clone();
-        pager.store.poll_completions(&mut |token, result| match result {
-            Ok(page) => self.arrive(token, page),
-            Err(error) => self.fail(token, &error.to_string()),
-        });
-    }
-
-    /// A page could not be read. One that nobody asked for is no loss yet: whoever does will be told.
-    fn fail(&mut self, token: u64, why: &str) {
-        let load = self.pending.books().loads.remove(&token);
-        let Some(mut load) = load else { return };
-        let mm = load.touch.mm.clone();
-        let mut state = mm.lock();
-        let wanted = self.end_load(&mut state, &load);
-        self.give_back(std::mem::take(&mut load.charge));
-        if !wanted || load.ahead || state.copying {
-            touch_again(&mut state, &load.touch);
-        } else if let Answer::Later = self.lost(&mm, &mut state, &load.touch, why) {
-            self.set_aside(load.touch);
-        }
-        self.let_go(&mm, state);
-    }
-
-    /// A page has arrived: into its place. A batch of moves may be under way: no other page is its
-    /// business, and while a mapping change is in flight the kernel takes no page (EAGAIN).
-    fn arrive(&mut self, token: u64, page: &Page) {
-        let load = self.pending.books().loads.remove(&token);
-        let Some(mut load) = load else { return };
-        let mm = load.touch.mm.clone();
-        let mut state = mm.lock();
-        // Whoever waits is woken below, or begins anew.
-        load.stalls.clear();
-        let wanted = self.end_load(&mut state, &load) || is_broken(Rule::P3);
-        let taken = vacant::still(&mm, Vpn::of_address(load.touch.address)) == Some(false);
-        // P6: who waits for it touches again, and is heard when the fork has been followed.
-        if !wanted || state.copying || taken {
-            touch_again(&mut state, &load.touch);
-            self.give_back(load.charge);
-            return;
-        }
-        let how = if load.ahead { Arrival::Ahead } else { Arrival::Loaded };
-        let charge = std::mem::take(&mut load.charge);
-        let kind = match load.wanted {
-            true if self.pager.store.is_remote(load.slot) => Kind::Remote,
-            true => Kind::File,
-            false => Kind::Ahead,
-        };
-        let how = (how, load.slot, kind);
-        let answer = self.place_loaded(&mm, &mut state, &load.touch, charge, how, page);
-        match answer {
-            Answer::Given => {
-                for Joined { thread, since, asked } in load.joined {
-                    (load.touch.thread, load.touch.since, load.touch.asked) =
-                        (thread, since, asked);
-                    self.note_served(&load.touch, Kind::Ahead);
-                }
-            }
-            // The mapping is changing: looked up again once that is settled, if anybody cares.
-            Answer::Later if load.ahead => touch_again(&mut state, &load.touch),
-            Answer::Later => self.set_aside(load.touch),
-        }
-        self.let_go(&mm, state);
-    }
-
-    /// The load is over. True if its page is still wanted; the entry is then plainly stored again.
-    fn end_load(&self, state: &mut State, load: &Load) -> bool {
-        let vpn = Vpn::of_address(load.touch.address);
-        let wanted = !state.ended
-            && matches!(state.space.get(vpn),
-                Entry::Stored { slot, loading: true, .. } if slot == load.slot);
-        let mut dropped = Dropped::default();
-        let mut resident = self.pager.resident();
-        if wanted {
-            resident.end_load(&mut state.space, vpn);
-        }
-        resident.release_slot(load.slot, &mut dropped);
-        drop(resident);
-        self.pager.discard(&dropped);
-        wanted
-    }
-}
-
-/// The page that threads wait for is not wanted any more (discarded, unmapped, moved): they touch
-/// again and get what is there now.
-fn touch_again(state: &mut State, touch: &Touch) {
-    state.wake_after(touch.address, PAGE_SIZE as u64);
 }

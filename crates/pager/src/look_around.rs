@@ -10,16 +10,12 @@ use crate::counters;
 use crate::faults::{Server, Touch};
 use crate::mm::{Mm, State};
 use crate::vacant;
-use ebb_core::resident::Entry;
-use ebb_core::types::{PAGE_SIZE, Vpn};
-use ebb_store::Page;
+use ebb_mm::resident::Entry;
+use ebb_mm::types::{PAGE_SIZE, Vpn};
 use std::sync::Arc;
 
 /// Most pages brought back beside a touch.
 pub const BESIDE_MAX: usize = 16;
-
-/// Room for their content.
-pub type Beside = Box<[Page; BESIDE_MAX]>;
 
 impl Server {
     /// Brings the cool pages of the touch's window back, as far as there is memory for them.

@@ -8,7 +8,7 @@
 
 use crate::seam::Connection;
 use crate::server::Pager;
-use ebb_core::observe::lru_gen::Enabled;
+use ebb_mm::observe::lru_gen::Enabled;
 use std::sync::{Mutex, PoisonError};
 
 /// Begins an answer that is an error.

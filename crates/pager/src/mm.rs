@@ -8,9 +8,9 @@ use crate::seam::{AddressSpace, Clock, Process};
 use crate::solo::NOWHERE;
 use crate::spin;
 use crate::stages::Kind;
-use ebb_core::folio::VPN_END;
-use ebb_core::resident::Space;
-use ebb_core::types::{MmId, PAGE_SIZE};
+use ebb_mm::folio::VPN_END;
+use ebb_mm::resident::Space;
+use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_sys::percpu::thread_time_ns;
 use ebb_sys::uffd::Mode;
 use smallvec::SmallVec;
@@ -38,6 +38,8 @@ const HUNGER_MS: u64 = 100;
 
 /// How long it takes, at most, until a child's agent runs where there is a CPU for it.
 const LATE_MS: u64 = 1000;
+/// The least time between two searches for strays.
+const STRAYS_PAUSE_MS: u64 = 5;
 
 /// Lines kept for a child: so many generations in a row may fork before their agents have begun, and not be known by their
 /// calls.
@@ -57,6 +59,8 @@ pub struct Mm {
     process: OnceLock<Box<dyn Process>>,
     /// The process has been told of the agent's thread.
     reached: AtomicBool,
+    /// Nothing in it stands before the C library's functions ([`crate::thread_words`]).
+    bare: bool,
     /// An address that is always registered, to see whether the address space still exists.
     probe: u64,
     state: Mutex<State>,
@@ -84,8 +88,12 @@ pub struct Mm {
     sought: AtomicU64,
     /// Pages the page table says are in memory, pool included.
     pub known: AtomicI64,
+    /// Pages of files and of shared memory, by the last look.
+    backed: AtomicU64,
     /// Resident pages that were beyond the known ones before the areas were last read, and still are.
     pub unknown: AtomicU64,
+    /// When strays are next looked for at the earliest, in milliseconds since `born` (`adopt.rs`, T4).
+    strays_due: AtomicU64,
     /// By how many pages the whole exceeds its share of what it maps together with relatives, when last counted, less
     /// what it has let go of since that they keep: below zero where that is more ([`crate::sharing`], H1).
     pub discount: AtomicI64,
@@ -184,6 +192,7 @@ impl Mm {
             uffd,
             process: OnceLock::new(),
             reached: AtomicBool::new(false),
+            bare: false,
             probe: state.pool.start(),
             state: Mutex::new(state),
             quiet: Condvar::new(),
@@ -199,7 +208,9 @@ impl Mm {
             told_stuck: AtomicBool::new(false),
             sought: AtomicU64::new(0),
             known: AtomicI64::new(0),
+            backed: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
+            strays_due: AtomicU64::new(0),
             discount: AtomicI64::new(0),
             related: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
@@ -219,10 +230,22 @@ impl Mm {
         }
     }
 
+    /// The same of a program that has no hooks of the agent's, if `bare`.
+    #[must_use]
+    pub fn bare(self, bare: bool) -> Self {
+        Self { bare, ..self }
+    }
+
+    /// Whether it has none.
+    pub fn is_bare(&self) -> bool {
+        self.bare
+    }
+
     /// The same as a relative of `parent`.
     #[must_use]
     pub fn related_to(mut self, parent: &Self) -> Self {
         self.family = parent.family;
+        self.bare = parent.bare;
         self.related.store(true, Ordering::Relaxed);
         self.inherited_pins = parent.pins_of_child();
         let elder = parent.calls_by.get().map_or(&parent.inherited[..], std::slice::from_ref);
@@ -263,9 +286,14 @@ impl Mm {
         self.asked.store(self.age_ms(), Ordering::Relaxed);
     }
 
+    /// For how long the pager has known of it.
+    pub fn age(&self) -> Duration {
+        self.clock.since(self.born)
+    }
+
     /// In milliseconds, and never 0.
     fn age_ms(&self) -> u64 {
-        (self.clock.since(self.born).as_millis() as u64).max(1)
+        (self.age().as_millis() as u64).max(1)
     }
 
     /// Begins a search for which process it is, if it is time for one. Each costs a page, and time for each process
@@ -279,6 +307,17 @@ impl Mm {
         due
     }
 
+    /// Whether it is time to look for strays.
+    pub fn are_strays_due(&self) -> bool {
+        self.age_ms() >= self.strays_due.load(Ordering::Relaxed)
+    }
+
+    /// They were looked for, which took so long: at most a fiftieth of the time goes there.
+    pub fn sought_strays(&self, took: Duration) {
+        let pause = (took * 50).as_millis() as u64;
+        self.strays_due.store(self.age_ms() + pause.max(STRAYS_PAUSE_MS), Ordering::Relaxed);
+    }
+
     /// A forked child that may still greet, or has and is still to start its agent.
     pub fn is_infant(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
@@ -286,7 +325,7 @@ impl Mm {
         match self.link.get() {
             _ if self.alone.load(Ordering::Relaxed) => false,
             None if asked > 0 => grows_up(),
-            None => self.clock.since(self.born) < INFANCY,
+            None => self.age() < INFANCY,
             Some(link) => !link.is_ready() && grows_up(),
         }
     }
@@ -329,16 +368,25 @@ impl Mm {
 
     /// Its agent did not answer a batch.
     pub fn fell_silent(&self) {
-        let now = self.clock.since(self.born).as_millis() as u64;
+        let now = self.age().as_millis() as u64;
         self.silent.store(now.max(1), Ordering::Relaxed);
     }
 
     /// Anonymous pages, as the kernel counts; of a forked child that has not greeted yet, as we do.
     pub fn resident_pages(&self) -> u64 {
         match self.process() {
-            Some(process) => process.anonymous_pages().unwrap_or(0),
+            Some(process) => {
+                let (anonymous, backed) = process.sizes().unwrap_or((0, 0));
+                self.backed.store(backed, Ordering::Relaxed);
+                anonymous
+            }
             None => u64::try_from(self.known.load(Ordering::Relaxed)).unwrap_or(0),
         }
+    }
+
+    /// Resident pages of files and of shared memory, when [`Mm::resident_pages`] was last asked for.
+    pub fn backed_pages(&self) -> u64 {
+        self.backed.load(Ordering::Relaxed)
     }
 
     /// Whether batches are of no use to it for now: its agent does not run yet, or did not answer the
@@ -352,7 +400,7 @@ impl Mm {
         if since == 0 {
             return false;
         }
-        let now = self.clock.since(self.born).as_millis() as u64;
+        let now = self.age().as_millis() as u64;
         if now < since + SILENCE_MS {
             return true;
         }
@@ -362,7 +410,7 @@ impl Mm {
         stopped
     }
 
-    /// Whether it was stopped by a signal or a debugger.
+    /// Whether it was stopped by a signal or a debugger; not by the brake.
     pub fn is_stopped(&self) -> bool {
         self.process().is_some_and(Process::is_stopped)
     }
@@ -725,8 +773,8 @@ mod tests {
     use crate::quiet::{Quiet, pager};
     use crate::seam::{Clock, Line};
     use ebb_agent::protocol::{ASK_JOIN, CALL_MADE, Shared};
-    use ebb_core::resident::Space;
-    use ebb_core::types::MmId;
+    use ebb_mm::resident::Space;
+    use ebb_mm::types::MmId;
     use ebb_sys::shared::SharedMap;
     use ebb_sys::uffd::PlaceError;
     use std::io;
@@ -751,7 +799,7 @@ mod tests {
             &self.0
         }
 
-        fn welcome(&self, _: &[u8], _: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        fn welcome(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<()> {
             Ok(())
         }
 

@@ -17,7 +17,7 @@ use crate::solo::Watch;
 use crate::strangers::Strangers;
 use crate::thrashing;
 use crate::unmanaged::Kind;
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_sys::proc;
 use ebb_sys::sched;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 /// How long the fault thread may be kept from running by others on its CPU.
 const PAUSE_SOLO: Duration = Duration::from_millis(4);
 /// How often the whole tree is looked through for processes without an agent.
-const CENSUS: Duration = Duration::from_millis(100);
+pub const CENSUS: Duration = Duration::from_millis(100);
 /// How often it is while it is being killed: who dies needs the CPU, too.
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// Pages beyond the known ones that make it worth reading the areas again. Of many processes that is a lot: while
@@ -52,6 +52,8 @@ pub struct Monitor {
     shared: SharedMemory,
     thrashing: thrashing::Watch,
     census: Instant,
+    /// The youngest address space that it was about.
+    youngest: MmId,
     running_counted: Instant,
     sharing: Sharing,
     solo: Watch,
@@ -71,7 +73,7 @@ pub fn run(pager: &Arc<Pager>) {
         let small = pager.small.load(Relaxed);
         let growth = if small { GROWTH_BYTES_PER_SECOND } else { HUGE_GROWTH_BYTES_PER_SECOND };
         let pause = Duration::from_secs_f64(free_bytes as f64 / growth as f64);
-        let most = if monitor.brake.is_on() {
+        let most = if monitor.brake.is_at_work() {
             PAUSE_MIN
         } else if pager.solo.is_everywhere() {
             PAUSE_SOLO / 2
@@ -103,6 +105,39 @@ fn unknown_pages(mm: &Mm, resident: u64) -> u64 {
     resident.saturating_sub(u64::try_from(mm.known.load(Relaxed)).unwrap_or(0))
 }
 
+/// Holds who maps more and more shared memory, if that may be too much by now: before each thing that waits for locks that
+/// those have who fill it.
+fn look_ahead(pager: &Pager, shared: &mut SharedMemory, brake: &mut Brake, mms: &[Arc<Mm>]) {
+    if shared.is_old(pager) {
+        // Which has each of them looked at.
+        for mm in mms {
+            mm.resident_pages();
+        }
+    }
+    if pager.managing.load(Relaxed) && shared.is_stale(mms) {
+        let tree = pager.host.tree(pager);
+        shared.count(pager, &tree, mms);
+    }
+    shared.presume(pager, mms);
+    if shared.presumed() == 0 {
+        return;
+    }
+    let (used, ceiling) = {
+        let resident = pager.resident();
+        (resident.zone.used() + shared.presumed(), resident.zone.ceiling())
+    };
+    if used > ceiling {
+        brake.look(pager, used, ceiling, mms);
+    }
+}
+
+/// The same between waits, if the last was some time ago.
+fn look_ahead_again(pager: &Pager, shared: &mut SharedMemory, brake: &mut Brake, mms: &[Arc<Mm>]) {
+    if shared.is_old(pager) {
+        look_ahead(pager, shared, brake, mms);
+    }
+}
+
 impl Monitor {
     /// Ready to look.
     pub fn new(pager: &Arc<Pager>) -> Self {
@@ -113,6 +148,7 @@ impl Monitor {
             shared: SharedMemory::new(now),
             thrashing: thrashing::Watch::default(),
             census: now,
+            youngest: MmId(0),
             running_counted: now,
             sharing: Sharing::new(now),
             solo: Watch::new(now),
@@ -128,12 +164,15 @@ impl Monitor {
         self.place_agents(&mms);
         let killing = self.pager.killing.load(Relaxed);
         let pause = if killing { KILL_AGAIN } else { CENSUS };
-        let due = self.pager.clock.since(self.census) > pause;
+        let due = self.pager.clock.since(self.census) > pause || self.is_child_unmet(&mms);
         self.reap(&mms, due);
         if due {
             self.take_census(&mms);
         }
-        self.sharing.count(&self.pager, &mms);
+        let Self { pager, shared, brake, sharing, .. } = self;
+        look_ahead(pager, shared, brake, &mms);
+        shared.walk(pager, brake.is_settled());
+        sharing.count(pager, &mms, || look_ahead_again(pager, shared, brake, &mms));
         self.guard(&mms);
         let mut growing = Vec::new();
         for mm in &mms {
@@ -145,6 +184,7 @@ impl Monitor {
             {
                 link.small();
             }
+            look_ahead_again(&self.pager, &mut self.shared, &mut self.brake, &mms);
             // Who moves areas gets on first, and then they are taken on.
             let moves = self.pager.managing.load(Relaxed) && !self.manage(mm, resident);
             if grows && !moves {
@@ -153,11 +193,19 @@ impl Monitor {
         }
         // Measured last: what was taken on took its time, in which the program went on.
         let held = sharing::held(&mms);
-        let strangers = self.strangers.pages(&self.pager, &mms, held.untold);
+        let strangers = self.strangers.pages(&self.pager, &mms, &held);
         let total = held.told + strangers + self.shared.pages();
+        self.shared.presume(&self.pager, &mms);
         let room = self.account(total, &growing);
         // What is over a step is seen at the next look.
         if self.resize.look(&self.pager) { 0 } else { room }
+    }
+
+    /// Whether memory is short, and a child that does not join by itself was forked since the last census (N4 in
+    /// `strangers.rs`): what it fills before it has an agent, and is held for, cannot leave.
+    fn is_child_unmet(&self, mms: &[Arc<Mm>]) -> bool {
+        let unmet = |mm: &Mm| mm.is_bare() && mm.link.get().is_none() && mm.id > self.youngest;
+        self.pager.managing.load(Relaxed) && mms.iter().any(|mm| unmet(mm))
     }
 
     /// Agents keep off the CPU that the fault thread shares with the program.
@@ -183,7 +231,7 @@ impl Monitor {
             (zone.used(), zone.free(), zone.is_low(), zone.ceiling(), zone.high())
         };
         counters.peak_managed.fetch_max(used * PAGE_SIZE as u64, Relaxed);
-        self.brake.look(&self.pager, used, ceiling, growing);
+        self.brake.look(&self.pager, used + self.shared.presumed(), ceiling, growing);
         self.pager
             .resident_history
             .lock()
@@ -223,6 +271,7 @@ impl Monitor {
 
     fn take_census(&mut self, mms: &[Arc<Mm>]) {
         self.census = self.pager.clock.now();
+        self.youngest = mms.iter().map(|mm| mm.id).max().unwrap_or(self.youngest);
         if self.pager.killing.load(Relaxed) {
             mms.iter().for_each(|mm| mm.tell_end());
             self.pager.host.kill_tree(&self.pager);
@@ -242,7 +291,7 @@ impl Monitor {
         let tree = self.pager.host.tree(&self.pager);
         self.count_running(&tree);
         self.strangers.count(&self.pager, &tree, mms);
-        self.shared.count(&self.pager, &tree);
+        self.shared.count(&self.pager, &tree, mms);
         self.thrashing.look(&self.pager);
         let held = |which: &AtomicBool, mm: &Mm| which.load(Relaxed).then(|| mm.resident_pages());
         let alone = mms.iter().filter_map(|mm| held(&mm.alone, mm)).sum();
@@ -284,9 +333,16 @@ impl Monitor {
             self.pager.unmanaged.met(&self.pager, Kind::Pinned, mm.pid(), &name);
         }
         let unknown = unknown_pages(mm, resident);
-        let few = if self.pager.starving.load(Relaxed) > 0 { 0 } else { UNKNOWN_PAGES_MAX };
-        if unknown <= mm.unknown.load(Relaxed) + few {
+        let starving = self.pager.starving.load(Relaxed) > 0;
+        let few = if starving { 0 } else { UNKNOWN_PAGES_MAX };
+        let more = unknown > mm.unknown.load(Relaxed) + few;
+        if !more {
             mm.unknown.fetch_min(unknown, Relaxed);
+        }
+        // What was in no area to be taken on may have been where nobody looked.
+        let wanted =
+            (starving || self.brake.is_on()) && unknown > UNKNOWN_PAGES_MAX && mm.are_strays_due();
+        if !more && !wanted {
             return true;
         }
         let Some(process) = mm.process().filter(|_| !mm.closing.load(Relaxed)) else { return true };
@@ -296,16 +352,27 @@ impl Monitor {
             return false;
         }
         // It would go on at the kernel's speed while it is being registered.
-        let room = self.pager.resident().zone.free();
+        let room = self.pager.resident().zone.free().saturating_sub(self.shared.presumed());
         let is_roomy = |now: u64| room.saturating_sub(now.saturating_sub(resident)) > BREATH_PAGES;
         let (brake, pager) = (&mut self.brake, &self.pager);
         let mut before = || {
             let now = mm.resident_pages();
-            if unknown_pages(mm, now) > HELD_PAGES_MIN {
-                brake.hold_in_turns(pager, mm, is_roomy(now));
+            let room = is_roomy(now);
+            if unknown_pages(mm, now) > if room { HELD_PAGES_MIN } else { UNKNOWN_PAGES_MAX } {
+                brake.hold_in_turns(pager, mm, room);
             }
         };
-        let learnt = adopt::areas(pager, mm, process, &mut before);
+        // To read its areas waits for who changes them, too, and others fill theirs meanwhile.
+        let mut learnt = Some(0);
+        if more {
+            before();
+            learnt = adopt::areas(pager, mm, process, &mut before);
+        }
+        if learnt == Some(0) && unknown > UNKNOWN_PAGES_MAX && mm.are_strays_due() {
+            let began = pager.clock.now();
+            learnt = adopt::strays(pager, mm, process, &mut before);
+            mm.sought_strays(pager.clock.since(began));
+        }
         if is_roomy(mm.resident_pages()) {
             brake.let_go(pager);
         }

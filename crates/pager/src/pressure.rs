@@ -8,7 +8,7 @@
 //! A run is one memcg and the whole of its node: one pair of lines says both.
 
 use crate::seam::Clock;
-use ebb_core::observe::psi::Psi;
+use ebb_mm::observe::psi::Psi;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 

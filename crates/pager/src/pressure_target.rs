@@ -9,7 +9,7 @@
 //! * T2: what is not reached within a second, the tree being over it, is taken back as a step of `ebb set` is.
 
 use crate::config::MEMORY_MIN_BYTES;
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::PAGE_SIZE;
 use std::time::Duration;
 
 /// How often it looks.

@@ -3,7 +3,7 @@
 use crate::config::{Config, ReportTo};
 use crate::seam::{AddressSpace, Clock, Event, Machine};
 use crate::server::{Pager, World};
-use ebb_store::{Options, Store, parse_tiers};
+use ebb_swap::{Options, Store, parse_tiers};
 use ebb_sys::uffd::{Mode, PlaceError};
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -27,10 +27,15 @@ pub fn config(memory_max_bytes: u64) -> Config {
 
 /// A pager of a run that never begins.
 pub fn pager() -> Pager {
+    pager_by(Clock::real())
+}
+
+/// The same by another clock.
+pub fn pager_by(clock: Clock) -> Pager {
     let config = config(16 << 20);
     let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());
     let store = Box::new(store.expect("a store"));
-    let world = World { clock: Clock::real(), host: Box::new(Machine), store };
+    let world = World { clock, host: Box::new(Machine), store };
     Pager::new(config, world, 0).expect("a pager")
 }
 

@@ -2,15 +2,15 @@
 //!
 //! Every touch that reaches the pager is a record (a first touch, a rescue, a load, a write to a guarded
 //! page), and with `harvest=1` every page found written: what cannot be seen, the touches of pages that lie
-//! where they belong, is not in it. Text with the header `dt,page,op,kind`, as zstd if the file's name ends in
-//! `.zst`; `dt` in microseconds, `page` the page number with the address space's above it (bit 36 on).
+//! where they belong, is not in it. Text with the header `dt,fault,op,kind`, which tells readers so, as zstd if the file's name ends in
+//! `.zst`; `dt` in microseconds, `fault` the page number with the address space's above it (bit 36 on).
 //!
 //! * R1: whoever records waits for no device: full buffers go to a thread of its own, and are counted as lost
 //!   if that is too far behind.
 //! * R2: the order of records is that of their times: one lock, taken last.
 
 use crate::counters;
-use ebb_core::types::{MmId, Vpn};
+use ebb_mm::types::{MmId, Vpn};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -124,7 +124,7 @@ fn write(chunks: &Receiver<Vec<Record>>, mut file: impl Write) -> io::Result<()>
 }
 
 fn write_text(chunks: &Receiver<Vec<Record>>, to: &mut impl Write) -> io::Result<()> {
-    writeln!(to, "dt,page,op,kind")?;
+    writeln!(to, "dt,fault,op,kind")?;
     let mut before = 0;
     for Record { at_us, page } in chunks.iter().flatten() {
         let op = if page & 1 == 1 { 'w' } else { 'r' };
@@ -154,7 +154,7 @@ mod tests {
         }
         let text = std::fs::read_to_string(&plain).expect("text");
         let mut lines = text.lines();
-        assert_eq!(lines.next(), Some("dt,page,op,kind"));
+        assert_eq!(lines.next(), Some("dt,fault,op,kind"));
         let first = lines.next().expect("a record").split_once(',').expect("fields").1.to_owned();
         assert_eq!(first, format!("{},w,a", (3u64 << 36) + 7));
         assert!(lines.clone().all(|line| line.ends_with(",r,a")) && lines.count() == 10_000);

@@ -6,7 +6,7 @@ use crate::costs::{Cpu, Lost};
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::{sampling, thrashing, unmanaged};
-use ebb_core::resident::lost_pages;
+use ebb_mm::resident::lost_pages;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fmt::Write as _;

@@ -5,23 +5,34 @@
 //! * S1: more takes effect at once.
 //! * S2: less comes in steps of a 128th, each begun when the tree is within the one before: what is over the limit for
 //!   that is less than the brake holds anybody for.
-//! * S3: a step that is not reached within [`PATIENCE`] is taken back, and who asked is told how far it went. That is less
-//!   than a run is given before it is out of memory: none is ended for a wish.
+//! * S3: a step to which the tree comes no nearer for [`PATIENCE`] is taken back, and who asked is told how far it went. That
+//!   is less than a run is given before it is out of memory: none is ended for a wish.
+//!   What is to be kept (`keep=1`: `ebb attach`, whose process holds now what it may let go of later) is tried again, after
+//!   [`AGAIN`] and then less and less often, until somebody says another limit.
 //! * S4: a wish whose words are not all understood changes nothing.
+//! * S5: while a run is given back (`detach.rs`) nothing changes its limit, which is lifted; what is under way waits.
 
 use crate::config::MEMORY_MIN_BYTES;
+use crate::detach;
 use crate::events::{By, Event};
 use crate::lru_gen::{DONE, REFUSED};
 use crate::pressure_target::PressureTarget;
 use crate::seam::Connection;
 use crate::server::Pager;
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::PAGE_SIZE;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the tree may be over a step before that is taken back (S3).
+/// How long the tree may be over a step without coming nearer before that is taken back (S3).
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same where nobody waits for an answer: the program waits for memory meanwhile.
+const PATIENCE_AGAIN: Duration = Duration::from_millis(250);
+/// How soon what could not be had is tried again, and how seldom at last (S3).
+const AGAIN: Duration = Duration::from_secs(2);
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Asks for the end of a run that was attached to.
+pub const DETACH: &str = "detach";
 /// A step, as a share of the limit, and the least of it in pages (S2).
 const STEP_SHARE: u64 = 128;
 const STEP_MIN: u64 = if cfg!(test) { 8 } else { 256 };
@@ -36,6 +47,8 @@ struct Wish {
     /// `u64::MAX` is none.
     high: Option<u64>,
     ram: Option<u64>,
+    /// If the limit cannot be had now, it is later.
+    keep: bool,
 }
 
 impl Wish {
@@ -51,6 +64,7 @@ impl Wish {
                 "memory.max" => wish.max = Some(bytes),
                 "memory.high" => wish.high = Some(bytes),
                 "tier.ram" => wish.ram = Some(bytes),
+                "keep" => wish.keep = bytes != 0,
                 _ => return Err(format!("there is no '{key}' to set")),
             }
         }
@@ -77,8 +91,8 @@ impl Wishes {
 
     /// So many pages are to be the limit, simulated: of less memory than a wish may ask for.
     #[cfg(test)]
-    pub fn add_pages(&self, max: u64, line: Box<dyn Connection>) {
-        self.add(Wish { max: Some(max * PAGE_SIZE as u64), ..Wish::default() }, line);
+    pub fn add_pages(&self, max: u64, keep: bool, line: Box<dyn Connection>) {
+        self.add(Wish { max: Some(max * PAGE_SIZE as u64), keep, ..Wish::default() }, line);
     }
 
     fn next(&self) -> Option<(Wish, Box<dyn Connection>)> {
@@ -88,6 +102,9 @@ impl Wishes {
 
 /// Takes a wish. What is to be reclaimed at once is kswapd's work.
 pub fn asked(pager: &Pager, request: &str, line: Box<dyn Connection>) -> std::io::Result<()> {
+    if request == DETACH {
+        return detach::asked(pager, line);
+    }
     if request.starts_with("reclaim=") {
         pager.requests.add(request.to_owned(), line);
         pager.kswapd.raise();
@@ -111,14 +128,38 @@ struct UnderWay {
     target: u64,
     /// The limit before the last step.
     reached: u64,
-    stepped: Instant,
-    line: Box<dyn Connection>,
+    /// The least that was used since.
+    least: u64,
+    /// When that was, or the step began.
+    since: Instant,
+    /// The limit when it began.
+    from: u64,
+    /// Who waits for the answer. Nobody where it is tried again.
+    line: Option<Box<dyn Connection>>,
+    /// After how long it is to be tried again, if it is.
+    again: Option<Duration>,
+}
+
+/// A limit that could not be had, and is to be (S3).
+#[derive(Debug)]
+struct Kept {
+    /// Pages.
+    target: u64,
+    at: Instant,
+    pause: Duration,
+}
+
+impl UnderWay {
+    fn patience(&self) -> Duration {
+        if self.line.is_some() { PATIENCE } else { PATIENCE_AGAIN }
+    }
 }
 
 /// The monitor's part.
 #[derive(Debug)]
 pub struct Resize {
     under_way: Option<UnderWay>,
+    kept: Option<Kept>,
     /// Where reclaim is to aim, in pages, if that was said.
     high: Option<u64>,
     /// The most that compressed memory may take, in bytes, if that was said.
@@ -138,6 +179,7 @@ impl Resize {
         let target = target.map(|permille| PressureTarget::new(permille, max));
         Self {
             under_way: None,
+            kept: None,
             high,
             ram: pager.config.ram_bytes_said(),
             target,
@@ -147,12 +189,18 @@ impl Resize {
 
     /// One look. True while there is more to do, and looks are wanted often.
     pub fn look(&mut self, pager: &Pager) -> bool {
+        if pager.detach.is_on() {
+            return self.under_way.is_some();
+        }
         if let Some(way) = self.under_way.take() {
             self.go_on(pager, way);
         } else if let Some((wish, line)) = pager.wishes.next() {
             // Who says a limit has it.
             self.target = self.target.take().filter(|_| wish.max.is_none());
+            self.kept = self.kept.take().filter(|_| wish.max.is_none());
             self.begin(pager, wish, line);
+        } else if let Some(kept) = self.kept.take_if(|kept| kept.at <= pager.clock.now()) {
+            self.try_again(pager, &kept);
         } else if let Some(target) = &mut self.target {
             let at = pager.clock.since(pager.started);
             // From the touch to running again: the stalls of the pressure file are a part of it.
@@ -184,7 +232,22 @@ impl Resize {
             say(&*line, DONE);
         } else {
             self.apply(pager, now);
-            let way = UnderWay { target, reached: now, stepped: pager.clock.now(), line };
+            let since = pager.clock.now();
+            let again = wish.keep.then_some(AGAIN);
+            let line = Some(line);
+            let way =
+                UnderWay { target, reached: now, least: u64::MAX, since, from: now, line, again };
+            self.go_on(pager, way);
+        }
+    }
+
+    /// It may be that more can leave by now.
+    fn try_again(&mut self, pager: &Pager, kept: &Kept) {
+        let now = pager.resident().zone.limit();
+        if now > kept.target {
+            let (target, again) = (kept.target, Some(kept.pause));
+            let (least, since) = (u64::MAX, pager.clock.now());
+            let way = UnderWay { target, reached: now, least, since, from: now, line: None, again };
             self.go_on(pager, way);
         }
     }
@@ -197,27 +260,44 @@ impl Resize {
         if used <= limit {
             if limit == way.target {
                 tell(pager, By::Set, limit);
-                return say(&*way.line, DONE);
+                return way.line.iter().for_each(|line| say(&**line, DONE));
+            }
+            if limit < way.from {
+                // It was worth the while.
+                way.again = way.again.map(|_| AGAIN);
             }
             way.reached = limit;
             let step = (limit / STEP_SHARE).max(STEP_MIN);
             self.apply(pager, limit.saturating_sub(step).max(way.target));
-            way.stepped = pager.clock.now();
-        } else if pager.clock.since(way.stepped) > PATIENCE {
+            (way.least, way.since) = (used, pager.clock.now());
+        } else if used < way.least {
+            (way.least, way.since) = (used, pager.clock.now());
+        } else if pager.clock.since(way.since) > way.patience() {
             self.apply(pager, way.reached);
-            tell(pager, By::Set, way.target);
-            let mib = |pages: u64| pages as f64 / 256.0;
-            return say(
-                &*way.line,
-                &format!(
-                    "{REFUSED}memory.max is {:.1} MiB now, not {:.1}: of what is in memory no more can \
-                     leave (areas that are locked, not writable or not managed; a tier that is full)",
-                    mib(way.reached),
-                    mib(way.target)
-                ),
-            );
+            return self.give_up(pager, way);
         }
         self.under_way = Some(way);
+    }
+
+    fn give_up(&mut self, pager: &Pager, way: UnderWay) {
+        if way.line.is_some() || way.reached < way.from {
+            tell(pager, By::Set, way.target);
+        }
+        if let Some(line) = &way.line {
+            let mib = |pages: u64| pages as f64 / 256.0;
+            let tried = if way.again.is_some() { "; it is tried again" } else { "" };
+            let (is, not) = (mib(way.reached), mib(way.target));
+            let text = format!(
+                "{REFUSED}memory.max is {is:.1} MiB now, not {not:.1}: of what is in memory no more can leave \
+                 (areas that are locked, not writable or not managed; a tier that is full){tried}"
+            );
+            say(&**line, &text);
+        }
+        self.kept = way.again.map(|pause| Kept {
+            target: way.target,
+            at: pager.clock.now() + pause,
+            pause: (pause * 2).min(AGAIN_MAX),
+        });
     }
 
     /// The limit was found to be another one: told of when it is by an eighth, or once in ten seconds.
@@ -232,7 +312,12 @@ impl Resize {
     fn apply(&self, pager: &Pager, limit: u64) {
         let bytes = limit * PAGE_SIZE as u64;
         let ram = self.ram.unwrap_or(bytes / 2).min(bytes);
-        pager.engine().resize(limit, self.high.unwrap_or(limit), ram);
+        let mut engine = pager.engine();
+        if pager.detach.is_on() {
+            return;
+        }
+        engine.resize(limit, self.high.unwrap_or(limit), ram);
+        drop(engine);
         pager.store.set_ram_limit(ram);
         pager.wake_kswapd();
         pager.wake_if_waiting();
@@ -263,8 +348,9 @@ mod tests {
     #[test]
     fn a_wish_is_understood_whole_or_refused() {
         let wish = Wish::parse("memory.max=67108864 memory.high=max tier.ram=1024").unwrap();
-        let all = Wish { max: Some(64 << 20), high: Some(u64::MAX), ram: Some(1024) };
+        let all = Wish { max: Some(64 << 20), high: Some(u64::MAX), ram: Some(1024), keep: false };
         assert_eq!(wish, all);
+        assert_eq!(Wish::parse("memory.max=67108864 keep=1").map(|wish| wish.keep), Ok(true));
         for (text, word) in [
             ("memory.max", "no ="),
             ("memory.max=64M", "'64M'"),

@@ -1,7 +1,7 @@
 //! Sampling: how soon pages are used again, those that stay where they are among them (`ebb run --sample`, `ebb fit`).
 //!
 //! A sample of pages is taken out of the program's sight again and again, so that each use of one is a touch that the
-//! pager hears of ([`ebb_core::observe::reuse`] makes a curve of it). The others come under management and stay where they are.
+//! pager hears of ([`ebb_mm::observe::reuse`] makes a curve of it). The others come under management and stay where they are.
 //!
 //! * S1: a page that is used often stays in sight for a while each time. It is taken as used until it is taken out of sight, and
 //!   its next use counts from there: the curve says too little of sizes below what stays in sight ([`Found::grain_bytes`]).
@@ -10,8 +10,8 @@
 //!
 //! Lock order: a leaf.
 
-use ebb_core::observe::reuse::Reuse;
-use ebb_core::types::{MmId, PAGE_SIZE, Vpn};
+use ebb_mm::observe::reuse::Reuse;
+use ebb_mm::types::{MmId, PAGE_SIZE, Vpn};
 use serde::Serialize;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -189,7 +189,7 @@ impl Sampling {
     pub fn found(&self) -> Found {
         let state = self.lock();
         let (first_uses, later_uses) = state.reuse.uses();
-        let point = |point: ebb_core::observe::reuse::Point| Point {
+        let point = |point: ebb_mm::observe::reuse::Point| Point {
             bytes: point.pages * PAGE_SIZE as u64,
             misses: point.misses.round() as u64,
             error: point.error.round() as u64,

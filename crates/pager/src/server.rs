@@ -4,6 +4,7 @@ use crate::account::Account;
 use crate::children::Candidates;
 use crate::config::Config;
 use crate::counters::{self, Counters};
+use crate::detach::{self, Detach};
 use crate::events::{Event, Events, Why};
 use crate::limits::SLICE_PAGES;
 use crate::lineage::{self, Lineage};
@@ -21,18 +22,19 @@ use crate::solo::{CPUS_MAX, Solo};
 use crate::thrashing::Finding;
 use crate::unmanaged::Unmanaged;
 use crate::view::{self, Looks};
-use crate::{door, errand, faults, monitor, reclaim, report, spin};
-use ebb_core::engine::{Engine, Evidence};
-use ebb_core::folio::MM_END;
-use ebb_core::reclaim::{Asked, Desk};
-use ebb_core::resident::{Dropped, Resident};
-use ebb_core::types::{MmId, PAGE_SIZE};
-use ebb_store::{Notice, Store};
+use crate::{door, errand, faults, inject, monitor, reclaim, report, spin};
+use ebb_mm::engine::{Engine, Evidence};
+use ebb_mm::folio::MM_END;
+use ebb_mm::reclaim::{Asked, Desk};
+use ebb_mm::resident::{Dropped, Resident};
+use ebb_mm::types::{MmId, PAGE_SIZE};
+use ebb_swap::{Notice, Store};
+use ebb_sys::lifeline::Lifeline;
 use ebb_sys::process;
 use ebb_sys::sched::CpuSet;
 use ebb_sys::socket::Socket;
 use ebb_sys::{proc, signals};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -44,8 +46,8 @@ use std::time::{Duration, Instant};
 
 /// The exit status of a run that Ebb did not let go on.
 const FAILED: i32 = 125;
-/// How long the front may take to stop once it has said so.
-const STOPPING: Duration = Duration::from_secs(1);
+/// How often it is looked whether a program that has stopped goes on.
+const STOPPED_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 /// How long what is left of a run without a front is killed again and again.
 const KILLING: Duration = Duration::from_secs(2);
 
@@ -61,8 +63,14 @@ pub enum FrontMessage {
     Failed(String),
     /// Front: the program runs as this process.
     Running(u32),
+    /// Front: the program is this process, which runs already. Pager: `Ready`, or `Failed`.
+    Attach(u32),
+    /// Front: give it back. Pager: `Reported`, or `Failed`, and it goes on.
+    Detach,
     /// Front: the program has stopped, and it will.
     Stopping,
+    /// Front: it has been continued.
+    GoesOn,
     /// Front: every process has ended; the program's own exit status (as a shell shows it).
     Ended(i32),
     /// Front: the program that it is not the parent of has ended, with this status if that can be known. Others of the run
@@ -171,10 +179,15 @@ pub struct Pager {
     pub starved_since_ms: AtomicU64,
     /// Threads held by the brake.
     pub held: AtomicU32,
+    /// Since when it has held the one that it holds for longest, as `starved_since_ms`.
+    pub held_since_ms: AtomicU64,
     pub program: AtomicU32,
     /// The front process.
     pub front: u32,
     pub lineage: Lineage,
+    /// Ends who waits for this process in the kernel when it ends.
+    pub lifeline: Lifeline,
+    pub detach: Detach,
     pub ending: AtomicBool,
     /// The run is ended by killing its processes.
     pub killing: AtomicBool,
@@ -216,7 +229,7 @@ impl Pager {
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
         let events = config.events.as_deref().map(|path| Events::new(path, say)).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
-        let lineage = Lineage::new(config.root)?;
+        let lineage = Lineage::new(config.root, config.tree)?;
         let engine = Engine::new(pages, high, tunables, Evidence::Cooling)
             .with_cool_most(config.cool_permille)
             .with_split(config.split());
@@ -248,9 +261,12 @@ impl Pager {
             waiting: AtomicU32::new(0),
             starved_since_ms: AtomicU64::new(0),
             held: AtomicU32::new(0),
+            held_since_ms: AtomicU64::new(0),
             program: AtomicU32::new(0),
             front,
             lineage,
+            lifeline: Lifeline::new()?,
+            detach: Detach::default(),
             ending: AtomicBool::new(false),
             killing: AtomicBool::new(false),
             resident_history: Mutex::default(),
@@ -298,6 +314,11 @@ impl Pager {
     /// Its resident set.
     pub fn resident(&self) -> Set<'_> {
         Set(self.engine())
+    }
+
+    /// A time in milliseconds since the start, as fields hold it in which 0 is for none.
+    pub fn ms_at(&self, time: Instant) -> u64 {
+        (time.saturating_duration_since(self.started).as_millis() as u64).max(1)
     }
 
     /// Has the fault thread look at `fd`.
@@ -509,22 +530,32 @@ pub fn serve(front: &Socket) -> std::io::Result<()> {
                 pager.program.store(pid, SeqCst);
                 note_start(&pager);
             }
-            Ok(FrontMessage::Stopping) => watch_stopped(&pager),
+            Ok(FrontMessage::Attach(pid)) => {
+                let way = inject::Way::of(&pager.config);
+                if let Err(error) = inject::attach(pid, &way) {
+                    return FrontMessage::Failed(error.to_string()).send(front);
+                }
+                pager.program.store(pid, SeqCst);
+                note_start(&pager);
+                FrontMessage::Ready.send(front)?;
+            }
+            Ok(FrontMessage::Detach) => match detach::run(&pager) {
+                Ok(()) => return end(&pager, front, None),
+                Err(reason) => FrontMessage::Failed(reason).send(front)?,
+            },
+            Ok(FrontMessage::Stopping) => watch_stopped(&pager, front),
+            Ok(FrontMessage::GoesOn) => {}
             Ok(FrontMessage::Ended(status)) => return end(&pager, front, Some(status)),
             Ok(FrontMessage::Left(status)) => {
                 if lineage::has_ended(&pager, front) {
                     return end(&pager, front, status);
                 }
-                abandoned(&pager);
-                return Ok(());
+                return without_front(&pager);
             }
             // There is nobody to be served.
             Ok(FrontMessage::Failed(_)) => return Ok(()),
             Ok(other) => return Err(std::io::Error::other(format!("unexpected {other:?}"))),
-            Err(_) => {
-                abandoned(&pager);
-                return Ok(());
-            }
+            Err(_) => return without_front(&pager),
         }
     }
 }
@@ -543,6 +574,26 @@ fn end(pager: &Pager, front: &Socket, status: Option<i32>) -> std::io::Result<()
     }
     pager.store.close();
     FrontMessage::Reported { failed }.send(front)
+}
+
+/// The front is gone: what was attached to is given back, and what was started ends.
+fn without_front(pager: &Arc<Pager>) -> std::io::Result<()> {
+    if !pager.config.attached {
+        abandoned(pager);
+        return Ok(());
+    }
+    while !pager.mms().is_empty() && detach::run(pager).is_err() {
+        // Served as long as that cannot be.
+        pager.host.sleep(Duration::from_secs(1));
+    }
+    if let Some(events) = &pager.events {
+        events.end();
+    }
+    if let Some(folder) = pager.config.socket.parent() {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    pager.store.close();
+    Ok(())
 }
 
 /// The front is gone: so is the run. Agents kill their processes when this one ends. The folder is the front's to
@@ -598,36 +649,33 @@ fn end_recording(pager: &Pager) {
     }
 }
 
-/// The front has stopped with the program, so that a shell sees the job stop. A shell continues both;
-/// somebody else may continue the program alone, and the front must not stay behind for ever.
-fn watch_stopped(pager: &Pager) {
+/// The front stops with the program, so that a shell sees the job stop. A shell continues both; somebody else may continue
+/// the program alone, and the front must not stay behind for ever. It says when it goes on: until then it may be about to
+/// stop yet, however long that takes, and is continued again.
+fn watch_stopped(pager: &Pager, front: &Socket) {
     let is_stopped = |pid| matches!(proc::state(pid), Some('T' | 't'));
-    let program = pager.program.load(SeqCst);
-    let began = pager.clock.now();
-    let mut seen = false;
     loop {
-        let stopped = is_stopped(pager.front);
-        // It says so just before it does.
-        seen |= stopped;
-        if !stopped && (seen || pager.clock.since(began) > STOPPING) {
+        let mut says = [PollFd::new(front, PollFlags::IN)];
+        // Interrupted is as good as too early.
+        let _ = poll(&mut says, Some(&STOPPED_LOOK));
+        if !says[0].revents().is_empty() {
             return;
         }
-        if !is_stopped(program) {
+        if !is_stopped(pager.program.load(SeqCst)) {
             signals::send(pager.front, signals::SIGCONT);
         }
-        pager.host.sleep(Duration::from_millis(20));
     }
 }
 
 fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
-    let tiers = ebb_store::parse_tiers(&config.swap).map_err(|error| error.to_string())?;
+    let tiers = ebb_swap::parse_tiers(&config.swap).map_err(|error| error.to_string())?;
     let inject = config
         .inject
         .as_deref()
-        .map(ebb_store::inject::Plan::parse)
+        .map(ebb_swap::inject::Plan::parse)
         .transpose()
         .map_err(|error| error.to_string())?;
-    let options = ebb_store::Options {
+    let options = ebb_swap::Options {
         ram_limit_default: config.memory_max_bytes / 2,
         use_io_uring: config.io_uring,
         inject,

@@ -8,27 +8,65 @@
 //! * C2: what processes outside the tree map, too, counts by the share of the tree.
 //! * C3: a process that may not be looked into counts as if others of its kind mapped the same.
 //! * C4: a walk looks at one process after the other. What a page counts for changes while others begin to map it, or
-//!   end: a walk beside such processes may find too much. It counts only if as much was mapped after it as before.
+//!   end: a walk beside such processes may find too much. It counts only if as much was mapped after it as before. If
+//!   more was, what one process alone maps counts for each: nobody else's look can have found it, too.
+//! * C5: what is mapped more since the last walk is presumed to be new by the same share as what that found was one
+//!   process's alone. That is enough to hold who fills it until the next walk, and is counted nowhere.
+//! * C6: who fills it is held before anything waits for a lock that they have: on a busy machine one that has it may not
+//!   run for long.
 
+use crate::mm::Mm;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
-use ebb_core::types::PAGE_SIZE;
-use ebb_sys::{proc, process};
-use std::collections::HashSet;
-use std::time::Instant;
+use ebb_mm::types::{MmId, PAGE_SIZE};
+use ebb_sys::proc::{self, SharedPages};
+use ebb_sys::process;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Pages that are worth a word and a walk. An agent has a few of its own.
 const FEW: u64 = (1 << 20) / PAGE_SIZE as u64;
 
+/// Pages that are mapped more, upon which they are counted at once.
+const SUDDEN: u64 = (16 << 20) / PAGE_SIZE as u64;
+/// What took longer was a wait.
+const WAIT: Duration = Duration::from_millis(3);
+/// How long a walk waits for those to stand who are being held.
+const UNSETTLED: Duration = Duration::from_millis(200);
+
 /// What may be mapped more or less after a walk than before (C4): one page of so many.
 const STILL: u64 = 32;
+
+/// What the last walk found: pages mapped, each as often as it is, how many those were, and of how many one process alone
+/// maps each.
+#[derive(Clone, Copy, Default, Debug)]
+struct Walk {
+    mapped: u64,
+    pages: u64,
+    alone: u64,
+}
+
+impl Walk {
+    /// What of so many pages that are mapped since is presumed to be new; without a walk all of it.
+    fn new_of(&self, more: u64) -> u64 {
+        (more * self.alone).checked_div(self.mapped).unwrap_or(more)
+    }
+}
 
 /// What is known of it.
 #[derive(Debug)]
 pub struct SharedMemory {
     pages: u64,
-    /// By the last walk: pages mapped, each as often as it is, and how many those were.
-    walked: (u64, u64),
+    presumed: u64,
+    looked: Instant,
+    /// Mapped at the last count, each as often as it is.
+    mapped: u64,
+    /// Who does, and how much.
+    holders: Vec<(u32, u64)>,
+    walked: Walk,
+    /// Pages of files and of shared memory that each address space had at the last count (C5).
+    backed: HashMap<MmId, u64>,
     due: Instant,
     told: HashSet<u32>,
 }
@@ -36,7 +74,17 @@ pub struct SharedMemory {
 impl SharedMemory {
     /// None yet.
     pub fn new(now: Instant) -> Self {
-        Self { pages: 0, walked: (0, 0), due: now, told: HashSet::new() }
+        Self {
+            pages: 0,
+            presumed: 0,
+            looked: now,
+            mapped: 0,
+            holders: Vec::new(),
+            walked: Walk::default(),
+            backed: HashMap::new(),
+            due: now,
+            told: HashSet::new(),
+        }
     }
 
     /// Pages of it by the last count.
@@ -44,29 +92,76 @@ impl SharedMemory {
         self.pages
     }
 
-    /// Counts what the processes of the tree have.
-    pub fn count(&mut self, pager: &Pager, tree: &[u32]) {
-        let holders = holders(pager, tree);
-        let mapped = mapped_by(&holders);
-        if mapped <= FEW {
-            self.pages = mapped;
+    /// Pages there may be beyond those, by what has been mapped since the last walk (C5).
+    pub fn presumed(&self) -> u64 {
+        self.presumed
+    }
+
+    /// Whether what is presumed is from before what could be a wait.
+    pub fn is_old(&self, pager: &Pager) -> bool {
+        pager.clock.since(self.looked) > WAIT
+    }
+
+    /// Presumes anew.
+    pub fn presume(&mut self, pager: &Pager, mms: &[Arc<Mm>]) {
+        self.looked = pager.clock.now();
+        self.presumed = 0;
+        if self.mapped > FEW {
+            let more = self.mapped.saturating_sub(self.walked.mapped) + self.grown(mms);
+            let all = self.walked.pages + self.walked.new_of(more);
+            self.presumed = all.saturating_sub(self.pages);
+        }
+    }
+
+    /// Whether so much more is mapped, of files or shared memory, that it is to be counted again.
+    pub fn is_stale(&self, mms: &[Arc<Mm>]) -> bool {
+        self.grown(mms) > SUDDEN
+    }
+
+    /// What address spaces have more than at the last count, of files and of shared memory.
+    fn grown(&self, mms: &[Arc<Mm>]) -> u64 {
+        let then = |mm: &Arc<Mm>| self.backed.get(&mm.id).copied().unwrap_or(0);
+        mms.iter().map(|mm| mm.backed_pages().saturating_sub(then(mm))).sum()
+    }
+
+    /// Counts what the processes of the tree map. Waits for nobody.
+    pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
+        self.holders = holders(pager, tree);
+        self.mapped = mapped_by(&self.holders);
+        self.backed = mms.iter().map(|mm| (mm.id, mm.backed_pages())).collect();
+        if self.mapped <= FEW {
+            (self.pages, self.walked) = (self.mapped, Walk::default());
             return;
         }
-        if pager.clock.now() >= self.due {
-            let began = pager.clock.now();
-            let found = walk(&holders);
-            let after = mapped_by(&self::holders(pager, tree));
-            let believed = if is_still(mapped, after) { found } else { found.min(most(&holders)) };
-            self.walked = (mapped, believed);
-            self.due = pager.clock.now() + pager.clock.since(began) * 3;
-        }
-        self.pages = since(self.walked, mapped).max(most(&holders));
-        for &(pid, _) in holders.iter().filter(|&&(_, pages)| pages > FEW) {
+        self.settle();
+        for &(pid, _) in self.holders.iter().filter(|&&(_, pages)| pages > FEW) {
             if self.told.insert(pid) {
                 pager.unmanaged.met(pager, Kind::SharedMemory, pid, &proc::name(pid));
             }
         }
         pager.unmanaged.hold(Kind::SharedMemory, self.pages);
+    }
+
+    /// Finds out how many pages they are together, if that is due. That waits for the locks of address spaces: where those
+    /// are being held who fill them, `settled` says that they stand.
+    pub fn walk(&mut self, pager: &Pager, settled: bool) {
+        let now = pager.clock.now();
+        if self.mapped <= FEW || now < self.due || (!settled && now < self.due + UNSETTLED) {
+            return;
+        }
+        let found = walk(&self.holders);
+        let tree: Vec<u32> = self.holders.iter().map(|&(pid, _)| pid).collect();
+        let after = mapped_by(&holders(pager, &tree));
+        let pages = believed(found, (self.mapped, after), most(&self.holders));
+        self.walked = Walk { mapped: self.mapped, pages, alone: found.alone.min(self.mapped) };
+        self.due = pager.clock.now() + pager.clock.since(now) * 3;
+        self.settle();
+        pager.unmanaged.hold(Kind::SharedMemory, self.pages);
+    }
+
+    fn settle(&mut self) {
+        let known = since((self.walked.mapped, self.walked.pages), self.mapped);
+        self.pages = known.max(most(&self.holders));
     }
 }
 
@@ -99,16 +194,31 @@ fn is_still(before: u64, after: u64) -> bool {
     after.abs_diff(before) <= before / STILL
 }
 
-/// How many pages they are together.
-fn walk(holders: &[(u32, u64)]) -> u64 {
-    let (mut seen, mut unseen) = (0, 0);
+/// What of a walk counts, beside processes of which one maps `most`, and which mapped so much before it and after it (C4).
+fn believed(found: SharedPages, (before, after): (u64, u64), most: u64) -> u64 {
+    if is_still(before, after) {
+        found.proportional
+    } else if after > before {
+        found.proportional.min(most.max(found.alone))
+    } else {
+        found.proportional.min(most)
+    }
+}
+
+/// How many pages they are together, and how many at least of which one alone maps each.
+fn walk(holders: &[(u32, u64)]) -> SharedPages {
+    let (mut seen, mut unseen) = (SharedPages::default(), 0);
     for &(pid, mapped) in holders {
-        match proc::proportional_shared_pages(pid) {
-            Ok(pages) => seen += pages,
+        match proc::shared_pages(pid, mapped) {
+            Ok(pages) => {
+                seen.proportional += pages.proportional;
+                seen.alone += pages.alone;
+            }
             Err(_) => unseen = mapped.max(unseen),
         }
     }
-    seen + unseen
+    seen.proportional += unseen;
+    seen
 }
 
 /// What is left of what was found then.
@@ -118,7 +228,25 @@ fn since((mapped_then, pages_then): (u64, u64), mapped: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_still, since};
+    use super::{SharedPages, Walk, believed, is_still, since};
+
+    /// Thirty-two processes filled 240 MiB each at once, and only the largest of them counted: the limit was passed by
+    /// gigabytes before anybody was held.
+    #[test]
+    fn what_many_map_that_fill_at_once_counts_as_far_as_it_is_each_ones_own() {
+        let found = SharedPages { proportional: 9_000, alone: 8_000 };
+        assert_eq!(believed(found, (10_000, 10_000), 500), 9_000, "nobody maps more meanwhile");
+        assert_eq!(believed(found, (10_000, 12_000), 500), 8_000);
+        assert_eq!(believed(found, (10_000, 12_000), 8_500), 8_500, "one alone has more");
+        assert_eq!(believed(found, (10_000, 6_000), 500), 500, "some have ended");
+    }
+
+    #[test]
+    fn what_is_mapped_since_a_walk_is_new_as_far_as_that_found_it_to_be() {
+        assert_eq!(Walk::default().new_of(500), 500, "no walk yet");
+        assert_eq!(Walk { mapped: 1_000, pages: 900, alone: 800 }.new_of(500), 400);
+        assert_eq!(Walk { mapped: 1_000, pages: 100, alone: 0 }.new_of(500), 0, "all map the same");
+    }
 
     #[test]
     fn a_walk_beside_processes_that_begin_to_map_or_end_is_not_believed() {

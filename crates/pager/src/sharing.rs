@@ -8,14 +8,16 @@
 //!   zero if need be: the share it no longer has is the others' now, whose own discounts are from before.
 //! * H2: a family holds at least what the largest of it maps. A process that ends, or unmaps what it shared, leaves
 //!   its relatives' discounts too large until the next count; that is the bound of what they hide. Not where another
-//!   process goes on with the memory of one that has ended: it is counted as a stranger, whole.
+//!   process goes on with the memory of one that has ended: it is counted as a stranger, whole. What the bound adds is
+//!   the largest's: a child whose process is not known is compared with the strangers, of which it may be one, and would
+//!   be there twice.
 //! * H3: counting is done at most a quarter of the time, and at once when one of a family has ended.
 //!
 //! Belongs to the monitor; takes no lock but the list of address spaces.
 
 use crate::mm::Mm;
 use crate::server::Pager;
-use ebb_core::types::MmId;
+use ebb_mm::types::MmId;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -34,6 +36,8 @@ pub struct Held {
     pub told: u64,
     /// Those whose process is not.
     pub untold: u64,
+    /// What the bound adds, where one of the latter is the largest of its family (H2).
+    pub bound: u64,
 }
 
 /// What one address space says of itself.
@@ -58,8 +62,8 @@ impl Sharing {
         Self { counted: now, pause: Duration::ZERO }
     }
 
-    /// Counts, if it is time to (H3).
-    pub fn count(&mut self, pager: &Pager, mms: &[Arc<Mm>]) {
+    /// Counts, if it is time to (H3). Each walk waits for a lock of its address space: `before` each.
+    pub fn count(&mut self, pager: &Pager, mms: &[Arc<Mm>], mut before: impl FnMut()) {
         let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
         let due = pager.clock.since(self.counted) >= self.pause
             || pager.sharing_changed.swap(false, Relaxed);
@@ -79,6 +83,7 @@ impl Sharing {
                 continue;
             }
             let Some(process) = mm.process() else { continue };
+            before();
             let whole = mm.resident_pages();
             if let Ok(share) = process.proportional_anonymous_pages() {
                 mm.discount.store(whole.saturating_sub(share).cast_signed(), Relaxed);
@@ -118,10 +123,16 @@ fn held_by(mut members: Vec<Member>) -> Held {
         };
         let (told, untold) = (of(true), of(false));
         let taken_over = family.iter().any(|member| member.taken_over);
-        let largest = family.iter().map(|member| member.resident).max().filter(|_| !taken_over);
-        let largest = largest.unwrap_or(0);
-        held.told += told.max(largest.saturating_sub(untold));
+        let largest = |told: bool| {
+            let those = family.iter().filter(|member| !taken_over && member.told == told);
+            those.map(|member| member.resident).max().unwrap_or(0)
+        };
+        let (largest_told, largest_untold) = (largest(true), largest(false));
+        let hidden = largest_told.max(largest_untold).saturating_sub(told + untold);
+        let is_untold = largest_untold > 0 && largest_untold >= largest_told;
+        held.told += told + if is_untold { 0 } else { hidden };
         held.untold += untold;
+        held.bound += if is_untold { hidden } else { 0 };
     }
     held
 }
@@ -129,7 +140,7 @@ fn held_by(mut members: Vec<Member>) -> Held {
 #[cfg(test)]
 mod tests {
     use super::{Held, Member, held_by};
-    use ebb_core::types::MmId;
+    use ebb_mm::types::MmId;
 
     fn member(family: u32, resident: u64, discount: i64) -> Member {
         Member { family: MmId(family), told: true, taken_over: false, resident, discount }
@@ -137,7 +148,7 @@ mod tests {
 
     fn told(members: &[Member]) -> u64 {
         let held = held_by(members.to_vec());
-        assert_eq!(held.untold, 0);
+        assert_eq!((held.untold, held.bound), (0, 0));
         held.told
     }
 
@@ -182,6 +193,20 @@ mod tests {
     fn a_child_that_nobody_can_tell_yet_is_part_of_its_family() {
         let infant = Member { told: false, ..member(1, 100, 90) };
         let held = held_by(vec![member(1, 100, 40), infant]);
-        assert_eq!(held, Held { told: 90, untold: 10 }, "the bound holds for both together");
+        assert_eq!(
+            held,
+            Held { told: 60, untold: 10, bound: 30 },
+            "the bound holds for both together"
+        );
+    }
+
+    /// It held 14 MiB, which its parent had let go of: they counted at the parent's, and at the stranger that it was, and the
+    /// run ended as out of memory at twice that.
+    #[test]
+    fn a_child_that_nobody_can_look_into_is_not_there_twice() {
+        let child = Member { told: false, ..member(1, 100, 100) };
+        let held = |parent| held_by(vec![parent, child]);
+        assert_eq!(held(member(1, 0, 0)), Held { told: 0, untold: 0, bound: 100 });
+        assert_eq!(held(member(1, 120, 60)), Held { told: 120, untold: 0, bound: 0 });
     }
 }

@@ -7,7 +7,7 @@
 //! idle class: to the scheduler such a CPU is idle, so it wakes the program's thread there and nowhere
 //! else, and lets it run at once.
 //!
-//! Where several threads fault there is a fault thread on each CPU, in the idle class, and all of them listen: the
+//! Where several threads fault on a machine of two CPUs there is a fault thread on each, in the idle class, and both listen: the
 //! kernel tells every listener of a touch, and one that is on a busy CPU costs nothing by that, since it does not go before
 //! anybody. Who touches sleeps, so the one on that CPU is the first to run.
 //!
@@ -19,7 +19,9 @@
 //! * S3: after either it is not tried again for a while, for longer each time that it did not last;
 //! * S4: kswapd and the agents keep off the CPU of a single fault thread: what they do in turns costs least on one, and
 //!   the fault thread would wait for them;
-//! * S5: whoever is called off is put into the normal class at once: it may hold a lock.
+//! * S5: whoever is called off is put into the normal class at once: it may hold a lock;
+//! * S6: what such a thread reads is read as if it were of the normal class: a scheduler of disks (mq-deadline) gives the idle
+//!   class its turn when nobody else's request is under way, and forgets about it for up to 10 ms then.
 
 use ebb_sys::sched::{self, CpuSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,8 +33,10 @@ use std::time::{Duration, Instant};
 pub const NOWHERE: u32 = u32::MAX;
 /// Beside all CPUs.
 const EVERYWHERE: u32 = u32::MAX - 1;
-/// Most CPUs that have a fault thread each: all of them are told of every touch.
-pub const CPUS_MAX: usize = 8;
+/// Most CPUs that have a fault thread each: all of them are told of every touch, and ask for the same lock. Beside four
+/// threads of a program on eight CPUs each waited 57 us for it, and a single fault thread 6: 259 thousand accesses a second by
+/// eight, 403 by one, on sixteen CPUs 187 and 404 (`docs/benchmarks.md`). On two CPUs two are better.
+pub const CPUS_MAX: usize = 2;
 /// Looks in a row that found one thread to fault alone, before it has the fault threads for itself.
 const CALM_LOOKS: u32 = 10;
 /// Faults between two looks that make it worth while.
@@ -91,6 +95,7 @@ impl Solo {
     pub fn begin(&self, wanted: bool) {
         self.faults_thread.store(sched::this_thread(), Relaxed);
         // A kernel or rights without classes: then all stays as it is.
+        let _ = sched::keep_io_priority();
         let _ = sched::run_soon(0);
         if !wanted {
             return;
@@ -109,6 +114,7 @@ impl Solo {
 
     /// The thread of the `place`th CPU begins.
     pub fn begin_beside(&self, place: usize) {
+        let _ = sched::keep_io_priority();
         // It does no work before it is called, which it is only where both can be done.
         if let Ok(all) = CpuSet::of_this_thread()
             && let Some(cpu) = all.iter().nth(place)

@@ -4,8 +4,8 @@
 
 use crate::lineage;
 use crate::server::Pager;
-use ebb_core::observe::vmstat::{Event, VmStat};
-use ebb_core::resident::Place;
+use ebb_mm::observe::vmstat::{Event, VmStat};
+use ebb_mm::resident::Place;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -9,23 +9,36 @@
 //!   compared, and the larger counts, once.
 //! * N3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
 //!   could bring the agent, else when it has had time. One that is stopped, or waits for memory, has none.
+//! * N4: a program without a loader that can be given the agent all the same is given it as soon as it is met, before
+//!   anything is told, or as soon as others have been given it. And again before it is told of: it may have been another
+//!   program when it was met, or about to become one. So is a child that such a program has forked, which no hook has join.
+//!   One that is stopped or traced is given it when it is neither any more.
 
+use crate::inject::Attempt;
 use crate::mm::Mm;
+use crate::monitor::CENSUS;
 use crate::seam::{self, Clock};
 use crate::server::Pager;
+use crate::sharing;
 use crate::unmanaged::Kind;
 use ebb_sys::proc::{self, Area, Statm};
 use ebb_sys::process;
 use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-/// How many censuses must find a process without an agent before it counts as one that stays so.
+/// How many censuses must find a process without an agent before it counts as one that stays so: those that come at the usual
+/// pace. Where memory is short there are more, within milliseconds, which give nobody time to join.
 const SIGHTINGS: u32 = 25;
 /// The same where its program takes none: one may have met it in the middle of an exec.
 const SIGHTINGS_STATIC: u32 = 1;
+/// So many where the pager owes somebody an answer: on a busy machine it serves a dozen forked children in a second.
+const SIGHTINGS_OWED: u32 = 300;
+/// How often the agent is tried to be put into one.
+const ATTEMPTS: u32 = 2;
 /// How many pages that count elsewhere are not worth another walk of the page tables.
 const FEW: u64 = 64;
 
@@ -35,8 +48,9 @@ pub struct Strangers(HashMap<u32, Stranger>);
 
 struct Stranger {
     statm: Statm,
-    /// Censuses that found it, after the first.
+    /// Censuses that found it, after the first, and when the next of them counts.
     sightings: u32,
+    next: Instant,
     /// Those in which it could have gone on to join.
     chances: u32,
     /// Pages of it that count elsewhere, by the last look.
@@ -45,6 +59,9 @@ struct Stranger {
     unseen: bool,
     /// It will never join, for this reason.
     kind: Option<Kind>,
+    /// Whether the agent is on its way into it (N4).
+    injection: Attempt,
+    attempts: u32,
     /// When that may be measured again: at most a quarter of the time goes into it.
     due: Instant,
 }
@@ -54,10 +71,13 @@ impl Stranger {
         Some(Self {
             statm: Statm::open(pid).ok()?,
             sightings: 0,
+            next: now + CENSUS,
             chances: 0,
             elsewhere: 0,
             unseen: true,
             kind: None,
+            injection: Attempt::No,
+            attempts: 0,
             due: now,
         })
     }
@@ -72,17 +92,53 @@ impl Stranger {
         self.due = clock.now() + clock.since(began) * 3;
     }
 
-    /// Finds out whether it will never join.
-    fn judge(&mut self, pager: &Pager, pid: u32) {
-        // To join takes memory.
-        let waits = pager.starving.load(Relaxed) > 0;
-        if waits || matches!(proc::state(pid), Some('T' | 't')) {
+    /// A census finds it again; whether that counts.
+    fn is_seen(&mut self, now: Instant) -> bool {
+        let counts = now >= self.next;
+        if counts {
+            self.sightings += 1;
+            self.next = now + CENSUS;
+        }
+        counts
+    }
+
+    /// Finds out whether it will never join, in a census that counts or not.
+    fn judge(&mut self, pager: &Pager, pid: u32, counts: bool) {
+        let has_ended =
+            matches!(&self.injection, Attempt::Begun(injection) if injection.is_finished());
+        if has_ended
+            && let Attempt::Begun(injection) = std::mem::replace(&mut self.injection, Attempt::No)
+        {
+            match injection.join() {
+                Ok(Ok(())) => return,
+                // The brake has come before it.
+                Ok(Err(error)) if error.kind() == ErrorKind::PermissionDenied => {
+                    self.injection = Attempt::Later;
+                }
+                _ => {}
+            }
+        }
+        if matches!(self.injection, Attempt::Later) {
+            self.inject(pager, pid);
+        }
+        // To join takes memory, and nobody is to while the run is given back.
+        let waits = pager.starving.load(Relaxed) > 0 || pager.detach.is_on();
+        // Which of them asks the pager knows when it serves it.
+        let owed = pager.candidates.are_owed() && self.sightings < SIGHTINGS_OWED;
+        if !counts || waits || owed || self.comes() || matches!(proc::state(pid), Some('T' | 't')) {
             return;
         }
         self.chances += 1;
         let due = matches!(self.chances, SIGHTINGS_STATIC | SIGHTINGS);
         if !due || self.kind.is_some() || self.statm.anonymous_pages().unwrap_or(0) == 0 {
             return;
+        }
+        if self.attempts < ATTEMPTS {
+            self.inject(pager, pid);
+            if self.comes() {
+                self.chances -= 1;
+                return;
+            }
         }
         let folder = pager.config.socket.parent();
         self.kind = match proc::areas(pid) {
@@ -95,6 +151,24 @@ impl Stranger {
         }
     }
 
+    /// Whether an agent may still come.
+    fn comes(&self) -> bool {
+        match self.injection {
+            Attempt::Begun(_) => true,
+            // Those that are given it now may never stand.
+            Attempt::Later => self.sightings < SIGHTINGS,
+            Attempt::No => false,
+        }
+    }
+
+    fn inject(&mut self, pager: &Pager, pid: u32) {
+        if pager.detach.is_on() {
+            return;
+        }
+        self.injection = pager.host.inject(pager, pid);
+        self.attempts += u32::from(matches!(self.injection, Attempt::Begun(_)));
+    }
+
     fn pages(&self) -> u64 {
         self.statm.anonymous_pages().unwrap_or(0).saturating_sub(self.elsewhere)
     }
@@ -104,41 +178,47 @@ impl Strangers {
     /// Takes note of the processes of the tree that are not `mms`.
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
         let now = pager.clock.now();
-        let known = |pid: &u32| mms.iter().any(|mm| !mm.closing.load(Relaxed) && mm.pid() == *pid);
+        // Without hooks a forked child does not join by itself (N4).
+        let joins = |mm: &Mm| !mm.is_bare() || mm.link.get().is_some();
+        let is = |mm: &Mm, pid| !mm.closing.load(Relaxed) && mm.pid() == pid && joins(mm);
+        let known = |pid: &u32| mms.iter().any(|mm| is(mm, *pid));
         let there: Vec<u32> = tree.iter().copied().filter(|pid| !known(pid)).collect();
         self.0.retain(|pid, _| there.contains(pid));
         for &pid in &there {
+            let lenders = || mms.iter().map(|mm| mm.pid()).filter(|&other| other != pid);
             let parent = proc::parent(pid).unwrap_or(0);
             let has_parent = there.contains(&parent) || known(&parent);
             if let Some(stranger) = self.0.get_mut(&pid) {
                 if stranger.elsewhere > FEW && now >= stranger.due {
                     stranger.look(&pager.clock, pid, has_parent);
                 }
-                stranger.sightings += 1;
-                stranger.judge(pager, pid);
-            } else if mms.iter().any(|mm| process::shares_memory(mm.pid(), pid)) {
+                let counts = stranger.is_seen(now);
+                stranger.judge(pager, pid, counts);
+            } else if lenders().any(|lender| process::shares_memory(lender, pid)) {
                 // Between vfork and exec: it is counted where it borrows.
             } else if let Some(mut stranger) = Stranger::open(pid, now) {
                 stranger.look(&pager.clock, pid, has_parent);
+                stranger.inject(pager, pid);
                 self.0.insert(pid, stranger);
             }
         }
     }
 
-    /// Pages that they hold, and the forked children that nobody could tell, of which `known` are known (N2).
-    pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>], known: u64) -> u64 {
+    /// Pages that they hold, and the forked children that nobody could tell, of which `families` know (N2).
+    pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>], families: &sharing::Held) -> u64 {
         let infants = mms.iter().any(|mm| mm.is_infant());
         let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
         let mut held = Held::default();
         for (_, stranger) in self.0.iter().filter(|(pid, _)| !joined(pid)) {
             // Of a child with all of its parent's pages, by now, nothing may be its own.
             if infants && stranger.unseen && stranger.sightings < SIGHTINGS {
+                held.passed_over = true;
                 continue;
             }
             held.add(stranger.kind, stranger.pages());
         }
         held.of_kind.iter().for_each(|(&kind, &pages)| pager.unmanaged.hold(kind, pages));
-        held.with(known)
+        held.with(families.untold, families.bound)
     }
 }
 
@@ -149,6 +229,8 @@ struct Held {
     /// Of those that may be forked children.
     of_children: u64,
     of_others: u64,
+    /// One of the former is not among them.
+    passed_over: bool,
 }
 
 impl Held {
@@ -162,9 +244,14 @@ impl Held {
         }
     }
 
-    /// All of it, with the children of whom so much is known.
-    fn with(&self, known: u64) -> u64 {
-        self.of_others + self.of_children.max(known)
+    /// All of it, with the children of whom so much is known, and so much more is bound to be.
+    fn with(&self, known: u64, bound: u64) -> u64 {
+        let of_children = match self.passed_over {
+            // It may be the child that has that.
+            true => self.of_children.max(known) + bound,
+            false => self.of_children.max(known + bound),
+        };
+        self.of_others + of_children
     }
 }
 
@@ -175,7 +262,8 @@ fn kind(areas: &[Area], folder: Option<&Path>, chances: u32) -> Option<Kind> {
         file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"ld"))
     };
     let is_agent = |file: &Path| folder.is_some_and(|folder| file.starts_with(folder));
-    if files().next().is_some() && !files().any(is_loader) {
+    // With the agent it is about to join.
+    if files().next().is_some() && !files().any(is_loader) && !files().any(is_agent) {
         return Some(Kind::StaticProgram);
     }
     let kind = if files().any(is_agent) { Kind::CannotJoin } else { Kind::NoAgent };
@@ -200,16 +288,45 @@ mod tests {
     }
 
     /// A child that nobody could tell was counted as an address space, and again as a process.
+    /// I5 of `inject.rs`: where those that have the places keep them for ever, who waits for one is told of all the same.
+    #[test]
+    fn who_waits_for_a_place_in_vain_is_told_of() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let mut stranger = Stranger::open(child.id(), Instant::now()).expect("it is there");
+        assert!(!stranger.comes());
+        stranger.injection = Attempt::Later;
+        assert!(stranger.comes());
+        stranger.sightings = SIGHTINGS;
+        assert!(!stranger.comes());
+        child.kill().expect("it runs");
+        child.wait().expect("it was a child");
+    }
+
+    /// Forty shells that forked at once on a busy machine were told of as taking no agent, within thirty milliseconds.
+    #[test]
+    fn censuses_in_a_row_are_one() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let began = Instant::now();
+        let mut stranger = Stranger::open(child.id(), began).expect("it is there");
+        let seen = (0..1000u32).filter(|&ms| stranger.is_seen(began + CENSUS * ms / 100));
+        assert_eq!(seen.count(), 9);
+        assert_eq!(stranger.sightings, 9);
+        child.kill().expect("it runs");
+        child.wait().expect("it was a child");
+    }
+
     #[test]
     fn a_child_that_nobody_could_tell_counts_once() {
         let mut held = Held::default();
-        assert_eq!(held.with(700), 700, "no census has found it yet");
+        assert_eq!(held.with(700, 0), 700, "no census has found it yet");
         held.add(None, 690);
         held.add(Some(Kind::StaticProgram), 50);
-        assert_eq!(held.with(700), 750);
+        assert_eq!(held.with(600, 100), 750);
         held.add(Some(Kind::NoAgent), 200);
-        assert_eq!(held.with(700), 940);
+        assert_eq!(held.with(700, 0), 940);
         assert_eq!(held.of_kind[&Kind::NoAgent], 200);
+        held.passed_over = true;
+        assert_eq!(held.with(600, 100), 1040, "those counted are others");
     }
 
     #[test]
@@ -224,6 +341,9 @@ mod tests {
         let slow = ["/bin/sh", "/lib/ld-linux-x86-64.so.2", "/run/ebb-1/agent.so"];
         assert_eq!(kind(&slow, SIGHTINGS - 1), None);
         assert_eq!(kind(&slow, SIGHTINGS), Some(Kind::CannotJoin));
+        let injected = ["/bin/go", "/run/ebb-1/agent.image"];
+        assert_eq!(kind(&injected, 1), None, "it is on its way in");
+        assert_eq!(kind(&injected, SIGHTINGS), Some(Kind::CannotJoin));
         assert_eq!(kind(&["[heap]"], SIGHTINGS_STATIC), None, "in the middle of an exec");
     }
 }

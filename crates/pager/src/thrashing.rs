@@ -9,8 +9,8 @@
 
 use crate::events::Event;
 use crate::server::Pager;
-use ebb_core::types::PAGE_SIZE;
-use ebb_store::{StoreStats, TierName};
+use ebb_mm::types::PAGE_SIZE;
+use ebb_swap::{StoreStats, TierName};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -194,9 +194,9 @@ mod tests {
     fn the_user_is_told_what_is_waited_for_and_what_would_be_enough() {
         let finding =
             Finding { at_us: 0, lost_percent: 81, reads: vec![3, 0], enough_bytes: 80 << 20 };
-        let store = ebb_store::Store::open(
-            &ebb_store::parse_tiers("ram,file").unwrap(),
-            &ebb_store::Options::default(),
+        let store = ebb_swap::Store::open(
+            &ebb_swap::parse_tiers("ram,file").unwrap(),
+            &ebb_swap::Options::default(),
         );
         let text = finding.text(20 << 20, &store.unwrap().stats());
         let start = "thrashing: in the last 10 s the program spent 81 % of its time waiting for pages (3 from \

@@ -9,7 +9,7 @@
 
 use crate::events::{Event, Why};
 use crate::server::Pager;
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::PAGE_SIZE;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -17,13 +17,13 @@
 //! (UFFDIO_ZEROPAGE) places no page of the program's own, and the other (UFFDIO_MOVE) only the process itself can make.
 
 use crate::mm::Mm;
-use ebb_core::types::Vpn;
+use ebb_mm::types::Vpn;
 
 /// Leaves those of `pages` in whose place there is nothing (R1).
 pub fn keep<T>(mm: &Mm, pages: &mut Vec<(Vpn, T)>) {
     let numbers = || pages.iter().map(|&(page, _)| page.0);
     let (Some(low), Some(high)) = (numbers().min(), numbers().max()) else { return };
-    let vacant = look(mm, Vpn(low), (high - low) as usize + 1).unwrap_or_default();
+    let vacant = all(mm, Vpn(low), (high - low) as usize + 1).unwrap_or_default();
     pages.retain(|&(page, _)| vacant.get((page.0 - low) as usize) == Some(&true));
 }
 
@@ -32,15 +32,16 @@ pub fn run(mm: &Mm, first: Vpn, most: usize) -> usize {
     if most == 0 {
         return 0;
     }
-    let vacant = look(mm, first, most).unwrap_or_default();
+    let vacant = all(mm, first, most).unwrap_or_default();
     vacant.into_iter().take_while(|&vacant| vacant).count()
 }
 
 /// Whether there is still nothing in the place of a page that a thread has waited for (R2); None if that cannot be seen.
 pub fn still(mm: &Mm, page: Vpn) -> Option<bool> {
-    look(mm, page, 1).map(|vacant| vacant[0])
+    all(mm, page, 1).map(|vacant| vacant[0])
 }
 
-fn look(mm: &Mm, first: Vpn, count: usize) -> Option<Vec<bool>> {
+/// In which of so many places from `first` on there is nothing; None if that cannot be seen.
+pub fn all(mm: &Mm, first: Vpn, count: usize) -> Option<Vec<bool>> {
     mm.process()?.vacant(first.0, count).ok()
 }

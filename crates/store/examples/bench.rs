@@ -1,13 +1,13 @@
-//! What a put and a get cost: `cargo run --release -p ebb-store --example bench`.
+//! What a put and a get cost: `cargo run --release -p ebb-swap --example bench`.
 //!
 //! Prints nanoseconds a page (median of rounds) for each way a page can go, and how much the RAM
 //! tier wastes after many random replacements. Noisy on a busy machine: read the ratios.
 //!
 //! With lists of tiers as arguments it compares those, each encrypted and not: `-- file redis://127.0.0.1:6379`.
 
-use ebb_core::random::mix;
-use ebb_core::types::SlotId;
-use ebb_store::{Encrypt, Options, Page, Store, ZERO_PAGE, parse_tiers};
+use ebb_mm::random::mix;
+use ebb_mm::types::SlotId;
+use ebb_swap::{Encrypt, Options, Page, Store, ZERO_PAGE, parse_tiers};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! The arena against a model, and how much it wastes.
 
 use super::*;
-use ebb_core::random::mix;
+use ebb_mm::random::mix;
 use std::collections::HashMap;
 
 impl Arena {

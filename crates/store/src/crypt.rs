@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a measurement: cargo test --release -p ebb-store --lib crypt -- --ignored --nocapture"]
+    #[ignore = "a measurement: cargo test --release -p ebb-swap --lib crypt -- --ignored --nocapture"]
     fn what_it_costs() {
         let key = Key::new().expect("a key");
         let mut page = [7; 4096];

@@ -1,6 +1,6 @@
 //! What can go wrong in the store, told so that the reader knows which tier, slot and byte.
 
-use ebb_core::types::SlotId;
+use ebb_mm::types::SlotId;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;

@@ -9,7 +9,7 @@ use crate::page::{Page, ZERO_PAGE, fill, page_hash, same_filled_hash};
 use crate::reads::{Job, PAGES_MAX, Wanted};
 use crate::table::{FarPlace, Place};
 use crate::{Store, lock};
-use ebb_core::types::{PAGE_SIZE, SlotId};
+use ebb_mm::types::{PAGE_SIZE, SlotId};
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::Ordering;
@@ -133,6 +133,7 @@ impl Store {
 
     /// Groups pages of files, in file order, into transfers.
     fn start_sorted(&self, mut looks: &[Look]) {
+        let mut batch = self.reads.batch();
         while let Some(first) = looks.first().map(|look| look.place) {
             let near = |a: FarPlace, b: FarPlace| {
                 a.tier == b.tier
@@ -153,7 +154,7 @@ impl Store {
             match job {
                 Ok(mut job) => {
                     wanted.for_each(|wanted| job.want(wanted));
-                    self.reads.submit(job);
+                    batch.push(job);
                 }
                 // No memory for a buffer: the poller will try, page by page.
                 Err(_) => self.reads.add_alone(wanted),

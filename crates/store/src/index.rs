@@ -8,7 +8,7 @@
 
 use crate::arena::{Arena, NoObject, Object};
 use crate::table::{FarPlace, Place, Table};
-use ebb_core::types::SlotId;
+use ebb_mm::types::SlotId;
 
 /// Objects moved by one step of compaction: about a microsecond of copying.
 const MOVES_MAX: usize = 4;

@@ -20,7 +20,7 @@
 //! The same plan, seed and order of operations give the same faults. Without a plan the store pays
 //! one branch for each operation.
 
-use ebb_core::random::mix;
+use ebb_mm::random::mix;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

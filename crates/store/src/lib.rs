@@ -1,7 +1,7 @@
 //! The swap tiers: where pages go that the program's memory has no room for.
 //!
 //! A store is a list of tiers, fastest first: compressed RAM, then files and servers elsewhere. It keeps pages under slot
-//! numbers ([`ebb_core::types::SlotId`]) and gives back exactly what was stored, or an error, never
+//! numbers ([`ebb_mm::types::SlotId`]) and gives back exactly what was stored, or an error, never
 //! something else: the 64-bit hash of every page is kept beside its place and checked at each read.
 //!
 //! ```text
@@ -55,7 +55,7 @@ pub use spec::{TierSpec, TierSpecError, parse_tiers, unit_shift};
 pub use stats::{StoreReads, StoreStats, TierStats};
 
 use crypt::Key;
-use ebb_core::types::SlotId;
+use ebb_mm::types::SlotId;
 use far::FarTier;
 use file::FileTier;
 use index::Index;

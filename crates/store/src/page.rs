@@ -1,6 +1,6 @@
 //! What a page is to the store: 4096 bytes, a hash, perhaps one repeated word.
 
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::PAGE_SIZE;
 use std::sync::LazyLock;
 
 /// The content of a page.

@@ -8,7 +8,7 @@ use crate::error::{StoreError, TierName};
 use crate::page::{Page, page_hash, same_filled, same_filled_hash};
 use crate::table::{FarPlace, Place};
 use crate::{Store, lock};
-use ebb_core::types::{PAGE_SIZE, SlotId};
+use ebb_mm::types::{PAGE_SIZE, SlotId};
 use ebb_sys::anon::AnonBuffer;
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use std::io;

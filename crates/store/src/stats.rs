@@ -6,7 +6,7 @@ use crate::far::FarTier;
 use crate::file::FileTier;
 use crate::lock;
 use crate::remote::{ReadTimes, RemoteTier};
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::PAGE_SIZE;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 

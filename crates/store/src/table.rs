@@ -12,7 +12,7 @@
 
 use crate::arena::Object;
 use crate::page::hash_of_same;
-use ebb_core::types::SlotId;
+use ebb_mm::types::SlotId;
 
 const CHUNK: usize = 1024;
 /// Slots whose links come and go together.

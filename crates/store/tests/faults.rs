@@ -3,8 +3,8 @@
 mod common;
 
 use common::{complete, get, open, page, put, try_put};
-use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, TierName};
+use ebb_mm::types::SlotId;
+use ebb_swap::{Page, Store, StoreError, TierName};
 
 const SLOTS: u32 = 320;
 

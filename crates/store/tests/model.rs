@@ -4,8 +4,8 @@
 mod common;
 
 use common::{complete, get, open, page, try_put};
-use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, page_hash};
+use ebb_mm::types::SlotId;
+use ebb_swap::{Page, Store, StoreError, page_hash};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -58,7 +58,7 @@ fn slots(first: u32, count: u32) -> impl Iterator<Item = u32> {
 fn perform(store: &Store, model: &mut HashMap<u32, Page>, step: &Step) {
     match *step {
         Step::Put { first, count, seed } => {
-            let kind = |slot: u32| ebb_core::random::mix(seed ^ u64::from(slot)) % 16;
+            let kind = |slot: u32| ebb_mm::random::mix(seed ^ u64::from(slot)) % 16;
             let pages: Vec<_> = slots(first, count)
                 .map(|slot| (slot, page(seed << 32 | u64::from(slot), kind(slot))))
                 .collect();

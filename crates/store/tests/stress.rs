@@ -6,9 +6,9 @@
 mod common;
 
 use common::open;
-use ebb_core::random::mix;
-use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, ZERO_PAGE};
+use ebb_mm::random::mix;
+use ebb_mm::types::SlotId;
+use ebb_swap::{Page, Store, StoreError, ZERO_PAGE};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

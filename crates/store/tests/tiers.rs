@@ -3,8 +3,8 @@
 mod common;
 
 use common::{complete, get, open, page, put, try_put};
-use ebb_core::types::SlotId;
-use ebb_store::{Page, Store, StoreError, TierName, page_hash};
+use ebb_mm::types::SlotId;
+use ebb_swap::{Page, Store, StoreError, TierName, page_hash};
 
 const EACH_BACKEND: [bool; 2] = [true, false];
 
@@ -287,15 +287,15 @@ fn adjacent_pages_are_read_with_few_transfers() {
 
 #[test]
 fn tiers_that_make_no_sense_are_refused() {
-    let options = ebb_store::Options::default();
+    let options = ebb_swap::Options::default();
     assert!(matches!(Store::open(&[], &options), Err(StoreError::Tiers(_))));
     let (ram, file) = (
-        ebb_store::TierSpec::Ram { limit: None },
-        ebb_store::TierSpec::File { path: None, limit: None },
+        ebb_swap::TierSpec::Ram { limit: None },
+        ebb_swap::TierSpec::File { path: None, limit: None },
     );
     assert!(matches!(Store::open(&[file, ram], &options), Err(StoreError::Tiers(_))));
     for tiers in ["ram:4K", "file:4095", "ram,file:1"] {
-        let tiers = ebb_store::parse_tiers(tiers).expect("tiers");
+        let tiers = ebb_swap::parse_tiers(tiers).expect("tiers");
         let error = Store::open(&tiers, &options).err().expect("too small").to_string();
         assert!(error.contains("give it more"), "{error}");
     }

@@ -76,6 +76,39 @@ impl DerefMut for AnonBuffer {
     }
 }
 
+/// Pages of memory that begin where pages do.
+///
+/// Copies of whole pages go to and from these: a `rep movs` to a place that lies a few bytes further on in its page than what is
+/// copied does in its own takes 16 times as long on AMD's CPUs (1.9 us a page instead of 0.12), and large blocks of the C
+/// library's begin 16 bytes into a page. The kernel copies so as well (`copy_to_user`).
+#[derive(Debug)]
+pub struct PageBuffer(AnonBuffer);
+
+impl PageBuffer {
+    /// So many pages of zeros.
+    ///
+    /// # Panics
+    /// Where there is no memory, as a `Vec` would.
+    #[must_use]
+    pub fn new(pages: usize) -> Self {
+        Self(AnonBuffer::new(pages * 4096).expect("memory for a buffer"))
+    }
+}
+
+impl Deref for PageBuffer {
+    type Target = [[u8; 4096]];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_chunks().0
+    }
+}
+
+impl DerefMut for PageBuffer {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        self.0.as_chunks_mut().0
+    }
+}
+
 impl Drop for AnonBuffer {
     fn drop(&mut self) {
         // SAFETY: I1: the value is going away and no slice of it can be alive.

@@ -12,8 +12,9 @@
 use crate::memory::Memory;
 use crate::pagemap::Pagemap;
 use crate::proc::{self, Area, Passing, Statm};
-use crate::process::Pidfd;
+use crate::process::{self, Pidfd};
 use rustix::fs::{Mode, OFlags, openat};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -136,6 +137,15 @@ impl Handle {
         proc::parse_state(&text)
     }
 
+    /// Whether it, or one of its threads, was stopped: by a signal or by a debugger. Whom this process holds goes on by
+    /// itself, and counts as running.
+    #[must_use]
+    pub fn is_stopped(&self, thread: Option<u32>) -> bool {
+        let is_own = |tracer| std::path::Path::new(&format!("/proc/self/task/{tracer}")).exists();
+        let status = self.text(&Self::name_of(thread, "status"));
+        status.is_ok_and(|status| proc::parse_stopped(&status, is_own))
+    }
+
     /// Its threads with their states.
     #[must_use]
     pub fn threads(&self) -> Vec<(u32, char)> {
@@ -152,6 +162,33 @@ impl Handle {
         };
         let Ok(tasks) = rustix::fs::Dir::new(tasks) else { return Vec::new() };
         tasks.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()).collect()
+    }
+
+    /// Whether one of its threads waits for a page that it has touched (not in a system call: its number would stand
+    /// there). To be seen by who may trace it.
+    #[must_use]
+    pub fn touches(&self, thread: u32) -> bool {
+        self.text(&Self::name_of(Some(thread), "syscall")).is_ok_and(|text| text.starts_with("-1 "))
+    }
+
+    /// Brings up to date which threads it has of those that have told the kernel where their list of robust mutexes begins,
+    /// and where that is.
+    pub fn robust_lists(&self, known: &mut BTreeMap<u32, u64>) -> io::Result<()> {
+        let threads = self.thread_numbers();
+        known.retain(|thread, _| threads.contains(thread));
+        for thread in threads {
+            if known.contains_key(&thread) {
+                continue;
+            }
+            match process::robust_list(thread) {
+                // Its number could be another's by now.
+                Ok(Some(list)) if self.has_thread(thread) => drop(known.insert(thread, list)),
+                Err(error) if error.raw_os_error() != Some(libc::ESRCH) => return Err(error),
+                // It has told of none yet, or has ended.
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Sends it a signal, whoever has its number now.
@@ -221,6 +258,47 @@ fn parse_credentials(status: &str) -> Option<Credentials> {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    /// One that waits in a system call would notice to be held.
+    #[test]
+    fn who_is_in_a_system_call_touches_nothing() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let handle = Handle::open(child.id()).unwrap();
+        while handle.state(None) != Some('S') {
+            std::thread::yield_now();
+        }
+        assert!(!handle.touches(child.id()));
+        assert!(!handle.touches(1), "a thread of another");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// A detach was refused because "process 31232 is stopped": by the brake, for three milliseconds.
+    #[test]
+    fn whom_this_process_holds_is_not_stopped() {
+        let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let handle = Handle::open(child.id()).unwrap();
+        let stands = |state| {
+            while handle.state(None) != Some(state) {
+                std::thread::yield_now();
+            }
+        };
+        crate::trace::hold(child.id()).unwrap();
+        stands('t');
+        assert!(!handle.is_stopped(None) && !handle.is_stopped(Some(child.id())));
+        let crate::trace::News::Stands(_, stop) = crate::trace::next() else { panic!("it stands") };
+        assert!(crate::trace::let_go(child.id(), stop).is_none());
+        assert!(!handle.is_stopped(None));
+        handle.signal(libc::SIGSTOP).unwrap();
+        stands('T');
+        assert!(handle.is_stopped(None) && handle.is_stopped(Some(child.id())));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!handle.is_stopped(None));
+        let debugged = "State:\tt (tracing stop)\nTracerPid:\t7\n";
+        assert!(proc::parse_stopped(debugged, |tracer| tracer != 7));
+        assert!(!proc::parse_stopped(debugged, |tracer| tracer == 7));
+    }
 
     #[test]
     fn credentials_are_those_of_the_user_alone() {

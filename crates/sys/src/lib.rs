@@ -3,10 +3,12 @@
 //! Each module wraps one kernel interface in a safe type and nothing more; policy lives elsewhere.
 
 pub mod anon;
+mod cut_short;
 pub mod descriptor;
 pub mod futex;
 pub mod handle;
 pub mod inherited;
+pub mod lifeline;
 pub mod limits;
 pub mod memory;
 pub mod pagemap;
@@ -22,5 +24,6 @@ pub mod signals;
 pub mod socket;
 pub mod ticks;
 pub mod trace;
+pub mod tracee;
 pub mod uffd;
 pub mod uring;

@@ -5,7 +5,7 @@
 
 use std::sync::OnceLock;
 
-use ebb_core::frame::RemoteFence;
+use ebb_mm::frame::RemoteFence;
 
 /// Offset of the thread's restartable-sequence area from its thread pointer, where glibc registers
 /// one.
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    use ebb_core::frame::{Config, Gfp, NoHost, Order, Request};
+    use ebb_mm::frame::{Config, Gfp, NoHost, Order, Request};
 
     #[test]
     fn the_hint_is_a_cpu_of_this_machine() {
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(frames.buddyinfo(), Config::flat(32 * 1024, 2).build().unwrap().buddyinfo());
     }
 
-    fn owner(frames: &ebb_core::frame::Frames, held: &[std::sync::atomic::AtomicU32], thread: u32) {
+    fn owner(frames: &ebb_mm::frame::Frames, held: &[std::sync::atomic::AtomicU32], thread: u32) {
         use std::sync::atomic::Ordering::Relaxed;
         let cpu = frames.cpu(thread as usize - 1).unwrap();
         let request = Request::new(Gfp::HIGHUSER_MOVABLE, Order::ZERO);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// One line of /proc/PID/maps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Area {
     /// Its first address.
     pub start: u64,
@@ -119,14 +119,19 @@ impl Statm {
 
     /// Resident pages of anonymous memory; 0 once the address space is gone.
     pub fn anonymous_pages(&self) -> io::Result<u64> {
+        self.sizes().map(|(anonymous, _)| anonymous)
+    }
+
+    /// The same, and resident pages of files and of shared memory.
+    pub fn sizes(&self) -> io::Result<(u64, u64)> {
         let mut buffer = [0u8; 128];
         let got = self.file.read_at(&mut buffer, 0)?;
         let text = std::str::from_utf8(&buffer[..got]).unwrap_or("");
         let mut fields =
             text.split_ascii_whitespace().skip(1).map(|field| field.parse().unwrap_or(0));
         let resident: u64 = fields.next().unwrap_or(0);
-        let file_backed = fields.next().unwrap_or(0);
-        Ok(resident.saturating_sub(file_backed))
+        let backed = fields.next().unwrap_or(0);
+        Ok((resident.saturating_sub(backed), backed))
     }
 }
 
@@ -156,6 +161,13 @@ pub fn parent(pid: u32) -> Option<u32> {
     text.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// When a process started, in ticks since the machine did.
+#[must_use]
+pub fn started(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
 /// State letter of a process (`R`, `S`, `T`, `Z`, ...), if it exists.
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {
@@ -180,6 +192,72 @@ pub(crate) fn own_number(status: &str) -> Option<u32> {
     numbers.split_ascii_whitespace().next_back()?.parse().ok()
 }
 
+/// A thread's state, and where in the kernel it waits, as far as that may be known.
+#[must_use]
+pub fn waits_for(thread: u32) -> String {
+    let place = std::fs::read_to_string(format!("/proc/{thread}/wchan")).unwrap_or_default();
+    let place = if place.is_empty() || place == "0" { "?" } else { &place };
+    format!("{} in {place}", state(thread).unwrap_or('?'))
+}
+
+/// Whether process `pid` has other filters of system calls (seccomp) than this one: a call that it does not expect may be the end
+/// of it. True where that cannot be known.
+#[must_use]
+pub fn has_other_filters(pid: u32) -> bool {
+    let of = |process: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse::<u32>().ok()
+        };
+        // Since Linux 5.9; a kernel without filters has neither.
+        Some((field("Seccomp:").unwrap_or(0), field("Seccomp_filters:").unwrap_or(0)))
+    };
+    of(&pid.to_string()).is_none_or(|its| Some(its) != of("self"))
+}
+
+/// Bytes of memory that could be had without swapping, as the kernel estimates.
+#[must_use]
+pub fn memory_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
+/// The process by which process `pid` is traced, if it is.
+#[must_use]
+pub fn tracer(pid: u32) -> Option<u32> {
+    parse_tracer(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn parse_tracer(status: &str) -> Option<u32> {
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
+    tracer.trim().parse().ok().filter(|&tracer| tracer != 0)
+}
+
+/// Whether a /proc/PID/status is that of one that was stopped, by a signal or by a tracer that is not one's own.
+pub(crate) fn parse_stopped(status: &str, is_own: impl Fn(u32) -> bool) -> bool {
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    match state.and_then(|state| state.trim().chars().next()) {
+        Some('T') => true,
+        Some('t') => !parse_tracer(status).is_some_and(is_own),
+        _ => false,
+    }
+}
+
+/// Whether signals wait for a thread that it does not block, or that cannot be known.
+#[must_use]
+pub fn has_signals(thread: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else { return true };
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    let [own, shared, blocked] = ["SigPnd:", "ShdPnd:", "SigBlk:"].map(set);
+    let sets = own.zip(shared).zip(blocked);
+    sets.is_none_or(|((own, shared), blocked)| (own | shared) & !blocked != 0)
+}
+
 /// Whether a process has but one number where `/proc` was mounted: it is of that process namespace and none within.
 #[must_use]
 pub fn is_of_this_namespace(pid: u32) -> bool {
@@ -188,17 +266,31 @@ pub fn is_of_this_namespace(pid: u32) -> bool {
     numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
 }
 
+/// All processes.
+fn all() -> impl Iterator<Item = u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The processes that this user may look at and that map a file of this folder. Takes long.
+#[must_use]
+pub fn mapping_of(folder: &std::path::Path) -> Vec<u32> {
+    let maps = |pid: &u32| {
+        let areas = areas(*pid).unwrap_or_default();
+        areas.iter().any(|area| std::path::Path::new(&area.name).parent() == Some(folder))
+    };
+    all().filter(maps).collect()
+}
+
 /// The processes that this user may look at and that were started with the variable `name` so set. Takes long.
 #[must_use]
 pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
     let wanted = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let has = |pid: &u32| {
         let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         variables.split(|byte| *byte == 0).any(|variable| variable == wanted)
     };
-    numbers.filter(has).collect()
+    all().filter(has).collect()
 }
 
 /// What process `pid` ended with, as wait(2) reports it, if nobody has waited for it yet and this user may know.
@@ -246,10 +338,29 @@ pub fn private_dirty_pages(pid: u32) -> io::Result<u64> {
     rolled_up_pages(pid, "Private_Dirty:")
 }
 
-/// Pages of shared memory that process `pid` maps, each counted by its share among those who map it. Walks the
-/// page tables.
-pub fn proportional_shared_pages(pid: u32) -> io::Result<u64> {
-    rolled_up_pages(pid, "Pss_Shmem:")
+/// Shared memory of one process, in pages.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct SharedPages {
+    /// Each page by the process's share among those who map it.
+    pub proportional: u64,
+    /// At least so many nobody else maps.
+    pub alone: u64,
+}
+
+/// What process `pid` has of it, `mapped` pages in all. Walks the page tables.
+pub fn shared_pages(pid: u32, mapped: u64) -> io::Result<SharedPages> {
+    shared_pages_of(&std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, mapped)
+}
+
+fn shared_pages_of(text: &str, mapped: u64) -> io::Result<SharedPages> {
+    let field = |name| rolled_up(text, name);
+    // The kernel says what is the process's alone of all its memory. The rest of that may be all of it.
+    let others = field("Rss:")?.saturating_sub(mapped);
+    let alone = field("Private_Clean:")? + field("Private_Dirty:")?;
+    Ok(SharedPages {
+        proportional: field("Pss_Shmem:")?,
+        alone: alone.saturating_sub(others).min(mapped),
+    })
 }
 
 /// Resident pages of shared memory that process `pid` maps, each as often as it maps it.
@@ -288,6 +399,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_alone_in_shared_memory_is_what_no_other_memory_can_be() {
+        let text =
+            "Rss: 4000 kB\nPss_Shmem: 3200 kB\nPrivate_Clean: 400 kB\nPrivate_Dirty: 2000 kB\n";
+        // 100 pages are something else, all of them perhaps its own.
+        let pages = SharedPages { proportional: 800, alone: 500 };
+        assert_eq!(shared_pages_of(text, 900).unwrap(), pages);
+        assert_eq!(shared_pages_of(text, 100).unwrap().alone, 0);
+    }
+
+    #[test]
     fn a_maps_line_is_read_field_by_field() {
         let heap =
             parse_area("55d0-55f1 rw-p 00000000 00:00 0                          [heap]").unwrap();
@@ -310,6 +431,15 @@ mod tests {
         let withheld = vec![(0x1000, 0x2000), (0x2000, 0x3000)];
         let registered = vec![(0x1000, 0x2000), (0x3000, 0x4000)];
         assert_eq!(parse_passing(text), Passing { withheld, registered });
+    }
+
+    #[test]
+    fn a_child_starts_after_its_parent() {
+        let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let [own, its] = [std::process::id(), child.id()].map(|pid| started(pid).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(own <= its && started(child.id()).is_none(), "{own} {its}");
     }
 
     #[test]
@@ -343,7 +473,8 @@ mod tests {
         assert_eq!(rolled_up(status, "RssShmem:").unwrap(), 50);
         let pid = std::process::id();
         let mapped = shared_memory_pages(pid).unwrap();
-        assert!(proportional_shared_pages(pid).unwrap() <= mapped + 64);
+        let shared = shared_pages(pid, mapped).unwrap();
+        assert!(shared.proportional <= mapped + 64 && shared.alone <= mapped);
         assert_eq!(shared_memory_pages(2), None, "kthreadd has none");
     }
 

@@ -39,9 +39,19 @@ pub fn read_pages(pid: u32, addresses: &[u64], pages: &mut [[u8; 4096]]) -> io::
 /// `kcmp` or does not let us ask.
 #[must_use]
 pub fn shares_memory(one: u32, other: u32) -> bool {
+    compare_memory(one, other) == 0
+}
+
+/// Whether it is certain that they do not.
+#[must_use]
+pub fn has_memory_apart(one: u32, other: u32) -> bool {
+    compare_memory(one, other) > 0
+}
+
+fn compare_memory(one: u32, other: u32) -> libc::c_long {
     const KCMP_VM: libc::c_int = 1;
     // SAFETY: takes five integers and compares.
-    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) }
 }
 
 /// A process that can be waited for and signalled without the danger of a reused number.
@@ -137,6 +147,15 @@ impl AsFd for Pidfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Where the list of the robust mutexes that a thread holds begins, as it has told the kernel; None if it has not.
+pub fn robust_list(thread: u32) -> io::Result<Option<u64>> {
+    let (mut head, mut len) = (0u64, 0usize);
+    // SAFETY: both outlive the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, thread, &raw mut head, &raw mut len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok((head != 0).then_some(head)) }
 }
 
 /// The thread group that thread `thread` belongs to.

@@ -89,6 +89,27 @@ pub fn run_when_idle(thread: u32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Keeps the priority that this thread's reads and writes have now, whatever class it runs in later. Otherwise those of a thread
+/// of the idle class are of the idle class, too, and wait until nobody else writes (ioprio_set(2): "derived from the CPU nice
+/// value", and for `SCHED_IDLE` it is the idle class).
+pub fn keep_io_priority() -> io::Result<()> {
+    const THREAD: libc::c_int = 1;
+    const CLASS_SHIFT: u32 = 13;
+    const BEST_EFFORT: libc::c_long = 2 << CLASS_SHIFT;
+    const NORMAL: libc::c_long = BEST_EFFORT | 4;
+    // SAFETY: integers only.
+    let now = unsafe { libc::syscall(libc::SYS_ioprio_get, THREAD, 0) };
+    // No class of its own, as older kernels say it.
+    let now = if now >> CLASS_SHIFT == 0 { NORMAL } else { now };
+    // Another was asked for, and stays by itself.
+    if now >> CLASS_SHIFT != BEST_EFFORT >> CLASS_SHIFT {
+        return Ok(());
+    }
+    // SAFETY: integers only.
+    let set = unsafe { libc::syscall(libc::SYS_ioprio_set, THREAD, 0, now) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Gives thread `thread` (0: this one) an ordinary share, in short slices, so that it runs soon after
 /// it wakes beside busy ones.
 pub fn run_soon(thread: u32) -> io::Result<()> {
@@ -248,5 +269,22 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    /// A page was read 10 ms after it was asked for: a thread of the idle class asked.
+    #[test]
+    fn reads_of_a_thread_of_the_idle_class_are_not_of_the_idle_class() {
+        const THREAD: libc::c_int = 1;
+        // SAFETY: integers only.
+        let class = || unsafe { libc::syscall(libc::SYS_ioprio_get, THREAD, 0) } >> 13;
+        std::thread::spawn(move || {
+            let before = class();
+            keep_io_priority().expect("it may");
+            run_when_idle(0).expect("it may");
+            let kept = if matches!(before, 0 | 2) { 2 } else { before };
+            assert_eq!(class(), kept);
+        })
+        .join()
+        .expect("a thread");
     }
 }

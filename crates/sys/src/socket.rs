@@ -25,6 +25,20 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// The same for a call that gives up with EINTR where its thread is stopped and goes on while it waits with a time limit:
+/// it is made again, and its time begins anew.
+fn check_waiting(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        if let Ok(done) = usize::try_from(call()) {
+            return Ok(done);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
 fn unless_it_waits<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -110,12 +124,22 @@ impl Socket {
         rustix::net::sockopt::set_socket_timeout(&fd, Timeout::Send, Some(patience))?;
         let (address, len) = address(path)?;
         // SAFETY: the address outlives the call and `len` is its size.
-        check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+        let connect = || unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) };
+        check_waiting(|| connect() as libc::ssize_t)?;
         Ok(Self { fd })
     }
 
     /// Process number of the one who connected.
     pub fn peer(&self) -> io::Result<u32> {
+        Ok(self.peer_credentials()?.pid as u32)
+    }
+
+    /// The user as whom that acted then.
+    pub fn peer_user(&self) -> io::Result<u32> {
+        Ok(self.peer_credentials()?.uid)
+    }
+
+    fn peer_credentials(&self) -> io::Result<libc::ucred> {
         let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         // SAFETY: the structure outlives the call and `len` is its size.
@@ -128,7 +152,7 @@ impl Socket {
                 &raw mut len,
             )
         })?;
-        Ok(credentials.pid as u32)
+        Ok(credentials)
     }
 
     /// Takes over a descriptor if it is a connection of this kind: on any other, to receive may mean to wait,
@@ -201,8 +225,8 @@ impl Socket {
         }
         let flags = flags | libc::MSG_NOSIGNAL;
         // SAFETY: the header names memory that outlives the call.
-        let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, flags) };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        let send = || unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, flags) };
+        check_waiting(send).map(drop)
     }
 
     /// Receives one message; 0 bytes means that the other end is gone.
@@ -235,10 +259,8 @@ impl Socket {
         header.msg_controllen = size_of_val(&control);
         let flags = flags | libc::MSG_CMSG_CLOEXEC;
         // SAFETY: the header names memory that outlives the call.
-        let got = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, flags) };
-        if got < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let receive = || unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut header, flags) };
+        let got = check_waiting(receive)?;
         // SAFETY: the kernel filled the control buffer with well-formed headers; descriptors in an
         // SCM_RIGHTS message are new and ours.
         unsafe {
@@ -255,7 +277,7 @@ impl Socket {
                 next = libc::CMSG_NXTHDR(&raw const header, next);
             }
         }
-        Ok(got as usize)
+        Ok(got)
     }
 }
 
@@ -302,5 +324,31 @@ mod tests {
         one.receive_within(Duration::from_millis(1)).unwrap();
         let error = one.receive(&mut [0; 8], &mut Vec::new()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    extern "C" fn nothing(_: libc::c_int) {}
+
+    /// `ebb stat` said "Interrupted system call" where its run held its threads for a moment.
+    #[test]
+    fn an_interrupted_wait_goes_on() {
+        let (one, other) = Socket::pair().unwrap();
+        one.receive_within(Duration::from_secs(20)).unwrap();
+        let (told, tell) = std::sync::mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            // SAFETY: asks for this thread's own name.
+            told.send(unsafe { libc::pthread_self() }).unwrap();
+            one.receive(&mut [0; 8], &mut Vec::new())
+        });
+        let thread = tell.recv().unwrap();
+        // SAFETY: the handler does nothing, and the thread lives until it is joined below.
+        unsafe {
+            libc::signal(libc::SIGURG, nothing as *const () as libc::sighandler_t);
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_millis(2));
+                libc::pthread_kill(thread, libc::SIGURG);
+            }
+        }
+        other.send(b"word", &[]).unwrap();
+        assert_eq!(waiting.join().unwrap().unwrap(), 4);
     }
 }

@@ -1,36 +1,72 @@
-//! Holding a thread of another process still, unseen by its parent (ptrace).
+//! Holding a thread of another process still, unseen by its parent, and by itself (ptrace).
 //!
 //! All calls for one thread must come from the same thread of this process. If that one ends, the
 //! kernel lets everything it held go.
+//!
+//! * T1: a system call that gives up because its thread is held is put right as it is let go (`cut_short.rs`), unless a
+//!   signal waits for it, for which it would have given up as well.
 
+use crate::cut_short::{self, Remedy};
+use crate::proc;
+use libc::user_regs_struct as Registers;
 use std::io;
-
-const PTRACE_SEIZE: libc::c_uint = 0x4206;
-const PTRACE_INTERRUPT: libc::c_uint = 0x4207;
-const PTRACE_DETACH: libc::c_uint = 17;
 
 fn ptrace(request: libc::c_uint, thread: u32, data: usize) -> io::Result<()> {
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: none of the requests made here reads or writes memory of this process.
+    // SAFETY: each caller passes what its request reads or fills, which outlives the call.
     let result = unsafe { libc::ptrace(request, thread as libc::pid_t, none, data) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn registers(thread: u32) -> io::Result<Registers> {
+    // SAFETY: a plain structure, for which all zeros is valid.
+    let mut registers: Registers = unsafe { std::mem::zeroed() };
+    ptrace(libc::PTRACE_GETREGS, thread, &raw mut registers as usize)?;
+    Ok(registers)
+}
+
+fn set_registers(thread: u32, registers: &Registers) -> io::Result<()> {
+    ptrace(libc::PTRACE_SETREGS, thread, &raw const *registers as usize)
 }
 
 /// Has thread `thread` stop as soon as it runs in user mode. Fails for one that is traced already.
 ///
 /// What it starts with `CLONE_PTRACE` before it stops is held as well, by the kernel: [`next`] tells of it.
 pub fn hold(thread: u32) -> io::Result<()> {
-    ptrace(PTRACE_SEIZE, thread, 0)?;
+    ptrace(libc::PTRACE_SEIZE, thread, libc::PTRACE_O_TRACESYSGOOD as usize)?;
     // It may have ended in between: `next` finds out.
-    let _ = ptrace(PTRACE_INTERRUPT, thread, 0);
+    let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0);
     Ok(())
 }
 
-/// How a held thread stands: by us, or with a signal in hand, which it must not lose.
-#[derive(Debug, PartialEq, Eq)]
+/// How a held thread stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "it stands until it is let go"]
-pub struct Stop {
-    signal: usize,
+pub enum Stop {
+    /// As it was asked to.
+    Asked,
+    /// As all of its process do, until that is continued.
+    Group,
+    /// At the entry of a system call, or at its end.
+    Call,
+    /// With a signal in hand, which it must not lose.
+    Signal(i32),
+}
+
+impl Stop {
+    fn of(status: i32) -> Self {
+        const CALL: i32 = libc::SIGTRAP | 0x80;
+        match (status >> 16, libc::WSTOPSIG(status)) {
+            (0, CALL) => Self::Call,
+            (0, signal) => Self::Signal(signal),
+            (_, libc::SIGTRAP) => Self::Asked,
+            _ => Self::Group,
+        }
+    }
+
+    fn signal(self) -> usize {
+        if let Self::Signal(signal) = self { signal as usize } else { 0 }
+    }
 }
 
 /// What is to be known of the threads that this thread holds.
@@ -56,10 +92,7 @@ pub fn next() -> News {
     match u32::try_from(got) {
         Err(_) => News::NoneHeld,
         Ok(0) => News::NoneYet,
-        Ok(thread) if libc::WIFSTOPPED(status) => {
-            let signal = if status >> 16 == 0 { libc::WSTOPSIG(status) as usize } else { 0 };
-            News::Stands(thread, Stop { signal })
-        }
+        Ok(thread) if libc::WIFSTOPPED(status) => News::Stands(thread, Stop::of(status)),
         Ok(thread) => News::Ended(thread),
     }
 }
@@ -75,10 +108,60 @@ pub fn is_held(thread: u32) -> bool {
     unsafe { libc::waitid(libc::P_PID, thread, &raw mut found, flags) == 0 }
 }
 
-/// Lets a thread go on that stands.
-pub fn let_go(thread: u32, stop: Stop) {
-    // Killed in the meantime: nothing to let go.
-    let _ = ptrace(PTRACE_DETACH, thread, stop.signal);
+/// A thread that has been let go to do the rest of a call, and is held again at the end of that, for a moment.
+#[derive(Debug)]
+#[must_use = "it stands when it has done the rest"]
+pub struct Rest {
+    thread: u32,
+    rest: cut_short::Rest,
+    has_begun: bool,
+}
+
+/// Lets a thread go on that stands. What it has to do before it is let go of altogether, if anything.
+pub fn let_go(thread: u32, stop: Stop) -> Option<Rest> {
+    let remedy = match stop {
+        Stop::Asked => registers(thread).map_or(Remedy::None, |found| cut_short::remedy(&found)),
+        _ => Remedy::None,
+    };
+    // T1. What fails here does because it was killed in the meantime: nothing to let go.
+    let is_to_be_put_right = !matches!(remedy, Remedy::None) && !proc::has_signals(thread);
+    match remedy {
+        Remedy::Again(registers) if is_to_be_put_right => {
+            let _ = set_registers(thread, &registers);
+        }
+        Remedy::Rest(rest) if is_to_be_put_right => {
+            set_registers(thread, &rest.registers()).ok()?;
+            ptrace(libc::PTRACE_SYSCALL, thread, 0).ok()?;
+            return Some(Rest { thread, rest, has_begun: false });
+        }
+        _ => {}
+    }
+    let _ = ptrace(libc::PTRACE_DETACH, thread, stop.signal());
+    None
+}
+
+impl Rest {
+    /// Whose it is.
+    #[must_use]
+    pub fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    /// It stands: lets it go on. What is still to be done, if anything.
+    pub fn go_on(mut self, stop: Stop) -> Option<Self> {
+        if stop == Stop::Call && !self.has_begun {
+            self.has_begun = true;
+            return ptrace(libc::PTRACE_SYSCALL, self.thread, 0).is_ok().then_some(self);
+        }
+        // Behind the call. Or a signal was before it: then the part is what the program finds, and its handler runs.
+        let more = match (stop, registers(self.thread)) {
+            (Stop::Call, Ok(registers)) => registers.rax.cast_signed(),
+            _ => 0,
+        };
+        let _ = set_registers(self.thread, &self.rest.sum(more));
+        let _ = ptrace(libc::PTRACE_DETACH, self.thread, stop.signal());
+        None
+    }
 }
 
 #[cfg(test)]
@@ -106,8 +189,9 @@ mod tests {
         assert_eq!(state(), Some('t'));
         assert!(is_held(child.id()));
         let News::Stands(thread, stop) = next() else { panic!("it stands") };
-        assert_eq!((thread, next()), (child.id(), News::NoneYet), "told once");
-        let_go(thread, stop);
+        assert_eq!((thread, stop), (child.id(), Stop::Asked));
+        assert_eq!(next(), News::NoneYet, "told once");
+        assert!(let_go(thread, stop).is_none());
         for _ in 0..100 {
             output.read_exact(&mut bytes).unwrap();
         }
@@ -116,5 +200,106 @@ mod tests {
         assert!(hold(child.id()).is_err());
         assert!(!is_held(child.id()));
         assert_eq!(next(), News::NoneHeld);
+    }
+
+    /// Has a thread stand wherever it is, and lets it go. Whether it had the rest of a call to do.
+    fn disturb(thread: u32) -> bool {
+        hold(thread).unwrap();
+        let (mut rest, mut had_rest) = (None::<Rest>, false);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            match next() {
+                News::Stands(_, stop) => {
+                    rest =
+                        rest.take().map_or_else(|| let_go(thread, stop), |rest| rest.go_on(stop));
+                    if rest.is_none() {
+                        return had_rest;
+                    }
+                    had_rest = true;
+                }
+                News::NoneYet => std::thread::sleep(Duration::from_millis(1)),
+                news => panic!("{news:?}"),
+            }
+        }
+        panic!("it stands or does not end what is left to do");
+    }
+
+    fn perl(script: &str) -> std::process::Child {
+        let mut command = Command::new("perl");
+        command.args(["-e", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        // It is in its call by then.
+        std::thread::sleep(Duration::from_millis(300));
+        child
+    }
+
+    /// It was told EINTR, and believed that nobody would answer.
+    #[test]
+    fn who_is_held_while_it_waits_for_some_time_waits_on() {
+        let child = perl(
+            r#"use Socket; socketpair(my $here, my $there, AF_UNIX, SOCK_STREAM, PF_UNSPEC);
+            setsockopt($here, SOL_SOCKET, SO_RCVTIMEO, pack("qq", 20, 0));
+            if (!fork) { select(undef, undef, undef, 1); syswrite($there, "x"); exit }
+            print sysread($here, my $got, 1) // "failed: $!";"#,
+        );
+        assert!(!disturb(child.id()) && !disturb(child.id()));
+        assert_eq!(child.wait_with_output().unwrap().stdout, b"1");
+    }
+
+    /// It had written a part, which who takes no signals need not expect.
+    #[test]
+    fn who_is_held_while_it_writes_writes_all() {
+        let mut child = perl("print STDERR syswrite(STDOUT, 'x' x 1000000)");
+        let mut output = child.stdout.take().unwrap();
+        let reader = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            let mut all = Vec::new();
+            output.read_to_end(&mut all).map(|_| all.len())
+        });
+        assert!(disturb(child.id()), "a pipe has not room for all");
+        assert_eq!(child.wait_with_output().unwrap().stderr, b"1000000");
+        assert_eq!(reader.join().unwrap().unwrap(), 1_000_000);
+    }
+
+    /// A handler that is to end a call does.
+    #[test]
+    fn who_is_held_as_a_signal_comes_is_told_of_that() {
+        let child = perl(
+            r#"use POSIX; POSIX::sigaction(SIGUSR1, POSIX::SigAction->new(sub { print "handled " }));
+            my $got = syswrite(STDERR, "x" x 1000000); print $got < 1000000 ? "a part" : "all";"#,
+        );
+        hold(child.id()).unwrap();
+        let stop = loop {
+            if let News::Stands(_, stop) = next() {
+                break stop;
+            }
+        };
+        // SAFETY: a signal to a child of this process.
+        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGUSR1) };
+        assert!(let_go(child.id(), stop).is_none());
+        assert_eq!(child.wait_with_output().unwrap().stdout, b"handled a part");
+    }
+
+    /// Once what is left of a call waits, it ends as any call does that a signal interrupts.
+    #[test]
+    fn who_does_the_rest_of_a_call_takes_signals() {
+        let mut child = perl(
+            r#"use POSIX; POSIX::sigaction(SIGUSR1, POSIX::SigAction->new(sub { print "handled " }));
+            my $got = syswrite(STDERR, "x" x 1000000); print $got < 1000000 ? "a part" : "all";"#,
+        );
+        let pid = child.id();
+        let sender = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            // SAFETY: a signal to a child of this process.
+            unsafe { libc::kill(pid as libc::pid_t, libc::SIGUSR1) };
+        });
+        let errors = child.stderr.take();
+        assert!(disturb(pid), "nobody reads, so there is a rest");
+        sender.join().unwrap();
+        let mut output = String::new();
+        child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+        drop(errors);
+        child.wait().unwrap();
+        assert_eq!(output, "handled a part");
     }
 }

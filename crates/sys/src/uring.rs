@@ -89,6 +89,14 @@ impl<T> Uring<T> {
     /// # Panics
     /// When the range does not lie within the buffer: a bug of the caller.
     pub fn read(&self, read: Read<T>) -> Result<(), Read<T>> {
+        self.queue(read)?;
+        self.enter();
+        Ok(())
+    }
+
+    /// The same for one of several reads, which begin together with [`Uring::enter`]: one system call, and one request of
+    /// the disk for those that lie side by side.
+    pub fn queue(&self, read: Read<T>) -> Result<(), Read<T>> {
         let Read { file, offset, mut buffer, range, tag } = read;
         assert!(range.start <= range.end && range.end <= buffer.len(), "read past the buffer");
         let length = u32::try_from(range.len()).expect("a read is far below 4 GiB");
@@ -114,12 +122,11 @@ impl<T> Uring<T> {
                 return Err(Read { file, offset, buffer: flight.buffer, range, tag: flight.tag });
             }
         }
-        self.enter();
         Ok(())
     }
 
     /// Tells the kernel about queued reads, however often it asks to try again.
-    fn enter(&self) {
+    pub fn enter(&self) {
         let mut pause_us = 1;
         while let Err(error) = self.ring.submitter().submit() {
             // EINTR, or EAGAIN and EBUSY while the kernel is short of memory. Anything else means

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ebb_core::frame::{
+use ebb_mm::frame::{
     Backend, Checks, CmaCount, Config, Cpu, Frames, Gfp, LayoutError, Meter, NoHost, Order,
     PcpRule, Request, ZoneKind, ZoneSpec,
 };
-use ebb_core::types::Pfn;
+use ebb_mm::types::Pfn;
 use ebb_sys::percpu::Membarrier;
 
 use super::harness::{Contender, Worker};
@@ -124,7 +124,7 @@ impl Ebb {
 const GFP: Gfp = Gfp::HIGHUSER_MOVABLE;
 
 #[cold]
-fn refused(bad: &ebb_core::frame::BadFree) -> ! {
+fn refused(bad: &ebb_mm::frame::BadFree) -> ! {
     panic!("{bad}")
 }
 

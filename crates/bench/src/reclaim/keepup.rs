@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use ebb_core::folio::{Folios, LruType, MemcgId, Word};
-use ebb_core::frame::{Config, Frames, Gfp, Host, NoHost, Order, Request, ZoneItem};
-use ebb_core::lru::{Ctx, Evicted, Lruvec, Pageout, Shadow};
-use ebb_core::observe::vmstat::VmStat;
-use ebb_core::reclaim::{
+use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
+use ebb_mm::frame::{Config, Frames, Gfp, Host, NoHost, Order, Request, ZoneItem};
+use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Shadow};
+use ebb_mm::observe::vmstat::VmStat;
+use ebb_mm::reclaim::{
     Asked, Desk, Direct, DirectPassed, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step,
 };
-use ebb_core::space::Spaces;
-use ebb_core::tunables::Tunables;
-use ebb_core::types::{MmId, Pfn, Vpn};
+use ebb_mm::space::Spaces;
+use ebb_mm::tunables::Tunables;
+use ebb_mm::types::{MmId, Pfn, Vpn};
 use ebb_sys::percpu::thread_time_ns;
 
 /// Frames taken in a row at most.

@@ -1,11 +1,11 @@
 //! Passes over one lruvec whose folios lie in memory in random order.
 
-use ebb_core::folio::{Folios, LruType, MemcgId, Word};
-use ebb_core::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
-use ebb_core::observe::vmstat::{Event, VmStat};
-use ebb_core::space::{Area, Backing, Pte, Spaces};
-use ebb_core::tunables::{LruKind, Tunables};
-use ebb_core::types::{MmId, Pfn, Vpn};
+use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
+use ebb_mm::lru::{Ctx, Evicted, Lruvec, Pageout, Scan, Shadow, Who};
+use ebb_mm::observe::vmstat::{Event, VmStat};
+use ebb_mm::space::{Area, Backing, Pte, Spaces};
+use ebb_mm::tunables::{LruKind, Tunables};
+use ebb_mm::types::{MmId, Pfn, Vpn};
 use ebb_sys::percpu::thread_time_ns;
 
 use crate::stats::median;

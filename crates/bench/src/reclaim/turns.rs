@@ -7,11 +7,11 @@
 
 use std::cell::{Cell, RefCell};
 
-use ebb_core::folio::LruType;
-use ebb_core::frame::{Gfp, Host, Order, Request};
-use ebb_core::lru::{Ctx, Evicted, Pageout, Shadow};
-use ebb_core::reclaim::{Asked, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step};
-use ebb_core::types::Pfn;
+use ebb_mm::folio::LruType;
+use ebb_mm::frame::{Gfp, Host, Order, Request};
+use ebb_mm::lru::{Ctx, Evicted, Pageout, Shadow};
+use ebb_mm::reclaim::{Asked, FramesNode, Kswapd, NAP_MS, Node, Passed, Policy, Step};
+use ebb_mm::types::Pfn;
 use ebb_sys::percpu::thread_time_ns;
 
 use super::keepup::{Machine, Outcome};

@@ -1,6 +1,6 @@
 //! Models for loom: every schedule of a few threads within a bound on preemptions.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p ebb-core --lib models --target-dir target-loom`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p ebb-mm --lib models --target-dir target-loom`
 
 use loom::sync::Arc;
 use loom::thread;

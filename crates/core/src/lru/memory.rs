@@ -6,8 +6,8 @@
 //! reclaim, no readahead and no huge page.
 //!
 //! ```
-//! use ebb_core::lru::memory::{Access, Memory, Touch};
-//! use ebb_core::tunables::Tunables;
+//! use ebb_mm::lru::memory::{Access, Memory, Touch};
+//! use ebb_mm::tunables::Tunables;
 //!
 //! let mut m = Memory::anon(Tunables::default(), 1000, 512);
 //! for page in 0..1000 {
@@ -193,7 +193,7 @@ impl Memory {
             store: Store { free: (0..limit).rev().collect(), written: 0 },
             limit,
             counts: Counts::default(),
-            next_fold: tun.classic_fold.max(1),
+            next_fold: tun.classic.fold.max(1),
             last_fd: u64::MAX,
             now_ms: 0,
             regions: regions.to_vec(),
@@ -209,7 +209,7 @@ impl Memory {
     pub fn touch(&mut self, page: u64, access: Access) -> Touch {
         self.counts.accesses += 1;
         if self.counts.accesses >= self.next_fold {
-            let step = self.tun.classic_fold;
+            let step = self.tun.classic.fold;
             self.next_fold += if step == 0 { 1 << 20 } else { step };
             self.lruvec.fold();
         }
@@ -266,7 +266,7 @@ impl Memory {
         } else if access.writes() {
             word = word.with(Word::DIRTY);
         }
-        let keeps_slot = shadow.is_some() && self.tun.keep_slot && !access.writes();
+        let keeps_slot = shadow.is_some() && self.tun.swap.keep_slot && !access.writes();
         if keeps_slot && access.ty() == LruType::Anon {
             word = word.with(Word::SWAPCACHE);
         }

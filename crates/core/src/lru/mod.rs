@@ -29,7 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Re
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use pagevec::Pagevec;
-pub use scan::{Evicted, Met, Pageout, Protection, Scan, Shadow, ShortShadow, Who};
+pub use scan::{
+    Aged, Evicted, Isolation, Met, Pageout, Protection, Scan, Shadow, ShortShadow, Told, Who, Yield,
+};
 
 use self::classic::ClassicState;
 use self::r#gen::GenState;

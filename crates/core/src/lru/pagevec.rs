@@ -1,7 +1,11 @@
 //! Folios gathered per CPU before they go on the lists, so that the lru lock is taken once for
 //! many.
 //!
-//! A gathered folio is on no list: its generation is unset and walks pass it over.
+//! A folio gathered to be added is on no list: its generation is unset and walks pass it over.
+//!
+//! Invariant
+//! * I1: nothing is moved that is another lruvec's. A folio gathered to be moved is on a list still; it may be reclaimed
+//!   before it is moved, and its frame be another memcg's by then.
 
 use super::{Add, Ctx, Lruvec};
 use crate::folio::Word;
@@ -74,7 +78,10 @@ impl Pagevec {
         }
         let mut lists = v.lock();
         for &pfn in &self.activate[..self.activates] {
-            v.activate_locked(cx, &mut lists, pfn);
+            // I1
+            if (cx.folios.memcg(pfn), cx.folios.node(pfn)) == (v.memcg(), v.node()) {
+                v.activate_locked(cx, &mut lists, pfn);
+            }
         }
         self.activates = 0;
     }
@@ -83,5 +90,35 @@ impl Pagevec {
     pub fn drain(&mut self, v: &Lruvec, cx: &Ctx) {
         self.drain_adds(v, cx);
         self.drain_activates(v, cx);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::r#gen::tests::Rig;
+    use super::*;
+    use crate::folio::{LruType, MemcgId};
+    use crate::tunables::{LruKind, Tunables};
+    use crate::types::Vpn;
+
+    /// Its links were taken out of one list and its length out of another's.
+    #[test]
+    fn a_folio_that_was_reclaimed_before_it_is_moved_stays_with_the_memcg_that_has_its_frame() {
+        let mut rig = Rig::of_kind(8, Tunables::preset("classic").unwrap(), LruKind::Classic);
+        let pfns: Vec<Pfn> = (0..4).map(|_| rig.fill(LruType::File).unwrap()).collect();
+        let mut gathered = Pagevec::default();
+        gathered.activate(&rig.v, &rig.cx(), pfns[1]);
+        gathered.activate(&rig.v, &rig.cx(), pfns[2]);
+        // The frame of the first is reclaimed and given to another memcg.
+        let other = Lruvec::new(MemcgId(2), LruKind::Classic, 0);
+        assert!(rig.v.remove(&rig.cx(), pfns[1]));
+        let word = Word::new(LruType::File, 0, 0);
+        rig.folios.init(pfns[1], word, MemcgId(2), rig.mm(), Vpn(1));
+        other.add(&rig.cx(), pfns[1]);
+        gathered.drain(&rig.v, &rig.cx());
+        rig.v.check_invariants(&rig.cx());
+        other.check_invariants(&rig.cx());
+        let active = |pfn| rig.folios.word(pfn).has(Word::ACTIVE);
+        assert!(active(pfns[2]) && !active(pfns[1]));
     }
 }

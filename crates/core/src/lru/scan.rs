@@ -19,7 +19,7 @@ pub const DEF_PRIORITY: u8 = 12;
 /// Pages the classic LRU takes off a list at a time here, and a task asks for.
 #[must_use]
 pub fn batch(tun: &Tunables) -> u64 {
-    tun.reclaim_batch.0.clamp(1, SWAP_CLUSTER_MAX)
+    tun.reclaim.batch.0.clamp(1, SWAP_CLUSTER_MAX)
 }
 
 /// Pages the multi-gen LRU takes at a time here.
@@ -33,7 +33,7 @@ pub fn gen_batch(tun: &Tunables) -> u64 {
 #[must_use]
 pub fn task_target(pages: u64, tun: &Tunables) -> u64 {
     let batch = batch(tun);
-    pages.checked_div(tun.reclaim_parts).unwrap_or(batch).clamp(1, batch)
+    pages.checked_div(tun.reclaim.parts).unwrap_or(batch).clamp(1, batch)
 }
 
 /// Who reclaims.
@@ -325,6 +325,82 @@ pub enum Evicted {
     Busy,
 }
 
+/// What a pass says of a batch, for who keeps a record of it. Counts are in pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Told {
+    /// Folios were taken off a list.
+    Isolated(Isolation),
+    /// Those of an inactive list were looked at.
+    Shrunk(Yield),
+    /// Those of an active list were looked at (classic).
+    Aged(Aged),
+}
+
+/// Folios taken off a list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Isolation {
+    /// For whom.
+    pub who: Who,
+    /// The list's node.
+    pub node: u8,
+    /// Of which pages it is.
+    pub ty: LruType,
+    /// Whether it is an active one.
+    pub active: bool,
+    /// The highest zone that helps.
+    pub zone: usize,
+    /// The order of the allocation behind it.
+    pub order: u8,
+    /// Pages to look at, at most.
+    pub asked: u64,
+    /// Pages looked at.
+    pub looked: u64,
+    /// Pages left there, since their zone does not help or somebody holds them.
+    pub skipped: u64,
+    /// Pages taken.
+    pub taken: u64,
+}
+
+/// What became of folios taken off an inactive list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Yield {
+    /// For whom.
+    pub who: Who,
+    /// The list's node.
+    pub node: u8,
+    /// Of which pages it is.
+    pub ty: LruType,
+    /// How hard it was tried.
+    pub priority: u8,
+    /// Pages looked at when they were taken.
+    pub looked: u64,
+    /// Pages freed.
+    pub freed: u64,
+    /// What was met.
+    pub met: Met,
+    /// Pages that go among the young.
+    pub activated: u64,
+    /// Pages that stay since they were used.
+    pub used: u64,
+}
+
+/// What became of folios taken off an active list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aged {
+    /// For whom.
+    pub who: Who,
+    /// The list's node.
+    pub node: u8,
+    /// Of which pages it is.
+    pub ty: LruType,
+    /// How hard it was tried.
+    pub priority: u8,
+    /// Pages taken.
+    pub taken: u64,
+    /// Pages that go round once more.
+    pub rotated: u64,
+}
+
 /// Takes folios out of memory.
 pub trait Pageout {
     /// Takes out an isolated folio nobody has touched. On [`Evicted::Freed`] the implementation has
@@ -339,6 +415,11 @@ pub trait Pageout {
 
     /// Dirty file pages have reached the old end: have them written.
     fn wake_flusher(&mut self) {}
+
+    /// Told of each batch, with no lock held: of its isolation before any of it is taken out, and of the rest after.
+    fn note(&mut self, told: &Told) {
+        let _ = told;
+    }
 
     /// Root reclaim may stop although its target is not met (every zone is fine again).
     fn enough(&mut self) -> bool {
@@ -393,7 +474,7 @@ mod tests {
         for (kind, preset) in [(LruKind::Classic, "classic"), (LruKind::Gen, "k72")] {
             for batch in [32, 4] {
                 let mut tun = Tunables::preset(preset).unwrap();
-                (tun.classic_fold, tun.reclaim_batch) = (0, Batch(batch));
+                (tun.classic.fold, tun.reclaim.batch) = (0, Batch(batch));
                 let mut rig = Rig::of_kind(1024, tun, kind);
                 while rig.fill(LruType::Anon).is_some() {}
                 let mut out = Batches::default();
@@ -411,11 +492,12 @@ mod tests {
 
     #[test]
     fn the_target_is_a_part_of_small_memories() {
-        let mut tun = Tunables { reclaim_parts: 512, ..Tunables::default() };
+        let mut tun = Tunables::default();
+        tun.reclaim.parts = 512;
         assert_eq!([1 << 20, 4096, 10].map(|pages| task_target(pages, &tun)), [32, 8, 1]);
-        tun.reclaim_batch = Batch(4);
+        tun.reclaim.batch = Batch(4);
         assert_eq!([1 << 20, 4096, 10].map(|pages| task_target(pages, &tun)), [4, 4, 1]);
-        tun.reclaim_parts = 0;
+        tun.reclaim.parts = 0;
         assert_eq!(task_target(10, &tun), 4);
     }
 
@@ -448,7 +530,7 @@ mod tests {
         assert_eq!(p(500).apply(1000, &tun), 501);
         assert_eq!(p(1000).apply(1000, &tun), 32);
         assert_eq!(p(1000).apply(0, &tun), 0);
-        tun.reclaim_batch = Batch(4);
+        tun.reclaim.batch = Batch(4);
         assert_eq!(p(1000).apply(1000, &tun), 4);
     }
 }

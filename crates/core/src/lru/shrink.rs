@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::r#gen::Deltas;
 use super::r#gen::look_around::look_around;
-use super::scan::{Evicted, MIN_LRU_BATCH};
+use super::scan::{Evicted, Isolation, MIN_LRU_BATCH, Met, Yield};
 use super::{Ctx, Lruvec, Pageout, Pagevec, Scan, Who};
 use crate::folio::{LruType, Word};
 use crate::observe::vmstat::Event;
@@ -22,11 +22,16 @@ use crate::types::{Pfn, Vpn};
 pub(crate) struct Isolated {
     pfns: [Pfn; MIN_LRU_BATCH as usize],
     len: usize,
+    /// The looks at lists that it comes from, until they are told: of probation, and of each type once.
+    looks: [Option<Isolation>; LOOKS_MAX],
 }
+
+/// Looks at lists for one batch, at most.
+const LOOKS_MAX: usize = 3;
 
 impl Isolated {
     pub fn new() -> Self {
-        Self { pfns: [Pfn(0); MIN_LRU_BATCH as usize], len: 0 }
+        Self { pfns: [Pfn(0); MIN_LRU_BATCH as usize], len: 0, looks: [None; LOOKS_MAX] }
     }
 
     pub fn push(&mut self, pfn: Pfn) {
@@ -46,6 +51,23 @@ impl Isolated {
         &self.pfns[..self.len]
     }
 
+    /// Pages of its folios.
+    pub fn pages(&self, cx: &Ctx) -> u64 {
+        self.as_slice().iter().map(|&pfn| cx.folios.word(pfn).pages()).sum()
+    }
+
+    /// A look at a list was for it.
+    pub fn looked(&mut self, look: Isolation) {
+        let free = self.looks.iter_mut().find(|look| look.is_none());
+        debug_assert!(free.is_some(), "{look:?}");
+        free.into_iter().for_each(|free| *free = Some(look));
+    }
+
+    /// The looks since this was last asked.
+    pub fn take_looks(&mut self) -> impl Iterator<Item = Isolation> + use<> {
+        std::mem::take(&mut self.looks).into_iter().flatten()
+    }
+
     fn keep(&mut self, kept: usize) {
         self.len = kept;
     }
@@ -60,6 +82,27 @@ pub(crate) struct Shrunk {
     pub unqueued_dirty: u64,
     /// Pages handed to the store.
     pub written: u64,
+    /// Pages that stay since they were used.
+    pub used: u64,
+    /// What was met.
+    pub met: Met,
+}
+
+impl Shrunk {
+    /// The same for who keeps a record; `looked`: pages looked at for the batch.
+    pub fn told(&self, v: &Lruvec, sc: &Scan, ty: LruType, looked: u64) -> Yield {
+        Yield {
+            who: sc.who,
+            node: v.node(),
+            ty,
+            priority: sc.priority,
+            looked,
+            freed: self.reclaimed,
+            met: self.met,
+            activated: self.activated,
+            used: self.used,
+        }
+    }
 }
 
 /// What the look at neighbours needs: counter deltas (with a walk) or a batch of activations.
@@ -79,7 +122,7 @@ const PRESSED_YIELD: u64 = 8;
 impl Around {
     /// For one batch of `sc`.
     pub fn new(cx: &Ctx, sc: &Scan) -> Self {
-        let looks = match cx.tun.look_around {
+        let looks = match cx.tun.mglru.look_around {
             LookAround::Off => false,
             LookAround::Pressed => {
                 sc.scanned >= PRESSED_FROM && sc.reclaimed * PRESSED_YIELD < sc.scanned
@@ -101,6 +144,8 @@ enum Fate {
     /// A dirty file folio that has to be written here and now.
     Write,
     Activate,
+    /// It stays where it is, since it was used.
+    Used,
     Keep,
 }
 
@@ -122,6 +167,10 @@ pub(crate) fn shrink_batch(
         sc.scanned += w.pages();
         let stays = match fate(v, cx, sc, pfn, w, around) {
             Fate::Keep => true,
+            Fate::Used => {
+                found.used += w.pages();
+                true
+            }
             Fate::Activate => {
                 cx.folios.set(pfn, Word::ACTIVE);
                 found.activated += w.pages();
@@ -147,10 +196,11 @@ pub(crate) fn shrink_batch(
     }
     batch.keep(kept);
     sc.reclaimed += found.reclaimed;
-    found.unqueued_dirty = sc.met.unqueued_dirty - met.unqueued_dirty;
+    found.met = sc.met.since(&met);
+    found.unqueued_dirty = found.met.unqueued_dirty;
     sc.unqueued_dirty += found.unqueued_dirty;
     cx.stat.add(Event::PgActivate, found.activated);
-    cx.stat.add(Event::EbbDirtyMet, sc.met.dirty - met.dirty);
+    cx.stat.add(Event::EbbDirtyMet, found.met.dirty);
     found
 }
 
@@ -232,14 +282,14 @@ fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: boo
             cx.folios.update(pfn, Word::without_refs);
             return Fate::Activate;
         }
-        if cx.tun.history && w.has(Word::MAPPED) {
+        if cx.tun.mglru.history && w.has(Word::MAPPED) {
             return by_history(cx, pfn, w, refs.young > 0);
         }
         if refs.young == 0 {
             return Fate::Evict;
         }
         let promote = super::r#gen::set_refs(cx, pfn, refs.exec);
-        return if promote { Fate::Activate } else { Fate::Keep };
+        return if promote { Fate::Activate } else { Fate::Used };
     }
     let old = cx.folios.clear(pfn, Word::REFERENCED).has(Word::REFERENCED);
     let file = cx.folios.word(pfn).ty() == LruType::File;
@@ -248,10 +298,10 @@ fn check_references(v: &Lruvec, cx: &Ctx, pfn: Pfn, refs: References, dirty: boo
         return if old || refs.young > 1 || (refs.exec && file) {
             Fate::Activate
         } else {
-            Fate::Keep
+            Fate::Used
         };
     }
-    if old && file && dirty { Fate::Keep } else { Fate::Evict }
+    if old && file && dirty { Fate::Used } else { Fate::Evict }
 }
 
 /// For tests: whether what is known of its use keeps the folio in memory.
@@ -374,7 +424,7 @@ mod tests {
     #[test]
     fn the_classic_two_touch_table() {
         let mut tun = Tunables::preset("classic").unwrap();
-        tun.classic_fold = 0;
+        tun.classic.fold = 0;
         for (was, young, exec, ty, dirty, expected) in [
             (false, 0, false, LruType::Anon, false, "evict"),
             (true, 0, false, LruType::Anon, false, "evict"),
@@ -398,7 +448,7 @@ mod tests {
             let fate = match check_references(&rig.v, &rig.cx(), pfn, refs, dirty) {
                 Fate::Evict => "evict",
                 Fate::Activate => "activate",
-                Fate::Keep => "keep",
+                Fate::Used | Fate::Keep => "keep",
                 Fate::Write => "write",
             };
             assert_eq!(fate, expected, "{was} {young} {exec} {ty:?} {dirty}");

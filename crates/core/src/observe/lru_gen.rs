@@ -83,7 +83,7 @@ pub fn text(cx: &Ctx, v: &Lruvec, path: Option<&str>, node: u32, full: bool) -> 
 fn tier_lines(out: &mut String, cx: &Ctx, v: &Lruvec, seq: u64) {
     let g = v.generations();
     let (max, tiers) = (g.max_seq(), g.tiers());
-    let hist = if cx.tun.stats { (seq % 4) as usize } else { 0 };
+    let hist = if cx.tun.mglru.stats { (seq % 4) as usize } else { 0 };
     for tier in 0..MAX_NR_TIERS {
         let _ = write!(out, "            {tier:10}");
         for ty in LruType::ALL {
@@ -92,7 +92,7 @@ fn tier_lines(out: &mut String, cx: &Ctx, v: &Lruvec, seq: u64) {
                 let avg =
                     [&tiers.avg_refaulted, &tiers.avg_total].map(|a| a[t][tier].load(Relaxed));
                 (['R', 'T', 'x'], [avg[0], avg[1], 0])
-            } else if seq == g.min_seq(ty) || cx.tun.stats {
+            } else if seq == g.min_seq(ty) || cx.tun.mglru.stats {
                 let by = [&tiers.refaulted, &tiers.evicted, &tiers.protected];
                 (['r', 'e', 'p'], by.map(|c| c[hist][t][tier].load(Relaxed)))
             } else {
@@ -105,9 +105,9 @@ fn tier_lines(out: &mut String, cx: &Ctx, v: &Lruvec, seq: u64) {
         out.push('\n');
     }
     out.push_str("                      ");
-    let shown = (seq == max) != cx.tun.stats;
+    let shown = (seq == max) != cx.tun.mglru.stats;
     let stats = if shown { g.mm.stats(hist) } else { [0; 4] };
-    let letters = match (shown, cx.tun.stats) {
+    let letters = match (shown, cx.tun.mglru.stats) {
         (false, _) => ['x'; 4],
         (true, false) => ['T', 'Y', 'F', 'A'],
         (true, true) => ['t', 'y', 'f', 'a'],

@@ -197,10 +197,10 @@ impl Policy {
     #[must_use]
     pub fn of(tun: &Tunables) -> Self {
         Self {
-            idle: tun.kswapd_idle_index,
-            sleep: tun.kswapd_balanced,
-            clear: tun.kswapd_clear,
-            trim_again: tun.kswapd_trim_again,
+            idle: tun.kswapd.idle_index,
+            sleep: tun.kswapd.balanced,
+            clear: tun.kswapd.clear,
+            trim_again: tun.kswapd.trim_again,
         }
     }
 }

@@ -157,16 +157,16 @@ impl Order {
         let bit = |on: bool, bit| if on { bit } else { 0 };
         Enabled(
             bit(self.lruvec.kind() == LruKind::Gen, Enabled::CORE)
-                | bit(self.tun.walk, Enabled::WALK)
-                | bit(self.tun.non_leaf, Enabled::NON_LEAF),
+                | bit(self.tun.mglru.walk, Enabled::WALK)
+                | bit(self.tun.mglru.non_leaf, Enabled::NON_LEAF),
         )
     }
 
     /// Has other parts in use from now on.
     pub fn enable(&mut self, frames: &Frames, enabled: Enabled) {
         let has = |bit| enabled.0 & bit != 0;
-        self.tun.walk = has(Enabled::WALK);
-        self.tun.non_leaf = has(Enabled::NON_LEAF);
+        self.tun.mglru.walk = has(Enabled::WALK);
+        self.tun.mglru.non_leaf = has(Enabled::NON_LEAF);
         self.tun.lru = if has(Enabled::CORE) { LruKind::Gen } else { LruKind::Classic };
         self.lruvec.switch(&self.cx(frames), self.tun.lru);
     }
@@ -199,7 +199,8 @@ impl Order {
     pub fn is_working_set(&self) -> bool {
         let g = self.lruvec.generations();
         let born = g.born_ms(g.evictable_min_seq(SWAPPINESS));
-        self.tun.min_ttl_ms > 0 && self.now_ms <= born.saturating_add(self.tun.min_ttl_ms)
+        self.tun.mglru.min_ttl_ms > 0
+            && self.now_ms <= born.saturating_add(self.tun.mglru.min_ttl_ms)
     }
 
     /// What it has counted.

@@ -58,6 +58,11 @@ impl Space {
         self.streams.miss(vpn)
     }
 
+    /// The first page of the window of a miss that was not fetched.
+    pub fn cut(&mut self, miss: Vpn, window: Window, left: Vpn) {
+        self.streams.cut(miss, window, left);
+    }
+
     /// The page at `vpn` is used where it is: sets its accessed bit. False if it is not there.
     pub fn touch(&self, vpn: Vpn) -> bool {
         let here = |place: &Place| place.get().all(Pte::PRESENT | Pte::MAPPED);

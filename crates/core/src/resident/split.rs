@@ -9,7 +9,8 @@
 //!   for each page of room.
 //!
 //! How often both kinds are asked for is counted at the edges ([`Edges`]). Close to even nothing is moved, and never much at
-//! once: what is counted says nothing of what lies far from the edges.
+//! once: what is counted says nothing of what lies far from the edges. Looks that agree with the ones before move more
+//! and more: a program whose working set is larger than memory had ended before the split was where it should be.
 //!
 //! * M1: compressed memory stays between a 32nd of the budget and the most that was allowed.
 
@@ -34,6 +35,8 @@ const LOADS_MIN: u64 = 64;
 const CLEAR_PERCENT: u64 = 150;
 /// What is moved at once, and the least compressed memory, as shares of the budget.
 const STEP_SHARE: u64 = 128;
+/// Looks in a row that agree move up to so many times as much.
+const STEPS_MAX: u64 = 4;
 const LEAST_SHARE: u64 = 32;
 
 /// The share of compressed memory in a budget.
@@ -43,13 +46,23 @@ pub struct Split {
     most: u64,
     limit: u64,
     seen: Edges,
+    /// Which way the last look moved it, and by how many steps.
+    towards: Option<Side>,
+    steps: u64,
+}
+
+/// Whose room it is to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Side {
+    Memory,
+    Compressed,
 }
 
 impl Split {
     /// Of `budget` bytes compressed memory may have `most`, and has it for a start.
     #[must_use]
     pub fn new(budget: u64, most: u64) -> Self {
-        Self { budget, most, limit: most, seen: Edges::default() }
+        Self { budget, most, limit: most, seen: Edges::default(), towards: None, steps: 0 }
     }
 
     /// What was seen since the last call. The new limit of compressed memory in bytes, if it changes.
@@ -64,14 +77,23 @@ impl Split {
         let memory = seen.near * seen.near_cost;
         let dearer = seen.far_cost.saturating_sub(seen.near_cost);
         let compressed = seen.far * dearer * seen.ratio_permille / 1000;
-        let step = self.budget / STEP_SHARE;
-        let limit = if memory * 100 > compressed * CLEAR_PERCENT {
-            // M1
-            self.limit.saturating_sub(step).max((self.budget / LEAST_SHARE).min(self.most))
+        let towards = if memory * 100 > compressed * CLEAR_PERCENT {
+            Some(Side::Memory)
         } else if compressed * 100 > memory * CLEAR_PERCENT {
-            (self.limit + step).min(self.most)
+            Some(Side::Compressed)
         } else {
-            self.limit
+            None
+        };
+        self.steps = if towards == self.towards { (self.steps * 2).min(STEPS_MAX) } else { 1 };
+        self.towards = towards;
+        let step = self.budget / STEP_SHARE * self.steps;
+        let limit = match towards {
+            // M1
+            Some(Side::Memory) => {
+                self.limit.saturating_sub(step).max((self.budget / LEAST_SHARE).min(self.most))
+            }
+            Some(Side::Compressed) => (self.limit + step).min(self.most),
+            None => self.limit,
         };
         (std::mem::replace(&mut self.limit, limit) != limit).then_some(limit)
     }
@@ -96,6 +118,24 @@ mod tests {
         assert!(all.is_sorted_by(|one, next| one > next));
         let back = std::iter::repeat_with(|| split.look(Edges { near: 100, far: 50, ..EDGES }));
         assert_eq!(back.take(200).flatten().last(), Some(1 << 19), "M1");
+    }
+
+    /// It took three seconds of a program of five.
+    #[test]
+    fn looks_that_agree_move_more_and_others_begin_anew() {
+        let step = (1 << 20) / 128;
+        let mut split = Split::new(1 << 20, 1 << 19);
+        let mut at = 1 << 19;
+        let mut moved = |edges: Edges| {
+            let before = at;
+            at = split.look(edges).unwrap_or(before);
+            before.abs_diff(at) / step
+        };
+        let (near, far) = (Edges { near: 100, ..EDGES }, Edges { far: 100, ..EDGES });
+        assert_eq!([near; 5].map(&mut moved), [1, 2, 4, 4, 4]);
+        assert_eq!([far, far, near, far].map(&mut moved), [1, 2, 1, 1]);
+        assert_eq!(moved(Edges { near: 1000, far: 50, ..EDGES }), 0, "both are worth the same");
+        assert_eq!([far, far].map(&mut moved), [1, 2]);
     }
 
     #[test]

@@ -130,7 +130,8 @@ fn commands_age_and_isolate_and_say_what_is_wrong() {
 
 #[test]
 fn thrashing_is_when_the_oldest_generation_is_younger_than_asked_for() {
-    let tunables = Tunables { min_ttl_ms: 1000, ..Tunables::cooling() };
+    let mut tunables = Tunables::cooling();
+    tunables.mglru.min_ttl_ms = 1000;
     let mut set = Resident::with(1000, 1000, 1000, tunables);
     touch_fresh(&mut set, &mut Space::new(MmId(1)), 500);
     set.set_now_ms(900);

@@ -83,7 +83,8 @@ macro_rules! cx {
 
 impl World {
     fn new(lru: LruKind, order: SwapOrder, slots: u32, keep: bool) -> Self {
-        let tun = Tunables { lru, swap_order: order, ..Tunables::default() };
+        let mut tun = Tunables { lru, ..Tunables::default() };
+        tun.swap.order = order;
         let (folios, spaces) = (Folios::new(FRAMES), Spaces::new());
         let v = Lruvec::new(MemcgId(1), lru, 0);
         let space = || {

@@ -8,6 +8,10 @@ pub trait Value: Sized {
     fn show(&self) -> String;
     /// Says what it may be.
     fn expected() -> String;
+    /// What each of its values stands for, where they are words.
+    fn meanings() -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
 }
 
 impl Value for bool {

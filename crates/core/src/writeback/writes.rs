@@ -108,7 +108,7 @@ impl Writes {
     /// Hands out what was gathered. Anonymous pages get their slots here: in the order in which they
     /// were begun, or by address.
     pub fn submit(&mut self, cx: &Ctx, swap: &mut SwapCache) -> Vec<Request> {
-        if cx.tun.swap_order == SwapOrder::Address {
+        if cx.tun.swap.order == SwapOrder::Address {
             self.anon.sort_unstable();
         }
         for (_, _, pfn) in self.anon.drain(..) {

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use ebb_core::tunables::Tunables;
+use ebb_mm::tunables::Tunables;
 
 use crate::experiment::runner::Results;
 use crate::experiment::stats::Estimate;

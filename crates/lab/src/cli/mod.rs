@@ -2,7 +2,9 @@
 
 mod attribute;
 mod check;
+mod fuzz;
 mod mrc;
+mod new;
 mod rank;
 mod scenarios;
 mod tune;
@@ -14,19 +16,21 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use ebb_core::tunables::{self, Tunables};
+use ebb_mm::tunables::{self, Tunables};
 
 pub use check::CheckArgs;
+pub use fuzz::FuzzArgs;
 pub use mrc::MrcArgs;
+pub use new::NewArgs;
 pub use rank::RankArgs;
-pub use scenarios::RunArgs;
+pub use scenarios::{MergeArgs, RunArgs};
 pub use tune::TuneArgs;
 
 use crate::policy::{Layout, Nature, POLICIES, PolicyInfo, Settings, parse_list};
 use crate::replay::{self, Job, Outcome};
 use crate::report::{self, OutputFormat, TraceInfo};
 use crate::trace::synth::{self, Synth};
-use crate::trace::{self, CompactWriter, Format, Reader, Spool, Thinner};
+use crate::trace::{self, CompactWriter, Format, Lack, Reader, Spool, Thinner};
 
 /// What `ebb lab` can do.
 #[derive(Debug, Subcommand)]
@@ -40,6 +44,12 @@ pub enum LabCommand {
     },
     /// Run a scenario on the simulated machine and compare its sides
     Run(RunArgs),
+    /// Write a scenario with comments, to be changed
+    New(NewArgs),
+    /// Put together what `ebb lab run --shard` has printed, on one machine or many
+    Merge(MergeArgs),
+    /// Draw machines at random and look for bugs of reclaim
+    Fuzz(FuzzArgs),
     /// Search switches and constants for the best of one metric
     Tune(TuneArgs),
     /// Replay a page trace through one or more policies
@@ -47,7 +57,11 @@ pub enum LabCommand {
     /// Draw miss-ratio curves: miss ratios of policies at many memory sizes
     Mrc(mrc::MrcArgs),
     /// List the policies and what can be set for each
-    Policies,
+    Policies {
+        /// Print the engine's switches as a page in Markdown instead, with what each value stands for: docs/switches.md
+        #[arg(long)]
+        reference: bool,
+    },
     /// Convert a trace to the compact form
     Convert(ConvertArgs),
     /// Compare replays with miss counts measured elsewhere
@@ -95,6 +109,12 @@ impl PolicyArgs {
 
 /// Arguments of `ebb lab replay`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ebb lab replay app.csv.zst --memory 10%,50% --policy lru,arc,gen
+  ebb lab replay faults.txt --policy lru,gen         of perf script, or of bpftrace: page faults only
+  ebb lab replay damon.txt --policy lru,gen          of damo report access --raw_form: regions, not accesses
+The forms of traces, and what is made of each: docs/traces.md.")]
 pub struct ReplayArgs {
     /// The trace
     #[command(flatten)]
@@ -140,14 +160,26 @@ pub fn run(command: &LabCommand) -> anyhow::Result<ExitCode> {
         LabCommand::List => scenarios::list(),
         LabCommand::Show { name } => scenarios::show(name),
         LabCommand::Run(args) => scenarios::run(args),
+        LabCommand::New(args) => new::run(args),
+        LabCommand::Merge(args) => scenarios::merge(args),
+        LabCommand::Fuzz(args) => fuzz::run(args),
         LabCommand::Tune(args) => tune::run(args),
         LabCommand::Replay(args) => run_replay(args),
         LabCommand::Mrc(args) => mrc::run(args),
-        LabCommand::Policies => run_policies(),
+        LabCommand::Policies { reference } => run_policies(*reference),
         LabCommand::Convert(args) => run_convert(args),
         LabCommand::CheckBaseline(args) => check::run(args),
         LabCommand::Rank(args) => rank::run(args),
     }
+}
+
+/// As a shell takes it for one word.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
 }
 
 /// Writes to standard output; a reader that has gone away is no error.
@@ -172,6 +204,20 @@ pub fn load(args: &TraceArgs) -> anyhow::Result<(TraceInfo, Spool)> {
     };
     let info = TraceInfo { name, accesses: spool.len(), pages: spool.pages() };
     Ok((info, spool))
+}
+
+/// What a trace of this name is not.
+#[must_use]
+pub fn lacking(name: &str, lack: Lack) -> String {
+    match lack {
+        Lack::Touches => {
+            format!("{name} has page faults only: not what touched pages that were there")
+        }
+        Lack::Accesses => format!(
+            "{name} has regions and whether they were accessed, from which one touch of each page in an interval is \
+             derived: not which pages were, how often and in which order"
+        ),
+    }
 }
 
 /// Reads sizes such as `4096` or `25%`, with commas, for a trace of `pages` pages.
@@ -271,6 +317,18 @@ fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     parse_memory(&args.memory, 1)?;
     let (info, spool) = load(&args.trace)?;
     let sizes = parse_memory(&args.memory, info.pages)?;
+    match spool.lacks() {
+        Some(lack @ Lack::Touches) => {
+            eprintln!(
+                "ebb: {}; a policy is shown less than it would see",
+                lacking(&info.name, lack)
+            );
+        }
+        Some(lack @ Lack::Accesses) => {
+            eprintln!("ebb: {}; misses are no program's", lacking(&info.name, lack));
+        }
+        None => {}
+    }
     let mut jobs = Vec::new();
     for &memory_pages in &sizes {
         for &policy in &policies {
@@ -283,7 +341,11 @@ fn run_replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_policies() -> anyhow::Result<ExitCode> {
+fn run_policies(reference: bool) -> anyhow::Result<ExitCode> {
+    if reference {
+        print(&tunables::reference())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut text = String::new();
     for info in POLICIES {
         text += &format!("{:<10} {}\n", info.name, info.about);
@@ -323,11 +385,13 @@ fn run_convert(args: &ConvertArgs) -> anyhow::Result<ExitCode> {
 
 fn copy_records<W: Write>(reader: &mut Reader, args: &ConvertArgs, sink: W) -> anyhow::Result<W> {
     let output = || args.output.display().to_string();
-    let mut writer = CompactWriter::new(sink).with_context(output)?;
     let mut thinner = args.window.map(|window| Thinner::new(window, args.frame));
     let (mut records, mut thin) = (Vec::new(), Vec::new());
     let mut left = args.trace.accesses;
-    while left > 0 && reader.read(&mut records)? {
+    // What a file is of is known with its first records.
+    let mut more = reader.read(&mut records)?;
+    let mut writer = CompactWriter::new(sink, reader.lacks()).with_context(output)?;
+    while left > 0 && more {
         records.truncate(left.min(records.len() as u64) as usize);
         left -= records.len() as u64;
         if let Some(thinner) = &mut thinner {
@@ -335,6 +399,7 @@ fn copy_records<W: Write>(reader: &mut Reader, args: &ConvertArgs, sink: W) -> a
             std::mem::swap(&mut records, &mut thin);
         }
         records.iter().try_for_each(|record| writer.write(record)).with_context(output)?;
+        more = reader.read(&mut records)?;
     }
     if let Some(thinner) = &mut thinner {
         thinner.finish(&mut thin);

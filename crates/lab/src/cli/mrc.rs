@@ -15,7 +15,7 @@ use crate::plot::{Chart, Series, escape, page, percent};
 use crate::policy::Settings;
 use crate::report::{OutputFormat, SCHEMA, TraceInfo, field, size_of_pages, thousands};
 use crate::trace::synth::{self, Synth};
-use crate::trace::{Reader, Sampler, Samples, load_samples};
+use crate::trace::{Lack, Reader, Sampler, Samples, load_samples};
 
 /// Arguments of `ebb lab mrc`.
 #[derive(Debug, Args)]
@@ -94,6 +94,19 @@ pub fn run(args: &MrcArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A curve of faults would be that of another program, which uses little; one of regions that of how they were cut.
+fn refuse_part(args: &MrcArgs, lacks: Option<Lack>) -> anyhow::Result<()> {
+    if let Some(lack) = lacks {
+        let name = args.trace.trace.display().to_string();
+        bail!(
+            "{}, and a curve of it would be wrong at every size; `ebb run --sample` and `ebb fit` see \
+             those as well, valgrind's lackey all of them",
+            super::lacking(&name, lack)
+        );
+    }
+    Ok(())
+}
+
 fn plan(args: &MrcArgs, pages: u32) -> anyhow::Result<Plan> {
     let policies = parse_policies(&args.policy)?;
     let least = policies.iter().map(|info| info.capacity_min).max().unwrap_or(1);
@@ -112,6 +125,7 @@ fn plan(args: &MrcArgs, pages: u32) -> anyhow::Result<Plan> {
 
 fn exact(args: &MrcArgs) -> anyhow::Result<Findings> {
     let (info, spool) = super::load(&args.trace)?;
+    refuse_part(args, spool.lacks())?;
     let plan = plan(args, info.pages)?;
     let progress = Progress::new(plan.replays() * spool.len());
     let curves = plan.exact(&spool, &|part| progress.add(part))?;
@@ -120,6 +134,7 @@ fn exact(args: &MrcArgs) -> anyhow::Result<Findings> {
 
 fn sampled(args: &MrcArgs, rate: f64) -> anyhow::Result<Findings> {
     let samples = draw(&args.trace, Sampler::new(rate, args.sample_seeds))?;
+    refuse_part(args, samples.lacks)?;
     if samples.spools.iter().any(|spool| spool.pages() < 10) {
         bail!(
             "--sample {rate}: a sample of about {} pages has fewer than 10; use a higher rate",

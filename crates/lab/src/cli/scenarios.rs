@@ -1,23 +1,89 @@
-//! `ebb lab list`, `show` and `run`.
+//! `ebb lab list`, `show`, `run` and `merge`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
-use super::{attribute, print};
-use crate::experiment::{self, Job, html, json, text};
+use super::{attribute, print, quoted};
+use crate::experiment::shard::{self, Shard};
+use crate::experiment::{
+    Job, Outcome, Plan, Results, Traced, at_sizes, beside_sizes, html, json, text,
+};
 use crate::report::OutputFormat;
 use crate::scenario::{ArmSpec, BUILTIN, Scenario, find};
 
 /// Arguments of `ebb lab run`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ebb lab run memcached                              a published result, and the lab's beside it
+  ebb lab run redis --ab gen.walk=on,off             any switch against any other
+  ebb lab run redis --seeds 2 --trace-events run.txt --trace-arm gen
+  trace-vmscan-postprocess.pl < run.txt              the kernel's script for that (docs/lab-events.md)")]
 pub struct RunArgs {
+    /// What is run
+    #[command(flatten)]
+    pub question: Question,
+    /// Do only shard I of N of the runs, and print what `ebb lab merge` takes
+    #[arg(long, value_name = "I/N", conflicts_with_all = ["html", "format"])]
+    pub shard: Option<Shard>,
+    /// Also write one page with plots to this file
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// One run's events
+    #[command(flatten)]
+    pub events: EventArgs,
+    /// Threads to use [default: one for each processor]
+    #[arg(long, short, value_name = "N")]
+    pub jobs: Option<usize>,
+    /// How to print
+    #[arg(long, value_enum, default_value_t)]
+    pub format: OutputFormat,
+}
+
+/// Which run's events are written.
+#[derive(Debug, Args)]
+pub struct EventArgs {
+    /// Also write what reclaim does in one run to this file, as ftrace prints a kernel's tracepoints (vmscan and mark_victim). Expect 400
+    /// bytes for each batch of up to 64 pages that reclaim looks at, and 120 for each page that it writes: 10 to 150 MB for a million pages
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["shard", "all"])]
+    pub trace_events: Option<PathBuf>,
+    /// The case it is of [default: the first]
+    #[arg(long, value_name = "NAME", requires = "trace_events")]
+    pub trace_case: Option<String>,
+    /// The arm it is of [default: the first]
+    #[arg(long, value_name = "NAME", requires = "trace_events")]
+    pub trace_arm: Option<String>,
+    /// Which of the arm's runs, from 0
+    #[arg(long, value_name = "N", requires = "trace_events", default_value_t = 0)]
+    pub trace_seed: u32,
+}
+
+impl EventArgs {
+    fn wanted(&self) -> Option<Traced> {
+        Some(Traced {
+            case: self.trace_case.clone(),
+            arm: self.trace_arm.clone(),
+            seed: self.trace_seed,
+            file: self.trace_events.clone()?,
+        })
+    }
+}
+
+/// What decides the results, wherever they are computed.
+#[derive(Clone, Default, Debug, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Question {
     /// A built-in scenario (`ebb lab list`), or a file ending in .toml
     #[arg(required_unless_present = "all")]
     pub scenario: Option<String>,
+    /// What is in that file.
+    #[arg(skip)]
+    text: Option<String>,
     /// Run every built-in scenario, and score them by the rule in docs/lab-rule.md
     #[arg(long, conflicts_with = "scenario")]
     pub all: bool,
@@ -33,15 +99,17 @@ pub struct RunArgs {
     /// Run everything at half and at twice its size as well, and say which verdicts are not the same there
     #[arg(long, conflicts_with_all = ["ab", "attribute"])]
     pub sizes: bool,
-    /// Also write one page with plots to this file
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
     /// Runs of each side, on the same seeds for all sides [default: the scenario's, 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=10_000))]
     pub seeds: Option<u32>,
-    /// Threads to use [default: one for each processor]
-    #[arg(long, short, value_name = "N")]
-    pub jobs: Option<usize>,
+}
+
+/// Arguments of `ebb lab merge`.
+#[derive(Debug, Args)]
+pub struct MergeArgs {
+    /// What `ebb lab run --shard I/N` has printed, for every I: in a file each, or several in one
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
@@ -88,54 +156,147 @@ fn sides(text: &str) -> anyhow::Result<Vec<ArmSpec>> {
     Ok(arms)
 }
 
-fn job(args: &RunArgs, file: &str, text: &str) -> anyhow::Result<Job> {
-    let mut scenario = Scenario::parse(file, text)?;
-    if let Some(seeds) = args.seeds {
-        scenario.measure.seeds = seeds;
+impl Question {
+    /// The same with what is in its file, if it names one.
+    fn with_text(mut self) -> anyhow::Result<Self> {
+        if let Some(name) = self.scenario.as_deref().filter(|name| name.ends_with(".toml")) {
+            let text = std::fs::read_to_string(name).with_context(|| name.to_owned())?;
+            self.text = Some(text);
+        }
+        Ok(self)
     }
-    // Told here rather than in the middle of a long run.
-    Scenario::with(text, &args.set)?;
-    let mut arms = args.ab.as_deref().map(sides).transpose()?;
-    if args.attribute {
-        arms = Some(attribute::arms(&args.set));
+
+    fn job(&self, file: &str, text: &str, samples: u64) -> anyhow::Result<Job> {
+        let mut scenario = Scenario::parse(file, text)?;
+        if let Some(seeds) = self.seeds {
+            scenario.measure.seeds = seeds;
+        }
+        // Told here rather than in the middle of a long run.
+        Scenario::with(text, &self.set)?;
+        let mut arms = self.ab.as_deref().map(sides).transpose()?;
+        if self.attribute {
+            arms = Some(attribute::arms(&self.set));
+        }
+        if let Some(arms) = &arms {
+            for arm in arms {
+                Scenario::with(text, &arm.set).with_context(|| "--ab".to_owned())?;
+            }
+        }
+        let seeds = scenario.measure.seeds;
+        Ok(Job {
+            scenario,
+            text: text.to_owned(),
+            set: self.set.clone(),
+            arms,
+            seeds,
+            first_seed: 0,
+            size: 1.0,
+            samples,
+        })
     }
-    if let Some(arms) = &arms {
-        for arm in arms {
-            Scenario::with(text, &arm.set).with_context(|| "--ab".to_owned())?;
+
+    /// All runs, with looks at the machine so far apart.
+    fn plan(&self, samples: u64) -> anyhow::Result<Plan> {
+        let jobs = if self.all {
+            let all = BUILTIN.iter().map(|b| self.job(b.name, b.text, samples));
+            all.collect::<anyhow::Result<Vec<_>>>()?
+        } else {
+            let name = self.scenario.as_deref().unwrap_or_default();
+            let (file, text) = match &self.text {
+                Some(text) => (name, text.as_str()),
+                None => find(name).map(|b| (b.name, b.text))?,
+            };
+            vec![self.job(file, text, samples)?]
+        };
+        Plan::new(at_sizes(&jobs, self.sizes()))
+    }
+
+    fn sizes(&self) -> &'static [f64] {
+        if self.sizes { &SIZES } else { &[] }
+    }
+
+    /// The outcomes of all runs, in one of the formats.
+    fn report(&self, results: &[Results], format: OutputFormat) -> String {
+        match format {
+            OutputFormat::Text if self.attribute => attribute::report(results),
+            OutputFormat::Text => text::report(results, !self.all),
+            OutputFormat::Json => json::document(results),
+            OutputFormat::Csv => json::csv(results),
         }
     }
-    let seeds = scenario.measure.seeds;
-    let samples = if args.html.is_some() { SAMPLE_NS } else { 0 };
-    Ok(Job {
-        scenario,
-        text: text.to_owned(),
-        set: args.set.clone(),
-        arms,
-        seeds,
-        first_seed: 0,
-        size: 1.0,
-        samples,
-    })
-}
 
-fn jobs(args: &RunArgs) -> anyhow::Result<Vec<Job>> {
-    if args.all {
-        return BUILTIN.iter().map(|b| job(args, b.name, b.text)).collect();
+    /// As it is typed.
+    fn words(&self) -> String {
+        let mut words = vec!["ebb".to_owned(), "lab".into(), "run".into()];
+        let mut add = |name: &str, value: &dyn std::fmt::Display| {
+            words.push(format!("--{name} {}", quoted(&value.to_string())));
+        };
+        self.set.iter().for_each(|pair| add("set", pair));
+        self.ab.iter().for_each(|ab| add("ab", ab));
+        self.seeds.iter().for_each(|seeds| add("seeds", seeds));
+        let switches =
+            [("--all", self.all), ("--attribute", self.attribute), ("--sizes", self.sizes)];
+        words.extend(switches.into_iter().filter(|(_, on)| *on).map(|(name, _)| name.to_owned()));
+        words.extend(self.scenario.as_deref().map(quoted));
+        words.join(" ")
     }
-    let name = args.scenario.as_deref().unwrap_or_default();
-    if name.ends_with(".toml") {
-        let text = std::fs::read_to_string(PathBuf::from(name)).with_context(|| name.to_owned())?;
-        return Ok(vec![job(args, name, &text)?]);
-    }
-    let b = find(name)?;
-    Ok(vec![job(args, b.name, b.text)?])
 }
 
 /// Runs.
 pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let jobs = jobs(args)?;
-    let threads = args
-        .jobs
+    let question = args.question.clone().with_text()?;
+    let samples = if args.html.is_some() { SAMPLE_NS } else { 0 };
+    let mut plan = question.plan(samples)?;
+    if let Some(wanted) = args.events.wanted() {
+        plan.trace(&wanted).context("--trace-events")?;
+    }
+    let which = match args.shard {
+        Some(shard) => shard.runs(plan.len()),
+        None => (0..plan.len()).collect(),
+    };
+    let outcomes = perform(&plan, &which, args.jobs)?;
+    if let Some(shard) = args.shard {
+        let asked = serde_json::to_value(&question).context("the arguments")?;
+        print(&shard::part(asked, shard, plan.len(), &outcomes))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let results = beside_sizes(plan.results(&outcomes)?, question.sizes());
+    if let Some(path) = &args.html {
+        std::fs::write(path, html::document(&results))
+            .with_context(|| path.display().to_string())?;
+    }
+    print(&question.report(&results, args.format))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what one run of everything would have.
+pub fn merge(args: &MergeArgs) -> anyhow::Result<ExitCode> {
+    let read = |path: &PathBuf| {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path).with_context(|| name.clone())?;
+        Ok((name, text))
+    };
+    let files = args.files.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    let merged = shard::merge(&files)?;
+    let question: Question = serde_json::from_value(merged.question).context("its arguments")?;
+    if let [first, ..] = merged.missing[..] {
+        let all: Vec<String> = merged.missing.iter().map(ToString::to_string).collect();
+        bail!("missing: shard {}; to run it: {} --shard {first}", all.join(", "), question.words());
+    }
+    let plan = question.plan(0)?;
+    ensure!(
+        plan.len() == merged.outcomes.len(),
+        "{} runs, not {}",
+        merged.outcomes.len(),
+        plan.len()
+    );
+    let results = beside_sizes(plan.results(&merged.outcomes)?, question.sizes());
+    print(&question.report(&results, args.format))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn perform(plan: &Plan, which: &[usize], jobs: Option<usize>) -> anyhow::Result<Vec<Outcome>> {
+    let threads = jobs
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
     let bar = indicatif::ProgressBar::hidden();
     let style = "{bar:30} {pos}/{len} runs, {eta} left";
@@ -143,8 +304,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         bar.set_style(style);
     }
     let start = Instant::now();
-    let sizes = if args.sizes { &SIZES[..] } else { &[] };
-    let results = experiment::run_at_sizes(&jobs, sizes, threads.max(1), &|done, all| {
+    let outcomes = plan.perform(which, threads.max(1), &|done, all| {
         // Nothing is shown of what takes less than a second.
         if start.elapsed() > Duration::from_secs(1) {
             if bar.is_hidden() {
@@ -155,15 +315,24 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         }
     })?;
     bar.finish_and_clear();
-    if let Some(path) = &args.html {
-        std::fs::write(path, html::document(&results))
-            .with_context(|| path.display().to_string())?;
+    Ok(outcomes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_is_told_as_it_is_typed() {
+        let question = Question {
+            scenario: Some("my scenario.toml".into()),
+            set: vec!["machine.cpus=4".into()],
+            seeds: Some(3),
+            sizes: true,
+            ..Question::default()
+        };
+        let words = "ebb lab run --set machine.cpus=4 --seeds 3 --sizes 'my scenario.toml'";
+        assert_eq!(question.words(), words);
+        assert_eq!(quoted("it's"), "'it'\\''s'");
     }
-    print(&match args.format {
-        OutputFormat::Text if args.attribute => attribute::report(&results),
-        OutputFormat::Text => text::report(&results, !args.all),
-        OutputFormat::Json => json::document(&results),
-        OutputFormat::Csv => json::csv(&results),
-    })?;
-    Ok(ExitCode::SUCCESS)
 }

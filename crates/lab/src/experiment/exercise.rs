@@ -4,7 +4,7 @@
 //! path ran. They were taken from the code, each from the place where the switch is asked. A value without counters (mostly
 //! "off") is the absence of a path.
 
-use ebb_core::tunables::Tunables;
+use ebb_mm::tunables::Tunables;
 
 use super::runner::Arm;
 use crate::scenario::Scenario;

@@ -6,6 +6,7 @@
 //! * [`verdict`]: the rule before, version 1, for comparison.
 //! * [`runner`]: all runs of some scenarios over some threads; the order of results never depends
 //!   on how many there are.
+//! * [`shard`]: some of those runs in a file, and all of them together again.
 //! * [`text`], [`html`], [`json`]: the results for people and for programs.
 
 pub mod exercise;
@@ -14,12 +15,13 @@ pub mod json;
 pub mod rule;
 pub mod runner;
 pub mod score;
+pub mod shard;
 pub mod stats;
 pub mod text;
 pub mod verdict;
 
 pub use rule::{Class, RULE_VERSION};
-pub use runner::{Arm, Case, Job, Results, run, run_at_sizes};
+pub use runner::{Arm, Case, Job, Outcome, Plan, Results, Traced, at_sizes, beside_sizes, run};
 pub use score::Score;
 pub use stats::Estimate;
 pub use verdict::{Verdict, judge};

@@ -2,19 +2,24 @@
 //!
 //! Cases are judged here, by the rule and by the one before it ([`rule`](super::rule), [`verdict`](super::verdict)).
 
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use ebb_core::nearest::nearest;
+use ebb_mm::nearest::nearest;
 
 use super::exercise::{exercised, ran_in_first};
 use super::rule::{Class, classify};
 use super::stats::Estimate;
 use super::verdict::{Verdict, judge};
-use crate::machine::Sample;
 use crate::machine::pressure::Reading;
+use crate::machine::{Patience, Sample, Tracepoints};
 use crate::mrc::Curve;
-use crate::scenario::{ArmSpec, Published, Scenario, ScenarioError, metric_names, run_once};
+use crate::scenario::{
+    ArmSpec, Metrics, Published, Scenario, ScenarioError, metric_names, no_tracepoints, run_traced,
+};
 
 /// A scenario with everything decided but the seed.
 #[derive(Clone, Debug)]
@@ -38,7 +43,7 @@ pub struct Job {
 }
 
 /// What an arm measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Arm {
     /// Its name.
     pub name: String,
@@ -129,6 +134,21 @@ struct Run {
     label: String,
     /// Whether the curves of what it touches are wanted.
     curves: bool,
+    /// The file for what reclaim does, if that is wanted.
+    events: Option<PathBuf>,
+}
+
+/// A run whose events are wanted.
+#[derive(Clone, Debug)]
+pub struct Traced {
+    /// The case, as reports name it; none: the first.
+    pub case: Option<String>,
+    /// The arm; none: the first.
+    pub arm: Option<String>,
+    /// Which of the arm's runs, from 0.
+    pub seed: u32,
+    /// The file.
+    pub file: PathBuf,
 }
 
 /// A case of a job, and each arm's scenario.
@@ -149,6 +169,65 @@ impl Planned {
             format!("{} of {}", self.metric, sides.join(" | "))
         };
         self.quantity.clone().unwrap_or_else(own)
+    }
+}
+
+impl Planned {
+    /// What comes of the runs of its sides.
+    fn judged(&self, runs: &[&[Outcome]]) -> anyhow::Result<Case> {
+        let (name, metric) = (self.name.clone(), self.metric.clone());
+        let published = self.published.clone();
+        let mut arms = Vec::new();
+        let mut curves = Vec::new();
+        for (side, outcomes) in self.sides.iter().zip(runs) {
+            let mut arm = Arm { name: side.name.clone(), ..Arm::default() };
+            for outcome in *outcomes {
+                if curves.is_empty() {
+                    curves.clone_from(&outcome.curves);
+                }
+                for (metric, value) in &outcome.metrics {
+                    arm.values.entry(metric.clone()).or_default().push(*value);
+                }
+                if arm.pressure.is_empty() {
+                    arm.pressure.clone_from(&outcome.pressure);
+                }
+                if !outcome.samples.is_empty() {
+                    arm.samples.clone_from(&outcome.samples);
+                }
+            }
+            arms.push(arm);
+        }
+        // Such as the latency of a kind of operation that no thread does.
+        if let Some(arm) = arms.iter().find(|a| a.of(&metric).is_empty()) {
+            let known = arm.values.keys().cloned();
+            anyhow::bail!("{name}, {}: {}", arm.name, no_metric(&metric, known));
+        }
+        let effect = match arms.as_slice() {
+            [a, b, ..] => Estimate::of_change(a.of(&metric), b.of(&metric)),
+            _ => Estimate::default(),
+        };
+        let exercised = match (self.sides.as_slice(), arms.as_slice()) {
+            ([a, b, ..], [x, y, ..]) => exercised((&a.scenario, x), (&b.scenario, y)),
+            _ => true,
+        };
+        let others = self.sides.iter().skip(1);
+        let in_first = |b: &Side| ran_in_first((&self.sides[0].scenario, &arms[0]), &b.scenario);
+        let ran_in_first = others.map(in_first).collect();
+        Ok(Case {
+            name,
+            metric,
+            higher_is_better: self.higher_is_better,
+            class: published.as_ref().map(|p| classify(&effect, p, exercised)),
+            verdict: published.as_ref().map(|p| judge(&effect, p)),
+            published,
+            arms,
+            effect,
+            curves,
+            quantity: self.quantity(),
+            exercised,
+            ran_in_first,
+            sizes: Vec::new(),
+        })
     }
 }
 
@@ -176,12 +255,13 @@ fn plan(job: &Job) -> Result<Vec<Planned>, ScenarioError> {
         let own = s.arms_of(c);
         let arms = job.arms.as_deref().unwrap_or(&own);
         let alone = s.case.len() == 1;
-        let published = Published { rounded_to: s.measure.rounded_to, ..c.published.clone() };
+        let rounded_to = s.measure.rounded_to;
+        let published = c.published.clone().map(|p| Published { rounded_to, ..p });
         planned.push(Planned {
             name: if alone { s.name.clone() } else { format!("{}/{}", s.name, c.name) },
             metric: c.metric.as_ref().unwrap_or(&s.measure.metric).clone(),
             higher_is_better: c.higher_is_better.unwrap_or(s.measure.higher_is_better),
-            published: Some(published).filter(|_| job.arms.is_none()),
+            published: published.filter(|_| job.arms.is_none()),
             quantity: c.quantity.clone(),
             sides: sides(job, &c.set, arms)?,
         });
@@ -214,9 +294,164 @@ fn sides(job: &Job, case: &[String], arms: &[ArmSpec]) -> Result<Vec<Side>, Scen
     arms.iter().map(side).collect()
 }
 
+/// Whether a case named `SCENARIO/CASE` or `SCENARIO` is the one that is called this.
+fn case_is(full: &str, name: &str) -> bool {
+    full == name || full.split_once('/').is_some_and(|(_, case)| case == name)
+}
+
+fn no_such(what: &str, name: Option<&str>, known: impl Iterator<Item = String>) -> String {
+    let known: Vec<String> = known.collect();
+    format!("there is no {what} {:?}; there are {}", name.unwrap_or_default(), known.join(", "))
+}
+
 fn no_metric(metric: &str, known: impl IntoIterator<Item = String>) -> String {
     let near = nearest(metric, known).unwrap_or_default();
     format!("there is no metric {metric:?}; did you mean {near:?}?")
+}
+
+/// Every run that some jobs need, in an order that depends on nothing but them.
+pub struct Plan {
+    jobs: Vec<Job>,
+    cases: Vec<Vec<Planned>>,
+    runs: Vec<Run>,
+    /// For each arm of each case, in order: the first of its runs.
+    places: Vec<usize>,
+}
+
+/// What one run came to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What it measured.
+    pub metrics: Metrics,
+    /// Looks at the machine, if they were wanted.
+    pub samples: Vec<Sample>,
+    /// Miss ratios of textbook policies, if they were wanted.
+    pub curves: Vec<Curve>,
+    /// The pressure of the machine and of each memcg.
+    pub pressure: Vec<Reading>,
+}
+
+impl Plan {
+    /// # Errors
+    /// A setting that makes no sense, or a metric that there is not.
+    pub fn new(jobs: Vec<Job>) -> anyhow::Result<Self> {
+        let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
+        // Before the first run: each may take a minute.
+        for case in plans.iter().flatten() {
+            for side in &case.sides {
+                let known = metric_names(&side.scenario);
+                if !known.contains(&case.metric) {
+                    anyhow::bail!("{}: {}", case.name, no_metric(&case.metric, known));
+                }
+            }
+        }
+        let mut runs: Vec<Run> = Vec::new();
+        // Cases that differ only in what they look at share their runs.
+        let mut known = std::collections::BTreeMap::<(usize, &[String]), usize>::new();
+        let mut places = Vec::new();
+        for (number, (job, cases)) in jobs.iter().zip(&plans).enumerate() {
+            for case in cases {
+                for (place, side) in case.sides.iter().enumerate() {
+                    let first = *known.entry((number, &side.pairs)).or_insert_with(|| {
+                        for seed in 0..u64::from(job.seeds) {
+                            let samples = if seed == 0 { job.samples } else { 0 };
+                            let label = format!("{}, {}, seed {seed}", case.name, side.name);
+                            let scenario = side.scenario.clone();
+                            let seed = job.first_seed + seed + 1;
+                            let curves = samples > 0 && place == 0;
+                            let events = None;
+                            runs.push(Run { scenario, seed, samples, label, curves, events });
+                        }
+                        runs.len() - job.seeds as usize
+                    });
+                    places.push(first);
+                }
+            }
+        }
+        Ok(Self { jobs, cases: plans, runs, places })
+    }
+
+    /// Has the events of one run written to a file. Nothing else about any run changes.
+    ///
+    /// # Errors
+    /// There is no such run, or none of a kernel.
+    pub fn trace(&mut self, wanted: &Traced) -> anyhow::Result<()> {
+        let mut places = self.places.iter().copied();
+        let mut cases = self.cases.iter().flatten();
+        let mut skipped = 0;
+        let case = cases.find(|case| {
+            let is = wanted.case.as_ref().is_none_or(|name| case_is(&case.name, name));
+            skipped += if is { 0 } else { case.sides.len() };
+            is
+        });
+        let Some(case) = case else {
+            let known = self.cases.iter().flatten().map(|case| case.name.clone());
+            anyhow::bail!(no_such("case", wanted.case.as_deref(), known));
+        };
+        let is = |side: &Side| wanted.arm.as_ref().is_none_or(|name| *name == side.name);
+        let Some(arm) = case.sides.iter().position(is) else {
+            let known = case.sides.iter().map(|side| side.name.clone());
+            anyhow::bail!(no_such("arm", wanted.arm.as_deref(), known));
+        };
+        let seeds = self.jobs.first().map_or(0, |job| job.seeds);
+        anyhow::ensure!(wanted.seed < seeds, "seed {}: there are 0 to {}", wanted.seed, seeds - 1);
+        let side = &case.sides[arm];
+        if let Some(why) = no_tracepoints(&side.scenario) {
+            anyhow::bail!("{}, {}: it {why}; --trace-arm names another", case.name, side.name);
+        }
+        if let Some(first) = places.nth(skipped + arm) {
+            self.runs[first + wanted.seed as usize].events = Some(wanted.file.clone());
+        }
+        Ok(())
+    }
+
+    /// Runs.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether there is nothing to run.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Does some of the runs over `threads` threads, and returns what they came to in the order in which they are named.
+    /// `progress` is told of each that ended.
+    ///
+    /// # Errors
+    /// A run that breaks a law.
+    pub fn perform(
+        &self,
+        which: &[usize],
+        threads: usize,
+        progress: &(dyn Fn(usize, usize) + Sync),
+    ) -> anyhow::Result<Vec<Outcome>> {
+        let runs: Vec<&Run> = which.iter().map(|&run| &self.runs[run]).collect();
+        spread(&runs, threads, progress)
+    }
+
+    /// What comes of the outcomes of all runs.
+    ///
+    /// # Errors
+    /// A metric that a run did not measure.
+    pub fn results(&self, outcomes: &[Outcome]) -> anyhow::Result<Vec<Results>> {
+        let mut places = self.places.iter().copied();
+        let mut results = Vec::new();
+        for (job, cases) in self.jobs.iter().zip(&self.cases) {
+            let mut done = Vec::new();
+            for case in cases {
+                let firsts = case.sides.iter().map(|_| places.next().unwrap_or(0));
+                let seeds = job.seeds as usize;
+                let runs: Vec<_> = firsts.map(|first| &outcomes[first..first + seeds]).collect();
+                done.push(case.judged(&runs)?);
+            }
+            let (scenario, first_seed) = (job.scenario.clone(), job.first_seed);
+            results.push(Results { scenario, seeds: job.seeds, first_seed, cases: done });
+        }
+        Ok(results)
+    }
 }
 
 /// Runs all jobs over `threads` threads. `progress` is told of each run that ended.
@@ -228,159 +463,64 @@ pub fn run(
     threads: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> anyhow::Result<Vec<Results>> {
-    let plans = jobs.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
-    // Before the first run: each may take a minute.
-    for case in plans.iter().flatten() {
-        for side in &case.sides {
-            let known = metric_names(&side.scenario);
-            if !known.contains(&case.metric) {
-                anyhow::bail!("{}: {}", case.name, no_metric(&case.metric, known));
-            }
-        }
-    }
-    let mut runs: Vec<Run> = Vec::new();
-    // Cases that differ only in what they look at share their runs.
-    let mut known = std::collections::BTreeMap::<(usize, &[String]), usize>::new();
-    let mut places = Vec::new();
-    for (number, (job, cases)) in jobs.iter().zip(&plans).enumerate() {
-        for case in cases {
-            for (place, side) in case.sides.iter().enumerate() {
-                let first = *known.entry((number, &side.pairs)).or_insert_with(|| {
-                    for seed in 0..u64::from(job.seeds) {
-                        let samples = if seed == 0 { job.samples } else { 0 };
-                        let label = format!("{}, {}, seed {seed}", case.name, side.name);
-                        let scenario = side.scenario.clone();
-                        let seed = job.first_seed + seed + 1;
-                        let curves = samples > 0 && place == 0;
-                        runs.push(Run { scenario, seed, samples, label, curves });
-                    }
-                    runs.len() - job.seeds as usize
-                });
-                places.push(first);
-            }
-        }
-    }
-    let outcomes = spread(&runs, threads, progress)?;
-    let mut places = places.into_iter();
-    let mut results = Vec::new();
-    for (job, cases) in jobs.iter().zip(&plans) {
-        let mut done = Vec::new();
-        for case in cases {
-            let (name, metric) = (case.name.clone(), case.metric.clone());
-            let published = case.published.clone();
-            let mut arms = Vec::new();
-            let mut curves = Vec::new();
-            for side in &case.sides {
-                let first = places.next().unwrap_or(0);
-                let mut values = std::collections::BTreeMap::<String, Vec<f64>>::new();
-                let mut samples = Vec::new();
-                let mut pressure = Vec::new();
-                for (metrics, looked, drawn, lost) in &outcomes[first..first + job.seeds as usize] {
-                    if curves.is_empty() {
-                        curves.clone_from(drawn);
-                    }
-                    for (metric, value) in metrics {
-                        values.entry(metric.clone()).or_default().push(*value);
-                    }
-                    if pressure.is_empty() {
-                        pressure.clone_from(lost);
-                    }
-                    if !looked.is_empty() {
-                        samples.clone_from(looked);
-                    }
-                }
-                arms.push(Arm { name: side.name.clone(), values, samples, pressure });
-            }
-            // Such as the latency of a kind of operation that no thread does.
-            if let Some(arm) = arms.iter().find(|a| a.of(&metric).is_empty()) {
-                let known = arm.values.keys().cloned();
-                anyhow::bail!("{name}, {}: {}", arm.name, no_metric(&metric, known));
-            }
-            let effect = match arms.as_slice() {
-                [a, b, ..] => Estimate::of_change(a.of(&metric), b.of(&metric)),
-                _ => Estimate::default(),
-            };
-            let exercised = match (case.sides.as_slice(), arms.as_slice()) {
-                ([a, b, ..], [x, y, ..]) => exercised((&a.scenario, x), (&b.scenario, y)),
-                _ => true,
-            };
-            let others = case.sides.iter().skip(1);
-            let in_first =
-                |b: &Side| ran_in_first((&case.sides[0].scenario, &arms[0]), &b.scenario);
-            let ran_in_first = others.map(in_first).collect();
-            let class = published.as_ref().map(|p| classify(&effect, p, exercised));
-            let verdict = published.as_ref().map(|p| judge(&effect, p));
-            let quantity = case.quantity();
-            let higher_is_better = case.higher_is_better;
-            done.push(Case {
-                name,
-                metric,
-                higher_is_better,
-                published,
-                arms,
-                effect,
-                curves,
-                quantity,
-                exercised,
-                ran_in_first,
-                class,
-                verdict,
-                sizes: Vec::new(),
-            });
-        }
-        let (scenario, first_seed) = (job.scenario.clone(), job.first_seed);
-        results.push(Results { scenario, seeds: job.seeds, first_seed, cases: done });
-    }
-    Ok(results)
+    let plan = Plan::new(jobs.to_vec())?;
+    let all: Vec<usize> = (0..plan.len()).collect();
+    plan.results(&plan.perform(&all, threads, progress)?)
 }
 
-/// Runs all jobs at their size and at each of `factors` of it, and puts what came of those beside what came of their own.
-///
-/// # Errors
-/// As [`run`].
-pub fn run_at_sizes(
-    jobs: &[Job],
-    factors: &[f64],
-    threads: usize,
-    progress: &(dyn Fn(usize, usize) + Sync),
-) -> anyhow::Result<Vec<Results>> {
+/// The jobs, and again at each of `factors` of their size.
+#[must_use]
+pub fn at_sizes(jobs: &[Job], factors: &[f64]) -> Vec<Job> {
     let mut all = jobs.to_vec();
     for &factor in factors {
         all.extend(jobs.iter().cloned().map(|job| Job { size: factor, samples: 0, ..job }));
     }
-    let mut results = run(&all, threads, progress)?;
-    let others = results.split_off(jobs.len());
+    all
+}
+
+/// Puts what came of [`at_sizes`] at other sizes beside what came of the jobs' own.
+#[must_use]
+pub fn beside_sizes(mut results: Vec<Results>, factors: &[f64]) -> Vec<Results> {
+    let jobs = results.len() / (1 + factors.len());
+    let others = results.split_off(jobs);
     for (i, other) in others.into_iter().enumerate() {
-        let size = factors[i / jobs.len()];
-        let cases = &mut results[i % jobs.len()].cases;
+        let size = factors[i / jobs];
+        let cases = &mut results[i % jobs].cases;
         for (case, at) in cases.iter_mut().zip(other.cases) {
             case.sizes.push(AtSize { size, effect: at.effect, class: at.class });
         }
     }
-    Ok(results)
+    results
 }
 
-type Done = (crate::scenario::Metrics, Vec<Sample>, Vec<Curve>, Vec<Reading>);
-
-fn run_one(run: &Run) -> Result<Done, String> {
-    let (metrics, outcome) = run_once(&run.scenario, run.seed, run.samples)?;
+fn run_one(run: &Run) -> Result<Outcome, String> {
+    let tracepoints =
+        run.events.as_deref().map(|path| tracepoints(path, &run.label)).transpose()?;
+    let patience = Patience::default();
+    let (metrics, outcome) =
+        run_traced(&run.scenario, run.seed, run.samples, patience, tracepoints)?;
     let touches = outcome.trace.touches();
     let curves = if run.curves && !touches.is_empty() {
         crate::mrc::of_touches(touches).map_err(|e| e.to_string())?
     } else {
         Vec::new()
     };
-    Ok((metrics, outcome.samples, curves, outcome.pressure))
+    Ok(Outcome { metrics, samples: outcome.samples, curves, pressure: outcome.pressure })
+}
+
+fn tracepoints(path: &Path, label: &str) -> Result<Tracepoints, String> {
+    let file = File::create(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    Ok(Tracepoints::new(Box::new(BufWriter::new(file)), label))
 }
 
 fn spread(
-    runs: &[Run],
+    runs: &[&Run],
     threads: usize,
     progress: &(dyn Fn(usize, usize) + Sync),
-) -> anyhow::Result<Vec<Done>> {
+) -> anyhow::Result<Vec<Outcome>> {
     let next = AtomicUsize::new(0);
     let ended = AtomicUsize::new(0);
-    let results: Vec<Mutex<Option<Result<Done, String>>>> =
+    let results: Vec<Mutex<Option<Result<Outcome, String>>>> =
         runs.iter().map(|_| Mutex::new(None)).collect();
     std::thread::scope(|scope| {
         for _ in 0..threads.clamp(1, runs.len().max(1)) {
@@ -454,7 +594,7 @@ mod tests {
         let text = include_str!("../../tests/small.toml");
         let scenario = Scenario::parse("small.toml", text).unwrap();
         let known = metric_names(&scenario);
-        let (measured, _) = run_once(&scenario, 1, 0).unwrap();
+        let (measured, _) = crate::scenario::run_once(&scenario, 1, 0).unwrap();
         assert!(!measured.is_empty() && measured.keys().all(|name| known.contains(name)));
     }
 

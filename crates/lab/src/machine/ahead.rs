@@ -9,7 +9,7 @@
 //! A thread tells a descriptor only of pages that were missing or marked. One that goes on at a
 //! page has read all before it.
 
-use ebb_core::writeback::{FileAhead, View, WINDOW_MAX, Window};
+use ebb_mm::writeback::{FileAhead, View, WINDOW_MAX, Window};
 
 use super::mem::{Mem, Region};
 

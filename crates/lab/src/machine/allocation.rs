@@ -9,18 +9,19 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ebb_core::frame::{
+use ebb_mm::frame::{
     Checks, CmaCount, Config, Frames, Gfp, Meter, NoHost, Order, PcpRule, Request, ZoneKind,
     ZoneSpec,
 };
-use ebb_core::types::Pfn;
+use ebb_mm::types::Pfn;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::histogram::Histogram;
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// When frames are checked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
     /// While the zone lock is held.
@@ -32,7 +33,7 @@ pub enum Check {
 }
 
 /// How free CMA frames are counted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cma {
     /// One by one under the lock.
@@ -44,7 +45,7 @@ pub enum Cma {
 }
 
 /// Parameters and costs of the benchmark.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {
     /// CPUs that work.

@@ -8,16 +8,16 @@
 
 use std::sync::Arc;
 
-use ebb_core::folio::Word;
-use ebb_core::space::{Backing, Pte};
-use ebb_core::types::Vpn;
+use ebb_mm::folio::Word;
+use ebb_mm::space::{Backing, Pte};
+use ebb_mm::types::Vpn;
 
 use super::mem::{Access, Mem};
 
 impl Mem {
     /// Maps what lies around a page that a fault has just mapped. Returns the cost.
     pub(super) fn map_around(&mut self, now: u64, space: usize, page: u64, access: Access) -> u64 {
-        let pages = self.tun.fault_around;
+        let pages = self.tun.file.fault_around;
         let (end, region) = self.region(space, page);
         if access != Access::Read || pages <= 1 || region.backing != Backing::File {
             return 0;
@@ -58,7 +58,7 @@ mod tests {
     /// page 20 was touched.
     fn mapped_after_a_fault(pages: u64, access: Access) -> Vec<u64> {
         let mut mem = machine().mem;
-        mem.tun.fault_around = pages;
+        mem.tun.file.fault_around = pages;
         mem.read_ahead = 1;
         let region =
             |backing| Region { pages: 100, backing, recency: true, exec: false, processes: 1 };

@@ -4,9 +4,9 @@
 //! counters and turned into time by [`costs`](super::costs). Work under the lru lock of a memcg makes
 //! the next who wants that lock wait.
 
-use ebb_core::lru::scan::{self, SWAP_CLUSTER_MAX};
-use ebb_core::tunables::LruKind;
-use ebb_core::types::Pfn;
+use ebb_mm::lru::scan::{self, SWAP_CLUSTER_MAX};
+use ebb_mm::tunables::LruKind;
+use ebb_mm::types::Pfn;
 
 use super::costs::Costs;
 use super::mem::{COUNTED, Mem};
@@ -54,14 +54,14 @@ impl Mem {
             let looked = taken + refill + skipped;
             hold_ns(c, Handled { looked, taken, moved: moved + skipped }, c.move_ns, true)
         } else {
-            let move_ns = match (tun.counter_batch, tun.bulk_move) {
+            let move_ns = match (tun.mglru.counter_batch, tun.mglru.bulk_move) {
                 (_, true) => c.move_bulk_ns,
                 (true, false) => c.move_counter_ns,
                 (false, false) => c.move_ns,
             };
             let sorted = refill + aged;
             let h = Handled { looked: scanned + aged, taken, moved: sorted };
-            hold_ns(c, h, move_ns, tun.prefetch) + back * c.move_ns
+            hold_ns(c, h, move_ns, tun.mglru.prefetch) + back * c.move_ns
         };
         // The classic LRU looks folios up when it deactivates them as well; of which type is not counted.
         let more = if classic { refill } else { 0 };
@@ -95,7 +95,7 @@ impl Mem {
     /// there is enough to add). One does so at a time, and who comes meanwhile goes on without; the
     /// multi-gen LRU judges by generations and does not ask. Returns the time that takes.
     pub(super) fn flush_counters(&mut self, now: u64) -> u64 {
-        let classic = self.tun.lru == LruKind::Classic && self.tun.classic_flush;
+        let classic = self.tun.lru == LruKind::Classic && self.tun.classic.flush;
         if !std::mem::take(&mut self.refaulted) || !classic {
             return 0;
         }
@@ -122,7 +122,7 @@ impl Mem {
     /// one batch is ahead of who comes; the rest is done in turn with those that come, or while nobody does.
     fn under_lock(&mut self, now: u64, (memcg, node): (usize, usize), hold: u64) -> u64 {
         let one = scan::gen_batch(&self.tun);
-        let folios = (u64::from(self.tun.lock_hold) / self.haste.max(1)).max(one);
+        let folios = (u64::from(self.tun.mglru.lock_hold) / self.haste.max(1)).max(one);
         let batch = folios * (self.costs.scan_ns + self.costs.move_ns);
         let wait = self.memcgs[memcg].on[node].lock.take(
             (self.clock_ns, now.saturating_sub(self.clock_ns)),
@@ -213,7 +213,7 @@ mod tests {
     fn one_task_at_a_time_adds_up_counters_for_what_came_back() {
         let mut mem = super::super::testing::machine().mem;
         let mut flush = |lru, on, refaulted, now| {
-            (mem.tun.lru, mem.tun.classic_flush, mem.refaulted) = (lru, on, refaulted);
+            (mem.tun.lru, mem.tun.classic.flush, mem.refaulted) = (lru, on, refaulted);
             mem.flush_counters(now)
         };
         let (whole, miss) = (2 * Costs::default().flush_cpu_ns, Costs::default().hit_ns);

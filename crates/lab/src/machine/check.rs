@@ -1,9 +1,9 @@
 //! Conservation laws: what must be true of the books when a run has ended.
 
-use ebb_core::folio::{MemcgId, Word};
-use ebb_core::lru::Ctx;
-use ebb_core::space::Backing;
-use ebb_core::types::Vpn;
+use ebb_mm::folio::{MemcgId, Word};
+use ebb_mm::lru::Ctx;
+use ebb_mm::space::Backing;
+use ebb_mm::types::Vpn;
 
 use super::mem::{Mem, cx};
 

@@ -4,16 +4,17 @@
 //! any of them in its `[costs]` table, and `--set costs.NAME=N` does so for one run.
 //!
 //! Sources. Work that is mostly waiting for memory is counted in cache misses of 80 ns, the latency of
-//! local DRAM on servers of 2018 to 2022. "Measured" is `cargo run --release -p ebb-core --example lru_bench` on a two-core VM
+//! local DRAM on servers of 2018 to 2022. "Measured" is `cargo run --release -p ebb-mm --example lru_bench` on a two-core VM
 //! (docs/benchmarks-lru.md). "Kernel" is the usual figure for x86-64 servers. The device latencies are
 //! in [`device`](super::device).
 //!
 //! What is under the lru lock delays everybody else who wants it; the rest delays only who does it.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Nanoseconds by kind of work.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Costs {
     /// A touch of a resident page: one cache miss.

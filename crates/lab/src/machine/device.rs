@@ -16,13 +16,14 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// Bytes in a page.
 const PAGE: u64 = 4096;
 
 /// A kind of device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
     /// Compressed memory: 10 us a page on the processor.
@@ -40,7 +41,7 @@ pub enum Preset {
 }
 
 /// A device's figures. What is absent comes from the preset.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
     /// Where the other figures come from.
@@ -361,7 +362,7 @@ mod tests {
 
     /// Random requests, so many of ten of which write: pages a second, so many requests at a time.
     fn rate(depth: usize, writes: u64, pages: u64) -> f64 {
-        let (mut d, mut random) = (flash(), ebb_core::random::Random(7));
+        let (mut d, mut random) = (flash(), ebb_mm::random::Random(7));
         let mut free = vec![0; depth];
         let n = 100_000;
         for i in 0..n {

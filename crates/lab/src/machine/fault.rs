@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use ebb_core::folio::{LruType, MemcgId, Word};
-use ebb_core::lru::{Ctx, Shadow};
-use ebb_core::memcg::Charged;
-use ebb_core::observe::vmstat::Event;
-use ebb_core::space::{Backing, Pte};
-use ebb_core::types::{Pfn, Vpn};
-use ebb_core::writeback::Window;
+use ebb_mm::folio::{LruType, MemcgId, Word};
+use ebb_mm::lru::{Ctx, Shadow};
+use ebb_mm::memcg::Charged;
+use ebb_mm::observe::vmstat::Event;
+use ebb_mm::space::{Backing, Pte};
+use ebb_mm::types::{Pfn, Vpn};
+use ebb_mm::writeback::Window;
 
 use super::ahead::Descriptors;
 use super::device::Device;
@@ -73,7 +73,8 @@ impl Mem {
             }
             if access != Access::FdWrite && self.begins_ahead(pte.pfn()) {
                 let both = Word::AHEAD.or(Word::RECLAIM);
-                self.folios.clear(pte.pfn(), if self.tun.one_mark { both } else { Word::AHEAD });
+                self.folios
+                    .clear(pte.pfn(), if self.tun.file.one_mark { both } else { Word::AHEAD });
                 self.spent.marks_met += 1;
                 let is_false = !word.has(Word::AHEAD);
                 self.spent.false_marks += u64::from(is_false);
@@ -362,7 +363,7 @@ impl Mem {
             // As in the kernel, slots are kept only while swap is less than half full.
             // Shared memory gives its slot back at once (`shmem_swapin_page`).
             let shared = region.backing == Backing::Shmem;
-            let keep = self.tun.keep_slot && !shared && !self.out.stored.is_scarce();
+            let keep = self.tun.swap.keep_slot && !shared && !self.out.stored.is_scarce();
             self.out.stored.arrive(&cx, pfn, keep && !(map && access.writes()));
             self.out.settle_pool();
         }

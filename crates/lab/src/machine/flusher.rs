@@ -1,15 +1,16 @@
 //! The flusher of the simulated machine: when it works, and what writers wait for.
 //!
 //! Which pages are dirty, what is written next, how much may be dirty and how fast writers may go
-//! on is the engine's ([`ebb_core::writeback`]); here is what a device and a clock add. The shares
+//! on is the engine's ([`ebb_mm::writeback`]); here is what a device and a clock add. The shares
 //! are of what could be dirty in the machine, or in the memcg where that is least.
 
-use ebb_core::folio::LruType;
-use ebb_core::frame::ZoneItem;
-use ebb_core::lru::Ctx;
-use ebb_core::types::Pfn;
-use ebb_core::writeback::limits::{Amount, dirtyable};
-use ebb_core::writeback::{Limits, Pace, Thresholds, To, Why};
+use ebb_mm::folio::LruType;
+use ebb_mm::frame::ZoneItem;
+use ebb_mm::lru::Ctx;
+use ebb_mm::types::Pfn;
+use ebb_mm::writeback::limits::{Amount, dirtyable};
+use ebb_mm::writeback::{Limits, Pace, Thresholds, To, Why};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Machine;
@@ -18,7 +19,7 @@ use super::outflow::place_of;
 use super::sched::Event;
 
 /// Shares and times, as in the kernel's `vm.dirty_*`.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DirtySpec {
     /// Percent of memory from which the flusher works.
@@ -108,7 +109,7 @@ impl Flusher {
 impl Mem {
     fn thresholds(&self) -> Thresholds {
         let zones = self.out.frames.zones();
-        let sum = |f: &dyn Fn(&ebb_core::frame::Zone) -> u64| zones.iter().map(f).sum::<u64>();
+        let sum = |f: &dyn Fn(&ebb_mm::frame::Zone) -> u64| zones.iter().map(f).sum::<u64>();
         let free = sum(&|z| z.state().counters().read(ZoneItem::FreePages));
         let reserves = sum(&|z| z.state().marks().high);
         let file: u64 = self.memcgs.iter().map(|m| m.total(LruType::File)).sum();
@@ -225,7 +226,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use ebb_core::space::Backing;
+    use ebb_mm::space::Backing;
 
     use crate::machine::Access;
     use crate::machine::ahead::Descriptors;

@@ -1,20 +1,21 @@
 //! The kswapds of the simulated machine, one for each node: the engine's protocol, driven by events.
 //!
 //! Which order and zones it works for, when it naps, sleeps and gives up is
-//! [`ebb_core::reclaim::Kswapd`]; here is only what a thread would do: carry out a step, let time
+//! [`ebb_mm::reclaim::Kswapd`]; here is only what a thread would do: carry out a step, let time
 //! pass for it, come back.
 
-use ebb_core::frame::Order;
-use ebb_core::reclaim::throttle::Wait;
-use ebb_core::reclaim::{
+use ebb_mm::frame::Order;
+use ebb_mm::reclaim::throttle::Wait;
+use ebb_mm::reclaim::{
     Asked, Flags, Kswapd as Protocol, KswapdStats as Counts, NAP_MS, Node, Outlook, Pass, Passed,
     Policy, Reason, Step,
 };
-use ebb_core::tunables::LruKind;
+use ebb_mm::tunables::LruKind;
 
 use super::live::Next;
 use super::sched::{Event, Machine};
 use super::task::Under;
+use super::tracepoints::Doer;
 
 /// What it did.
 #[derive(Clone, Copy, Default, Debug)]
@@ -38,6 +39,10 @@ pub struct Kswapd {
     freed: u64,
     /// The pass under way.
     pass: Option<(Pass, Under)>,
+    /// When it was woken, until it takes a step.
+    woken_ns: Option<u64>,
+    /// Steps in a row that began with its node in balance.
+    idle: u64,
     /// The wait for writes that it is in, and until when at most; without one to be ended early, for all that time.
     wait: Option<(Option<Wait>, u64)>,
 }
@@ -71,7 +76,14 @@ impl Machine {
         let protocol = &mut self.kswapds[id].protocol;
         let first = protocol.is_none();
         protocol.get_or_insert_with(|| Protocol::new(policy, node.classes()));
+        if asked == Asked::Wake
+            && let Some(tracepoints) = &mut self.mem.out.tracepoints
+        {
+            let doer = Doer::Task(self.mem.out.task, self.mem.out.cpu);
+            tracepoints.wakes_kswapd(self.now, doer, id);
+        }
         if first || asked == Asked::Wake {
+            self.kswapds[id].woken_ns.get_or_insert(self.now);
             self.kswapd_after(id, self.mem.costs.switch_ns);
         }
     }
@@ -79,6 +91,7 @@ impl Machine {
     /// Somebody who waits for the reserve of a node has woken its kswapd.
     pub(super) fn rouse_kswapd(&mut self, node: usize) {
         if self.kswapds[node].protocol.is_some() {
+            self.kswapds[node].woken_ns.get_or_insert(self.now);
             self.kswapd_after(node, self.mem.costs.switch_ns);
         }
     }
@@ -91,6 +104,7 @@ impl Machine {
         if self.mem.live.is_some() {
             return self.live_kswapd(id);
         }
+        self.note_woken(id, self.now);
         let Some(mut protocol) = self.kswapds[id].protocol.take() else { return };
         if let Some((pass, under)) = self.kswapds[id].pass.take() {
             let cost = self.kswapd_pass(&mut protocol, pass, under);
@@ -98,8 +112,12 @@ impl Machine {
             self.kswapds[id].protocol = Some(protocol);
             return;
         }
+        let fine = self.mem.is_fine(id);
         let node = self.mem.frames_of(id);
+        let before = *protocol.stats();
         let step = protocol.step(&self.mem.nodes[id].desk, &node, &self.mem.stat);
+        self.note_kswapd(id, &protocol.stats().since(&before));
+        self.note_step(id, step, fine);
         let kswapd = &mut self.kswapds[id];
         if protocol.ended() {
             let freed = std::mem::take(&mut kswapd.freed);
@@ -139,6 +157,34 @@ impl Machine {
         self.kswapds[id].protocol = Some(protocol);
     }
 
+    /// A step of a node's kswapd has done this.
+    fn note_kswapd(&mut self, node: usize, done: &Counts) {
+        let Some(tracepoints) = &mut self.mem.out.tracepoints else { return };
+        if done.sleeps > 0 {
+            tracepoints.kswapd_sleeps(self.now, node);
+        }
+        if done.runs > 0 {
+            tracepoints.kswapd_begins(self.now, node);
+        }
+    }
+
+    /// It takes a step, or the run is over: how long ago was it woken?
+    pub(super) fn note_woken(&mut self, id: usize, now: u64) {
+        if let Some(woken) = self.kswapds[id].woken_ns.take() {
+            self.mem.signs.wake_ns = self.mem.signs.wake_ns.max(now.saturating_sub(woken));
+        }
+    }
+
+    /// Before the step one of its node's zones was in balance, and had no boost to work off.
+    fn note_step(&mut self, id: usize, step: Step, (fine, calm): (bool, bool)) {
+        let kswapd = &mut self.kswapds[id];
+        let sleeps = matches!(step, Step::Nap | Step::Sleep);
+        kswapd.idle = if fine && calm && !sleeps { kswapd.idle + 1 } else { 0 };
+        self.mem.signs.idle = self.mem.signs.idle.max(kswapd.idle);
+        let given_up = self.mem.nodes[id].desk.hopeless();
+        self.mem.signs.early += u64::from(sleeps && !fine && !given_up);
+    }
+
     /// The same under Ebb: the next order of the engine.
     fn live_kswapd(&mut self, id: usize) {
         let next = self.mem.live_step(self.now);
@@ -170,7 +216,7 @@ impl Machine {
     /// Begins its wait for writes: until enough of them have ended, or as it was until 2021 (`congestion_wait`) for
     /// all of its time.
     fn kswapd_waits(&mut self, node: usize, from: u64) {
-        let (mem, ms) = (&self.mem, self.mem.tun.congested_ms);
+        let (mem, ms) = (&self.mem, self.mem.tun.reclaim.congested_ms);
         let (wait, ms) = if ms > Reason::Congested.limit_ms() {
             (None, ms)
         } else {
@@ -224,6 +270,7 @@ impl Machine {
             return cost;
         }
         self.kswapds[node].freed += under.freed;
+        mem.note_freed(under.freed, pass.target, mem.memcgs.len());
         let passed = Passed {
             scanned: under.sc.scanned,
             reclaimed: under.freed,
@@ -277,7 +324,7 @@ mod tests {
         // One that freed nothing was as long there.
         assert_eq!(seen, [1, 2, 0, 1, 0, 1, 2]);
     }
-    /// It once went on after a millisecond, whatever had been written ([`Throttle`](ebb_core::reclaim::Throttle) has the
+    /// It once went on after a millisecond, whatever had been written ([`Throttle`](ebb_mm::reclaim::Throttle) has the
     /// test of what ends it early).
     #[test]
     fn kswapd_waits_for_writes_until_its_time_is_over() {

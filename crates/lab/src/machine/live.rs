@@ -13,13 +13,14 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use ebb_core::engine::{BATCH, Did, Do, Engine, Evidence, Loads, Seen};
-use ebb_core::observe::vmstat::{Event, VmStat};
-use ebb_core::readahead::Window;
-use ebb_core::reclaim::{Asked, Desk};
-use ebb_core::resident::{Arrival, Charge, Dropped, Entry, Place, Space, Split};
-use ebb_core::tunables::Tunables;
-use ebb_core::types::{Pfn, SlotId, Vpn};
+use ebb_mm::engine::{BATCH, Did, Do, Engine, Evidence, Loads, Seen};
+use ebb_mm::observe::vmstat::{Event, VmStat};
+use ebb_mm::readahead::Window;
+use ebb_mm::reclaim::{Asked, Desk};
+use ebb_mm::resident::{Arrival, Charge, Dropped, Entry, Place, Space, Split};
+use ebb_mm::tunables::Tunables;
+use ebb_mm::types::{Pfn, SlotId, Vpn};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::device::Device;
@@ -29,7 +30,7 @@ use super::mem::Fault;
 ///
 /// Times are of a two-core virtual machine, from `docs/benchmarks.md` ("What a fault costs", "Where a miss goes",
 /// "Cooling and storing").
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LiveSpec {
     /// The machine is run under Ebb. Off: it has a kernel, as without this table.
@@ -479,6 +480,7 @@ impl Live {
             }
             let charge = self.engine.set.zone.charge_spare(1);
             if charge.pages() == 0 {
+                self.spaces[space].cut(vpn, window, at);
                 break;
             }
             match entry {
@@ -702,7 +704,7 @@ mod tests {
     use super::super::{Access, Machine, Region};
     use super::*;
     use crate::workload::Step;
-    use ebb_core::space::Backing;
+    use ebb_mm::space::Backing;
 
     /// A machine of so many pages of memory under Ebb, and one program that writes each of `pages` and reads them again.
     fn run(limit: u64, pages: u32, spec: &LiveSpec) -> (Machine, Vec<Step>) {

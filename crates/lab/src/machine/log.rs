@@ -120,7 +120,7 @@ impl Machine {
 
 #[cfg(test)]
 mod tests {
-    use ebb_core::space::Backing;
+    use ebb_mm::space::Backing;
 
     use super::super::mem::Region;
     use super::super::testing::{Told, machine};

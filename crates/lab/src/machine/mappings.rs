@@ -8,8 +8,8 @@
 //! * I1: the mean of a type is that of the last pass in which a folio of it was taken out, or of the
 //!   dearest region that there is if none was.
 
-use ebb_core::folio::LruType;
-use ebb_core::space::Backing;
+use ebb_mm::folio::LruType;
+use ebb_mm::space::Backing;
 
 use super::costs::Costs;
 use super::mem::Region;

@@ -1,6 +1,6 @@
 //! Measuring: when it begins, looks at the machine on the way, and what a run came to.
 
-use ebb_core::folio::LruType;
+use ebb_mm::folio::LruType;
 
 use super::outcome::{Outcome, Sample};
 use super::sched::{Event, Machine, SAMPLES_MAX};
@@ -64,6 +64,7 @@ impl Machine {
         }
         self.begun_ns = Some(t);
         self.before = self.snapshot();
+        self.mark(t, "measuring begins");
         self.standing.begin(t);
         self.outcome.ops = 0;
         self.outcome.touches = 0;
@@ -84,7 +85,7 @@ impl Machine {
     }
 
     pub(super) fn snapshot(&self) -> Outcome {
-        let counters = ebb_core::observe::vmstat::Event::ALL;
+        let counters = ebb_mm::observe::vmstat::Event::ALL;
         let (moved, requests) =
             self.mem.out.swap.as_ref().map_or(([0; 2], [0; 2]), |d| (d.moved, d.requests));
         Outcome {
@@ -98,13 +99,13 @@ impl Machine {
     }
 
     pub(super) fn sample(&mut self) {
-        use ebb_core::folio::LruType;
+        use ebb_mm::folio::LruType;
         let Some(begun) = self.begun_ns else { return };
         let spent = self.mem.spent;
         let count = |e| self.mem.stat.get(e);
         let refault = [
-            ebb_core::observe::vmstat::Event::WorkingsetRefaultAnon,
-            ebb_core::observe::vmstat::Event::WorkingsetRefaultFile,
+            ebb_mm::observe::vmstat::Event::WorkingsetRefaultAnon,
+            ebb_mm::observe::vmstat::Event::WorkingsetRefaultFile,
         ];
         let g = self.mem.memcgs[0].on[0].lruvec.generations();
         let first = g.min_seq(LruType::Anon).min(g.min_seq(LruType::File));
@@ -158,6 +159,7 @@ impl Machine {
                 lists[1] += v.size(ty, true);
             }
         }
+        out.signs = self.signs(now);
         out.pressure = self.pressure.read(now, &self.names);
         out.fairness = fairness(self.threads.iter().filter(|t| t.measured).map(|t| t.ops));
         if out.full.0 == 0 {

@@ -13,16 +13,16 @@
 
 use std::sync::Arc;
 
-use ebb_core::folio::{Folios, LruType, MemcgId, Word};
-use ebb_core::frame::{Gfp, Order, Request};
-use ebb_core::lru::{Ctx, Lruvec, Protection};
-use ebb_core::memcg::{Knobs, Memcgs};
-use ebb_core::observe::vmstat::{Event, VmStat};
-use ebb_core::space::{Area, Backing, Pte, Space, Spaces};
-use ebb_core::swap::SwapAhead;
-use ebb_core::tunables::Tunables;
-use ebb_core::types::{Pfn, Vpn};
-use ebb_core::writeback::FileAhead;
+use ebb_mm::folio::{Folios, LruType, MemcgId, Word};
+use ebb_mm::frame::{Gfp, Order, Request};
+use ebb_mm::lru::{Ctx, Lruvec, Protection};
+use ebb_mm::memcg::{Knobs, Memcgs};
+use ebb_mm::observe::vmstat::{Event, VmStat};
+use ebb_mm::space::{Area, Backing, Pte, Space, Spaces};
+use ebb_mm::swap::SwapAhead;
+use ebb_mm::tunables::Tunables;
+use ebb_mm::types::{PAGE_SIZE, Pfn, Vpn};
+use ebb_mm::writeback::FileAhead;
 
 use super::ahead::WINDOW_FILE;
 use super::costs::Costs;
@@ -31,8 +31,10 @@ use super::flusher::Flusher;
 use super::live::{Live, Next};
 use super::node::{Lists, MemNode, Wake};
 use super::outflow::Outflow;
+use super::signs::Signs;
 use super::spent::Spent;
 use super::task::Task;
+use super::tracepoints::Victim;
 
 /// How a page is touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,11 +151,13 @@ pub struct Mem {
     pub costs: Costs,
     /// Time spent.
     pub spent: Spent,
+    /// What looks like trouble.
+    pub signs: Signs,
     /// The machine's clock, at the last fault or pass of kswapd.
     pub(super) clock_ns: u64,
     /// Pages of files read ahead at most.
     pub read_ahead: u64,
-    /// How much longer the lists of the machine that this one stands for are: see [`ebb_core::lru::Scan`].
+    /// How much longer the lists of the machine that this one stands for are: see [`ebb_mm::lru::Scan`].
     pub lift: u8,
     /// The same for who reclaims from a memcg alone, at its limit or on command.
     pub memcg_lift: u8,
@@ -252,7 +256,7 @@ impl Mem {
             list: Vec::new(),
             owner: Vec::new(),
             ends: Vec::new(),
-            next_fold: tun.classic_fold.max(1),
+            next_fold: tun.classic.fold.max(1),
             tun,
             stat: VmStat::default(),
             memcgs: Vec::new(),
@@ -262,6 +266,7 @@ impl Mem {
             flusher: Flusher::default(),
             costs,
             spent: Spent::default(),
+            signs: Signs::default(),
             clock_ns: 0,
             read_ahead: WINDOW_FILE,
             lift: 0,
@@ -395,7 +400,7 @@ impl Mem {
     pub(super) fn begins_ahead(&self, pfn: Pfn) -> bool {
         let w = self.folios.word(pfn);
         let passes = w.has(Word::RECLAIM) && !w.has(Word::WRITEBACK.or(Word::SWAPBACKED));
-        w.has(Word::AHEAD) || (self.tun.one_mark && passes)
+        w.has(Word::AHEAD) || (self.tun.file.one_mark && passes)
     }
 
     /// A mapped page was written for the first time since its entry was last clean.
@@ -555,6 +560,22 @@ impl Mem {
             tree.find(Vpn(vpn)).is_some_and(|p| p.get().present() || p.get().shadow().is_some())
         };
         (0..self.pages_of(space)).filter(|&vpn| here(vpn)).count() as u64
+    }
+
+    /// What the process of a space has, in KiB.
+    pub(super) fn victim(&self, space: usize) -> Victim {
+        let kib = PAGE_SIZE as u64 / 1024;
+        let mut of = Victim { total: self.pages_of(space) * kib, ..Victim::default() };
+        let tree = self.list[space].tree();
+        let here = |&vpn: &u64| tree.find(Vpn(vpn)).is_some_and(|place| place.get().present());
+        for vpn in (0..self.pages_of(space)).filter(here) {
+            match self.region(space, vpn).1.backing {
+                Backing::Anon => of.anon += kib,
+                Backing::File => of.file += kib,
+                Backing::Shmem => of.shmem += kib,
+            }
+        }
+        of
     }
 
     /// The memcg a space belongs to.

@@ -11,12 +11,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use ebb_core::folio::LruType;
-use ebb_core::frame::{Host, Order, Zone, ZoneItem};
-use ebb_core::lru::r#gen::memcg_lru::MemcgLru;
-use ebb_core::lru::{Lruvec, Pagevec};
-use ebb_core::reclaim::{Desk, FramesNode, Throttle};
-use ebb_core::writeback::limits::dirtyable;
+use ebb_mm::folio::LruType;
+use ebb_mm::frame::{Host, Order, Zone, ZoneItem};
+use ebb_mm::lru::r#gen::memcg_lru::MemcgLru;
+use ebb_mm::lru::{Lruvec, Pagevec};
+use ebb_mm::reclaim::{Desk, FramesNode, Throttle};
+use ebb_mm::writeback::limits::dirtyable;
 
 use super::charge::LruLock;
 use super::mem::{Mem, Memcg};
@@ -148,10 +148,10 @@ impl Mem {
 mod tests {
     use std::ops::Range;
 
-    use ebb_core::lru::scan::DEF_PRIORITY;
-    use ebb_core::lru::{Scan, Who};
-    use ebb_core::space::Backing;
-    use ebb_core::types::Vpn;
+    use ebb_mm::lru::scan::DEF_PRIORITY;
+    use ebb_mm::lru::{Scan, Who};
+    use ebb_mm::space::Backing;
+    use ebb_mm::types::Vpn;
 
     use super::super::ahead::Descriptors;
     use super::super::mem::{Access, Fault, Region};

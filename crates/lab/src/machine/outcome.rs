@@ -3,6 +3,7 @@
 use super::histogram::Histogram;
 use super::kswapd::KswapdStats;
 use super::pressure::Reading;
+use super::signs::Signs;
 use super::spent::Spent;
 use crate::workload::KINDS;
 
@@ -64,6 +65,8 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// What was touched.
     pub trace: Trace,
+    /// What looks like trouble, since the machine was started.
+    pub signs: Signs,
 }
 
 impl Outcome {

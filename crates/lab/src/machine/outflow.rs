@@ -8,18 +8,20 @@
 //! * I2: a folio is `WRITEBACK` exactly while it is gathered in `writes`, its entry is in `started`, or
 //!   its event is pending.
 
-use ebb_core::folio::{LruType, Word};
-use ebb_core::frame::{Frames, Gfp, NoHost, Order, Request};
-use ebb_core::lru::{Ctx, Evicted, Pageout, Shadow};
-use ebb_core::memcg::Memcgs;
-use ebb_core::space::Pte;
-use ebb_core::swap::SwapCache;
-use ebb_core::types::Pfn;
-use ebb_core::writeback::{FileId, PageCache, To, Writes};
+use ebb_mm::folio::{LruType, Word};
+use ebb_mm::frame::{Frames, Gfp, NoHost, Order, Request};
+use ebb_mm::lru::{Ctx, Evicted, Pageout, Shadow, Told};
+use ebb_mm::memcg::Memcgs;
+use ebb_mm::space::Pte;
+use ebb_mm::swap::SwapCache;
+use ebb_mm::types::Pfn;
+use ebb_mm::writeback::{FileId, PageCache, To, Writes};
 
 use super::costs::Costs;
 use super::device::Device;
 use super::mappings::Mappings;
+use super::signs::Part;
+use super::tracepoints::Tracepoints;
 
 /// Slots of a device without a limit.
 const SLOTS_MAX: u64 = 1 << 31;
@@ -72,6 +74,12 @@ pub struct Outflow {
     pub heat: Option<Box<super::heat::Heat>>,
     /// Frames taken from the lowest zone at the start.
     pub pinned: Vec<Pfn>,
+    /// The running pass is for the sake of all.
+    pub(super) for_all: bool,
+    /// See [`Signs`](super::signs::Signs).
+    pub(super) below_min: Part,
+    /// Who keeps a record of reclaim, if somebody does.
+    pub tracepoints: Option<Box<Tracepoints>>,
 }
 
 impl Outflow {
@@ -103,6 +111,9 @@ impl Outflow {
             watch_zone: None,
             heat: None,
             pinned: Vec::new(),
+            for_all: false,
+            below_min: Part::default(),
+            tracepoints: None,
         }
     }
 
@@ -133,7 +144,7 @@ impl Outflow {
         let request = Request::new(Gfp::DMA.with(Gfp::MEMALLOC), Order::ZERO);
         let request = Request { reclaiming: true, ..request };
         let free = |frames: &Frames| {
-            frames.zones()[0].state().counters().snapshot(ebb_core::frame::ZoneItem::FreePages)
+            frames.zones()[0].state().counters().snapshot(ebb_mm::frame::ZoneItem::FreePages)
         };
         while free(&self.frames) > left {
             match self.frames.alloc_on(0, &request, &NoHost) {
@@ -156,7 +167,11 @@ impl Outflow {
         }
         cx.folios.unpin(pfn);
         cx.folios.unpin(pfn);
-        self.groups.uncharge(cx.folios.memcg(pfn), 1);
+        let group = cx.folios.memcg(pfn);
+        self.groups.uncharge(group, 1);
+        if self.for_all {
+            self.note_protected(group);
+        }
         self.release(pfn);
         self.freed += 1;
     }
@@ -172,6 +187,14 @@ impl Outflow {
                 (To::Swap(_), None) => now,
             };
             self.started.extend(request.frames.iter().map(|&pfn| (done, pfn)));
+        }
+    }
+
+    /// A page is written by who takes it out.
+    fn note_write(&mut self, pfn: Pfn, ty: LruType) {
+        let at = self.now_ns + self.spent_ns;
+        if let Some(tracepoints) = &mut self.tracepoints {
+            tracepoints.writes(at, pfn.0, ty == LruType::File);
         }
     }
 
@@ -224,6 +247,7 @@ impl Pageout for Outflow {
                 if !self.writes.begin(cx, &mut self.cache, &mut self.stored, pfn) {
                     return Evicted::Young;
                 }
+                self.note_write(pfn, ty);
                 self.settle_pool();
                 self.spend(cx, pfn, ty, mapped);
                 self.spent_ns += self.costs.swap_out_ns;
@@ -232,6 +256,7 @@ impl Pageout for Outflow {
             if !self.stored.store(cx, pfn) {
                 return Evicted::Young;
             }
+            self.note_write(pfn, ty);
             self.settle_pool();
             let now = self.now_ns + self.spent_ns;
             if let Some(swap) = self.swap.as_mut() {
@@ -255,7 +280,18 @@ impl Pageout for Outflow {
 
     fn write_file(&mut self, cx: &Ctx, pfn: Pfn) -> bool {
         self.spent_ns += self.costs.submit_ns;
-        self.writes.begin(cx, &mut self.cache, &mut self.stored, pfn)
+        let begun = self.writes.begin(cx, &mut self.cache, &mut self.stored, pfn);
+        if begun {
+            self.note_write(pfn, LruType::File);
+        }
+        begun
+    }
+
+    fn note(&mut self, told: &Told) {
+        let (at, task) = (self.now_ns + self.spent_ns, (self.task, self.cpu));
+        if let Some(tracepoints) = &mut self.tracepoints {
+            tracepoints.batch(at, told, task);
+        }
     }
 
     fn wake_flusher(&mut self) {
@@ -274,8 +310,8 @@ impl Pageout for Outflow {
 
 #[cfg(test)]
 mod tests {
-    use ebb_core::space::Backing;
-    use ebb_core::types::Vpn;
+    use ebb_mm::space::Backing;
+    use ebb_mm::types::Vpn;
 
     use super::super::ahead::Descriptors;
     use super::super::mem::{Access, Fault, Mem, Region, cx};

@@ -4,9 +4,9 @@
 //! open, waiting for a page that was in the working set when it left, being held for a group above
 //! its `high`; and kswapd at work, for the machine. Waiting for any other transfer is none, nor is
 //! being slowed down for dirty pages. Averages and text are the engine's
-//! ([`ebb_core::observe::psi`]); the times are those of the machine that this one stands for.
+//! ([`ebb_mm::observe::psi`]); the times are those of the machine that this one stands for.
 
-use ebb_core::observe::psi::Psi;
+use ebb_mm::observe::psi::Psi;
 
 /// What a task does, as pressure sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -28,7 +28,7 @@ pub struct Pressure {
 }
 
 /// One memcg's, or the machine's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// Whose.
     pub name: String,
@@ -84,7 +84,7 @@ impl Pressure {
         let whose = std::iter::once(MACHINE).chain(names.iter().map(String::as_str));
         let read = |(psi, name): (&mut Psi, &str)| {
             psi.advance(now * self.haste);
-            let line = |line: ebb_core::observe::psi::Line| {
+            let line = |line: ebb_mm::observe::psi::Line| {
                 (line.average.map(|x| x as f64 / 100.0), line.total_us as f64)
             };
             Reading {

@@ -1,11 +1,12 @@
 //! Reclaim on command, as a program does that writes to `memory.reclaim` now and then.
 
-use ebb_core::lru::scan::DEF_PRIORITY;
-use ebb_core::reclaim::Proactive;
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::lru::scan::DEF_PRIORITY;
+use ebb_mm::reclaim::Proactive;
+use ebb_mm::types::PAGE_SIZE;
 
 use super::mem::Mem;
 use super::sched::{Event, Machine};
+use super::tracepoints::Doer;
 
 /// What is commanded.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,9 @@ impl Mem {
         while let Some(target) = run.next() {
             let (mut freed, mut begun) = (0, 0);
             let writing = self.out.writes.pending();
+            if let Some(tracepoints) = &mut self.out.tracepoints {
+                tracepoints.begins(now, Doer::Command, true, false);
+            }
             for priority in (0..=DEF_PRIORITY).rev() {
                 self.protect(Some(memcg), false);
                 let left = target - freed - begun;
@@ -35,6 +39,9 @@ impl Mem {
                 if freed + begun >= target {
                     break;
                 }
+            }
+            if let Some(tracepoints) = &mut self.out.tracepoints {
+                tracepoints.ends(now, Doer::Command, true, freed);
             }
             // What is being written goes when that has ended: a later command finds it at the old end.
             run.passed(freed + begun);

@@ -9,18 +9,19 @@
 
 use std::sync::Arc;
 
-use ebb_core::folio::{LruType, MemcgId, Word};
-use ebb_core::frame::Order;
-use ebb_core::lru::{Ctx, Protection, Scan, scan};
-use ebb_core::memcg::Memcgs;
-use ebb_core::observe::vmstat::Event;
-use ebb_core::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
-use ebb_core::reclaim::{Achieved, DirectPassed, Hope, Verdict};
-use ebb_core::tunables::{Dirty, LruKind, NodeNotes};
-use ebb_core::types::Pfn;
+use ebb_mm::folio::{LruType, MemcgId, Word};
+use ebb_mm::frame::Order;
+use ebb_mm::lru::{Ctx, Protection, Scan, scan};
+use ebb_mm::memcg::Memcgs;
+use ebb_mm::observe::vmstat::Event;
+use ebb_mm::reclaim::oom::ROUNDS_MAX as HOPE_ROUNDS;
+use ebb_mm::reclaim::{Achieved, DirectPassed, Hope, Verdict};
+use ebb_mm::tunables::{Dirty, LruKind, NodeNotes};
+use ebb_mm::types::Pfn;
 
 use super::mem::{Fault, Mem, cx};
 use super::task::{Run, Task, Under};
+use super::tracepoints::Doer;
 
 /// Rounds of reclaim in one fault: those after which hope is given up, and the one that does it.
 const ROUNDS_MAX: u32 = HOPE_ROUNDS + 1;
@@ -29,7 +30,7 @@ const RECOVER_FRAMES: u32 = 1024;
 
 impl Mem {
     /// The memcg that has no room for `pages` more, of `memcg` and those above it.
-    fn full(&self, memcg: usize, pages: u64) -> Option<usize> {
+    pub(super) fn full(&self, memcg: usize, pages: u64) -> Option<usize> {
         let full = self.out.groups.full(MemcgId(memcg as u16 + 1), pages)?;
         Some(usize::from(full.0) - 1)
     }
@@ -65,6 +66,7 @@ impl Mem {
         }
         let (took, over) = self.batch(now, &mut run, true);
         if over {
+            self.note_end(now + took, self.out.task, &run);
             self.after_run(now + took, &run, memcg);
         } else {
             self.task().run = Some(run);
@@ -125,8 +127,20 @@ impl Mem {
         match self.hope(now) {
             Verdict::Retry => self.goes_on = !self.waits_for_progress(now, run),
             Verdict::Wait(ms) => self.begin_wait(now, ms),
-            Verdict::GiveUp => {}
+            // Whoever was killed meanwhile may have left enough for two (`__alloc_pages_may_oom` tries once more).
+            Verdict::GiveUp => self.goes_on = self.has_enough(memcg),
         }
+    }
+
+    /// Whether there is room after all for the memcg's tasks: a zone is at its high mark.
+    fn has_enough(&self, memcg: usize) -> bool {
+        let fine = |node| self.is_fine(node).0;
+        self.full(memcg, 1).is_none() && (0..self.nodes.len()).any(fine)
+    }
+
+    /// Whether the running task's last fault found no room.
+    pub(super) fn lacks_room(&mut self) -> bool {
+        self.task().plan.is_some()
     }
 
     /// The running task.
@@ -150,7 +164,7 @@ impl Mem {
             pending: self.out.writes.pending() + self.out.cache.dirty(),
         };
         let waits = self.tun.dirty != Dirty::K618 || self.out.writes.pending() > files;
-        let (rule, now_ms) = (self.tun.oom, now * self.haste.max(1) / 1_000_000);
+        let (rule, now_ms) = (self.tun.reclaim.oom, now * self.haste.max(1) / 1_000_000);
         self.task().hope.judge(rule, now_ms, 0, &seen, waits)
     }
 
@@ -163,6 +177,7 @@ impl Mem {
             let (took, over) = self.batch(now, &mut run, false);
             cost += took;
             if over {
+                self.note_end(now + cost, self.out.task, &run);
                 return (run.freed, cost);
             }
         }
@@ -175,8 +190,21 @@ impl Mem {
         };
         self.stat.add(Event::AllocStall, 1);
         self.spent.direct_runs += 1;
+        let no_fs = self.task().no_fs;
+        let doer = Doer::Task(self.out.task, self.out.cpu);
+        if let Some(tracepoints) = &mut self.out.tracepoints {
+            tracepoints.begins(now, doer, from.is_some(), no_fs);
+        }
         self.begin_reclaim(now);
         Run::new(from, scan::task_target(size, &self.tun))
+    }
+
+    /// A task's run is over.
+    pub(super) fn note_end(&mut self, now: u64, task: usize, run: &Run) {
+        let doer = Doer::Task(task, self.out.cpu);
+        if let Some(tracepoints) = &mut self.out.tracepoints {
+            tracepoints.ends(now, doer, run.from.is_some(), run.freed);
+        }
     }
 
     /// One batch of a run, or the rest of a pass if it is not `timed`. Returns what it cost, and whether
@@ -199,7 +227,7 @@ impl Mem {
             };
             let (freed, before, node) = (under.freed, under.sc.met, under.node.0);
             let scanned = under.sc.scanned;
-            self.out.no_fs = self.tun.shmem_fs && self.task().no_fs;
+            self.out.no_fs = self.tun.reclaim.shmem_fs && self.task().no_fs;
             cost += self.pass_on(now, run.from, &mut under, timed);
             self.out.no_fs = false;
             self.note_isolated(now, node, now + cost, under.sc.scanned - scanned);
@@ -225,6 +253,7 @@ impl Mem {
         let over = run.pass.is_none() && run.direct.next().is_none();
         if over {
             self.end_reclaim(None);
+            self.note_freed(run.freed, run.target, self.memcgs.len() * self.nodes.len());
             self.tell_of_progress(run);
             if run.direct.reclaimed() > 0 {
                 self.nodes.iter().for_each(|n| n.desk.progress());
@@ -239,7 +268,7 @@ impl Mem {
 
     /// Whether each batch over the lists tells of the node, not a pass of kswapd.
     pub(super) fn notes_by_batch(&self) -> bool {
-        self.tun.lru == LruKind::Classic && self.tun.notes == NodeNotes::Batch
+        self.tun.lru == LruKind::Classic && self.tun.reclaim.notes == NodeNotes::Batch
     }
 
     /// One pass at the priority in `sc`, in one moment. Returns what it cost; `out.freed` is its yield.
@@ -279,8 +308,12 @@ impl Mem {
         (self.out.now_ns, self.out.spent_ns, self.out.freed) = (now, 0, 0);
         let writing = self.out.writes.pending();
         self.out.batched = timed;
+        self.out.for_all = memcg.is_none();
         self.reclaim_pass(now, memcg, under);
-        self.out.batched = false;
+        (self.out.batched, self.out.for_all) = (false, false);
+        if memcg.is_none() && self.out.freed > 0 {
+            self.note_taken(under.node.0, self.out.freed);
+        }
         under.freed += self.out.freed;
         under.begun += self.out.writes.pending() - writing;
         let cx = cx!(self, now);
@@ -369,13 +402,11 @@ impl Mem {
     }
 
     /// A task whose memcg, or one above it, is above its `high` reclaims there, and is held the longer
-    /// the further above it that is.
+    /// the further above it that is. Who still waits for room has been charged nothing, and is not held on top.
     pub(super) fn hold_above_high(&mut self, now: u64, memcg: usize, fault: Fault) -> Fault {
         let group = MemcgId(memcg as u16 + 1);
-        let (Some(above), false) = (
-            self.out.groups.above_high(group),
-            matches!(fault, Fault::NoMemory(_) | Fault::Again(_)),
-        ) else {
+        let lacks_room = self.lacks_room() || matches!(fault, Fault::NoMemory(_) | Fault::Again(_));
+        let (Some(above), false) = (self.out.groups.above_high(group), lacks_room) else {
             return fault;
         };
         let (at, until) = match fault {
@@ -456,10 +487,10 @@ impl Mem {
 
     pub(super) fn fold(&mut self) {
         // The classic LRU reads memcg counters that are settled only now and then.
-        if self.tun.classic_fold > 0 {
+        if self.tun.classic.fold > 0 {
             self.next_fold = self.next_fold.saturating_sub(1);
             if self.next_fold == 0 {
-                self.next_fold = self.tun.classic_fold;
+                self.next_fold = self.tun.classic.fold;
                 self.lists(None).for_each(|l| l.lruvec.fold());
             }
         }

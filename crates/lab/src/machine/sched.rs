@@ -9,8 +9,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use ebb_core::folio::MemcgId;
-use ebb_core::types::Pfn;
+use ebb_mm::folio::MemcgId;
+use ebb_mm::types::Pfn;
 
 use super::Access;
 use super::ahead::Descriptors;
@@ -23,6 +23,7 @@ use super::mem::Mem;
 use super::outcome::Outcome;
 use super::pressure::{Doing, Pressure};
 use super::proactive::Command;
+use super::tracepoints::Doer;
 use crate::workload::{KINDS, Program, Step};
 
 /// How far a thread runs ahead of the clock through pages that are there.
@@ -33,9 +34,6 @@ const QUANTUM_NS: u64 = 1_000_000;
 pub(super) const SAMPLES_MAX: usize = 240;
 /// A run that takes longer than this in virtual time has gone wrong.
 const TIME_MAX_NS: u64 = 3_600_000_000_000;
-/// So has one in which no measured thread gets on for so long, or for so many events.
-const QUIET_NS_MAX: u64 = 600_000_000_000;
-const QUIET_EVENTS_MAX: u64 = 20_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Event {
@@ -77,6 +75,32 @@ pub(super) struct Thread {
     pub(super) counted: usize,
     /// Its record in a log that it waits for; 0 if it does not.
     pub(super) record: u64,
+    /// Since when there is no memory for the page that it is at.
+    pub(super) short_since: Option<u64>,
+}
+
+/// How long a run may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Patience {
+    /// Virtual time in which no measured thread gets on: the run has gone wrong.
+    pub ns: u64,
+    /// The same in events.
+    pub events: u64,
+    /// Events at one moment: the same.
+    pub at_once: u64,
+    /// Events and virtual time in all, after which it is ended, as it is at its limit.
+    pub all: (u64, u64),
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            ns: 600_000_000_000,
+            events: 20_000_000,
+            at_once: 1_000_000,
+            all: (u64::MAX, u64::MAX),
+        }
+    }
 }
 
 /// Since when no measured thread has got on.
@@ -113,6 +137,10 @@ pub struct Machine {
     /// Why it cannot go on.
     pub(super) failed: Option<&'static str>,
     pub(super) quiet: Quiet,
+    pub(super) events: u64,
+    pub(super) moment: u64,
+    pub(super) at_once: u64,
+    pub(super) patience: Patience,
     pub(super) standing: Standing,
     pub(super) pressure: Pressure,
     pub(super) names: Vec<String>,
@@ -149,6 +177,10 @@ impl Machine {
             stopped: false,
             failed: None,
             quiet: Quiet::default(),
+            events: 0,
+            moment: 0,
+            at_once: 0,
+            patience: Patience::default(),
             standing: Standing::default(),
             pressure,
             names: Vec::new(),
@@ -184,6 +216,11 @@ impl Machine {
         self.limit_ns = limit_ns;
     }
 
+    /// Gives the run up when no measured thread gets on for so long.
+    pub fn set_patience(&mut self, patience: Patience) {
+        self.patience = patience;
+    }
+
     /// Looks at the machine this often once measuring has begun.
     pub fn set_sample_ns(&mut self, sample_ns: u64) {
         self.sample_ns = sample_ns;
@@ -208,6 +245,7 @@ impl Machine {
             reclaims: 0,
             counted: usize::MAX,
             record: 0,
+            short_since: None,
         });
         self.measured += usize::from(measured);
         self.ask(0, Event::Wake(thread));
@@ -216,6 +254,14 @@ impl Machine {
     pub(super) fn ask(&mut self, time: u64, event: Event) {
         self.asked += 1;
         self.heap.push(Reverse((time, self.asked, event)));
+    }
+
+    /// Marks a moment of the run for who keeps a record of reclaim.
+    pub(super) fn mark(&mut self, t: u64, what: &str) {
+        let doer = Doer::Task(self.mem.out.task, self.mem.out.cpu);
+        if let Some(tracepoints) = &mut self.mem.out.tracepoints {
+            tracepoints.mark(t, doer, what);
+        }
     }
 
     /// Runs to the end.
@@ -230,10 +276,21 @@ impl Machine {
             if let Some(why) = self.failed {
                 return Err(format!("{why}: {}", self.who_waits()));
             }
+            // The clock may be ahead of the event: by what a thread has run ahead.
+            self.at_once = if time > self.moment { 0 } else { self.at_once + 1 };
+            self.moment = time;
             self.now = time;
+            if let Some(tracepoints) = &mut self.mem.out.tracepoints {
+                tracepoints.until(time);
+            }
             self.quiet.events += 1;
-            let still = time - self.quiet.since_ns > QUIET_NS_MAX;
-            if time > TIME_MAX_NS || still || self.quiet.events > QUIET_EVENTS_MAX {
+            self.events += 1;
+            let (events, ns) = self.patience.all;
+            self.stopped |= self.events >= events || time >= ns;
+            let still = time - self.quiet.since_ns > self.patience.ns;
+            let busy =
+                self.quiet.events > self.patience.events || self.at_once > self.patience.at_once;
+            if time > TIME_MAX_NS || still || busy {
                 let seconds = (time - self.quiet.since_ns) as f64 / 1e9;
                 return Err(format!("stands still for {seconds:.3} s: {}", self.who_waits()));
             }
@@ -257,6 +314,7 @@ impl Machine {
             }
             self.after();
         }
+        self.mark(self.now, "measuring ends");
         self.finish_writes();
         let now = self.now;
         let outcome = self.close(now);
@@ -283,6 +341,7 @@ impl Machine {
 
     /// A thread got on.
     pub(super) fn moves(&mut self, id: usize) {
+        self.note_short(id, self.now, false);
         let thread = &mut self.threads[id];
         thread.waits_for = "that run";
         if thread.measured {
@@ -435,6 +494,10 @@ impl Machine {
                 Step::Cpu(ns) => {
                     t += u64::from(ns);
                     thread.at += 1;
+                }
+                Step::Begin => {
+                    thread.at += 1;
+                    thread.op_start_ns = t;
                 }
                 Step::Done(kind) => {
                     thread.at += 1;

@@ -1,18 +1,19 @@
 //! Caches beside the page lists on the simulated machine: inodes, names of files.
 //!
-//! Every pass over the lists of the node looks through a share of them ([`ebb_core::reclaim::slab`]), and takes
+//! Every pass over the lists of the node looks through a share of them ([`ebb_mm::reclaim::slab`]), and takes
 //! the longer for it. What is freed of them is made again at once, so there are as many objects all the time, and
 //! the memory they take is not counted.
 
-use ebb_core::observe::vmstat::Event;
-use ebb_core::reclaim::{Shrinker, SlabPass};
+use ebb_mm::observe::vmstat::Event;
+use ebb_mm::reclaim::{Shrinker, SlabPass};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::mem::Mem;
 use super::task::Under;
 
 /// What there is of it.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SlabSpec {
     /// Objects.
@@ -71,7 +72,7 @@ impl Mem {
         let Some(slab) = self.nodes[node].slab.as_mut() else { return 0 };
         let eligible = left + under.freed;
         let pass = SlabPass { scanned: sc.scanned, eligible, priority: sc.priority };
-        let looked = slab.shrinker.take(self.tun.slab, slab.spec.objects, &pass);
+        let looked = slab.shrinker.take(self.tun.reclaim.slab, slab.spec.objects, &pass);
         self.stat.add(Event::SlabsScanned, looked);
         looked * slab.spec.object_ns
     }

@@ -4,6 +4,7 @@ use super::Access;
 use super::mem::{Fault, Mem};
 use super::pressure::Doing;
 use super::sched::{Event, Machine, Thread};
+use super::tracepoints::Doer;
 use crate::workload::Step;
 
 impl Thread {
@@ -39,11 +40,14 @@ impl Machine {
         spent.system_ns += fault.cost_ns().saturating_sub(slept);
         self.after();
         if let Fault::Again(cost) = fault {
+            self.note_short(id, t, true);
             self.threads[id].reclaims = u64::MAX;
             self.does(id, Doing::Stalls);
             self.ask(t + cost, Event::Run { cpu, thread: id });
             return None;
         }
+        let short = matches!(fault, Fault::Wait { .. }) && self.mem.lacks_room();
+        self.note_short(id, t, short);
         self.does(id, Doing::Works);
         if reclaimed > 0 && matches!(fault, Fault::Done(_)) {
             self.threads[id].reclaims = t;
@@ -64,6 +68,7 @@ impl Machine {
                 None
             }
             Fault::NoMemory(cost) => {
+                self.mem.note_kill(self.mem.memcg_of(self.threads[id].home));
                 self.kill(id, t + cost);
                 self.block(cpu, id, t + cost, t + cost);
                 None
@@ -82,6 +87,7 @@ impl Machine {
             return;
         };
         self.outcome.kills += 1;
+        self.note_victim(t, home);
         for i in 0..self.threads.len() {
             if self.threads[i].home == home && !self.threads[i].ended {
                 self.end_thread(i, self.now);
@@ -95,11 +101,27 @@ impl Machine {
         self.mem.free(t, home, 0, pages);
     }
 
+    /// The process of this space is about to be killed.
+    fn note_victim(&mut self, t: u64, home: usize) {
+        if self.mem.out.tracepoints.is_none() {
+            return;
+        }
+        let victim = self.mem.victim(home);
+        let first = self.threads.iter().position(|t| t.home == home && !t.ended).unwrap_or(0);
+        let doer = Doer::Task(self.mem.out.task, self.mem.out.cpu);
+        if let Some(tracepoints) = &mut self.mem.out.tracepoints {
+            tracepoints.kills(t, doer, first, victim);
+        }
+    }
+
     pub(super) fn end_thread(&mut self, id: usize, t: u64) {
         self.does(id, Doing::Nothing);
         self.leave_logs(id, t);
-        let wait = self.mem.tasks.get_mut(id).and_then(|t| std::mem::take(t).wait);
-        if let Some((wait, node, _)) = wait {
+        let task = self.mem.tasks.get_mut(id).map(std::mem::take).unwrap_or_default();
+        if let Some(run) = &task.run {
+            self.mem.note_end(t, id, run);
+        }
+        if let Some((wait, node, _)) = task.wait {
             self.mem.nodes[node].throttle.end(wait);
         }
         let thread = &mut self.threads[id];
@@ -187,14 +209,14 @@ impl Machine {
                 self.logged(t, log, upto);
                 Some(t)
             }
-            Step::Touch { .. } | Step::Cpu(_) | Step::Done(_) => Some(t),
+            Step::Touch { .. } | Step::Cpu(_) | Step::Begin | Step::Done(_) => Some(t),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ebb_core::space::Backing;
+    use ebb_mm::space::Backing;
 
     use super::super::testing::{Told, machine};
     use super::*;

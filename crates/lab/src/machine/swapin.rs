@@ -1,13 +1,13 @@
 //! Pages that come back from swap, and those that come with them.
 //!
-//! How large the window is, and where it lies, is the engine's ([`ebb_core::swap::SwapAhead`]): by
+//! How large the window is, and where it lies, is the engine's ([`ebb_mm::swap::SwapAhead`]): by
 //! address with a state for each area, or by slot with one for the device. As in the kernel nothing is
 //! read ahead from a device that works on the processor of who asks. Slots in a row are one request.
 
-use ebb_core::lru::Ctx;
-use ebb_core::observe::vmstat::Event;
-use ebb_core::tunables::AheadBy;
-use ebb_core::types::{Pfn, SlotId, Vpn};
+use ebb_mm::lru::Ctx;
+use ebb_mm::observe::vmstat::Event;
+use ebb_mm::tunables::AheadBy;
+use ebb_mm::types::{Pfn, SlotId, Vpn};
 
 use super::device::Device;
 use super::mem::{Mem, cx};
@@ -21,11 +21,11 @@ impl Mem {
 
     /// The pages to bring in with one that is missing, itself left out.
     pub(super) fn ahead_from_swap(&mut self, space: usize, page: u64) -> Vec<(usize, u64)> {
-        let max = (1 << self.tun.page_cluster.min(5)).min(self.read_ahead);
+        let max = (1 << self.tun.swap.page_cluster.min(5)).min(self.read_ahead);
         if max < 2 || self.out.swap.as_ref().is_none_or(Device::is_sync) {
             return Vec::new();
         }
-        match self.tun.ahead_by {
+        match self.tun.swap.ahead_by {
             AheadBy::Address => self.ahead_by_address(space, page, max),
             AheadBy::Cluster => self.ahead_by_slot(space, page, max),
         }
@@ -60,14 +60,14 @@ impl Mem {
     /// A page that was read ahead is used for the first time.
     pub(super) fn hit_ahead(&mut self, space: usize, page: u64, pfn: Pfn, now: u64) {
         self.stat.add(Event::SwapRaHit, 1);
-        match self.tun.ahead_by {
+        match self.tun.swap.ahead_by {
             AheadBy::Address => {
                 let i = self.region_at(space, page);
                 self.swap_ahead[space][i].hit(Some(page));
             }
             AheadBy::Cluster => self.slots_ahead.hit(None),
         }
-        if !self.tun.keep_slot || self.out.stored.is_scarce() {
+        if !self.tun.swap.keep_slot || self.out.stored.is_scarce() {
             self.out.stored.drop_copy(&cx!(self, now), pfn);
         }
     }

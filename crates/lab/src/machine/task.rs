@@ -7,11 +7,11 @@
 //! * I1: a run is here exactly while the task has asked to be called again at the end of a batch.
 //! * I2: writes counted as begun by a run were begun in one of its own batches.
 
-use ebb_core::frame::Order;
-use ebb_core::lru::Scan;
-use ebb_core::reclaim::throttle::Wait;
-use ebb_core::reclaim::{Direct, Hope};
-use ebb_core::writeback::Window;
+use ebb_mm::frame::Order;
+use ebb_mm::lru::Scan;
+use ebb_mm::reclaim::throttle::Wait;
+use ebb_mm::reclaim::{Direct, Hope};
+use ebb_mm::writeback::Window;
 
 /// A task.
 #[derive(Debug, Default)]
@@ -95,7 +95,8 @@ pub(super) struct Run {
     pub direct: Direct,
     /// The pass under way.
     pub pass: Option<Under>,
-    /// Pages freed.
+    /// Pages wanted, and freed.
+    pub target: u64,
     pub freed: u64,
     /// When the first of the writes that it began ends.
     pub first_end: Option<u64>,
@@ -107,6 +108,6 @@ impl Run {
     /// A run for so many pages.
     pub fn new(from: Option<usize>, target: u64) -> Self {
         let direct = Direct::new(target, Order::ZERO);
-        Self { from, direct, pass: None, freed: 0, first_end: None, stalled: false }
+        Self { from, direct, pass: None, target, freed: 0, first_end: None, stalled: false }
     }
 }

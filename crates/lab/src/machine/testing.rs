@@ -1,7 +1,7 @@
 //! For tests: a small machine, and a program that does what it is told.
 
-use ebb_core::frame::{Config, ZoneKind, ZoneSpec};
-use ebb_core::tunables::Tunables;
+use ebb_mm::frame::{Config, ZoneKind, ZoneSpec};
+use ebb_mm::tunables::Tunables;
 
 use super::mem::Mem;
 use super::outflow::Outflow;

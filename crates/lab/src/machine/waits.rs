@@ -1,6 +1,6 @@
 //! Who reclaims and has to wait first, or afterwards: for what, how long, what ends it early.
 //!
-//! The waits are the engine's ([`ebb_core::reclaim::throttle`], [`ebb_core::reclaim::reserve`]); here a task is put into
+//! The waits are the engine's ([`ebb_mm::reclaim::throttle`], [`ebb_mm::reclaim::reserve`]); here a task is put into
 //! one and looks now and then whether it is over. Writes under way, others that have too many pages off the lists,
 //! reclaim that gets nowhere, a disk that has more than it can take, and a reserve of which half is gone.
 //!
@@ -8,12 +8,12 @@
 //! stands for has as many tasks with as large batches, but lists hundreds of times shorter: it would have them wait for each
 //! other where that one does not. So nobody waits for that unless told to (`reclaim.isolated`).
 
-use ebb_core::folio::LruType;
-use ebb_core::observe::vmstat::Event;
-use ebb_core::reclaim::reserve::HELD_MS_MAX;
-use ebb_core::reclaim::throttle::{TICK_MS, too_many_isolated};
-use ebb_core::reclaim::{Asked, Flags, Node, Outlook, Policy, Reason};
-use ebb_core::tunables::{LruKind, OomRule};
+use ebb_mm::folio::LruType;
+use ebb_mm::observe::vmstat::Event;
+use ebb_mm::reclaim::reserve::HELD_MS_MAX;
+use ebb_mm::reclaim::throttle::{TICK_MS, too_many_isolated};
+use ebb_mm::reclaim::{Asked, Flags, Node, Outlook, Policy, Reason};
+use ebb_mm::tunables::{LruKind, OomRule};
 
 use super::mem::Mem;
 use super::task::{Held, Run};
@@ -27,7 +27,7 @@ impl Mem {
     /// Holds the running task back, if it may not reclaim yet: half of the reserve is gone, and kswapd has to make
     /// room. It looks again when kswapd lets those go who wait.
     pub(super) fn hold_back(&mut self, now: u64, fs: bool) -> bool {
-        if !self.tun.hold {
+        if !self.tun.reclaim.hold {
             return false;
         }
         let before = self.task().held;
@@ -82,7 +82,7 @@ impl Mem {
     pub(super) fn begin_wait(&mut self, now: u64, ms: u64) {
         let seen = Outlook { written: self.pages_written(), ..Outlook::default() };
         let (node, until) = (self.here(), now + self.timer(ms * 1_000_000));
-        if self.tun.oom == OomRule::Progress {
+        if self.tun.reclaim.oom == OomRule::Progress {
             // Whatever ends first may be enough.
         } else if let Some(wait) = self.nodes[node].throttle.begin(Reason::Writeback, &seen) {
             self.task().wait = Some((wait, node, until));
@@ -125,7 +125,8 @@ impl Mem {
     /// Whether a task that has ended a run of reclaim from all memcgs waits for progress, as it got nowhere.
     pub(super) fn waits_for_progress(&mut self, now: u64, run: &Run) -> bool {
         let node = self.here();
-        let reason = run.direct.waits_for().filter(|_| run.from.is_none() && self.tun.no_progress);
+        let reason =
+            run.direct.waits_for().filter(|_| run.from.is_none() && self.tun.reclaim.no_progress);
         let waits = reason.is_some_and(|reason| self.wait_for(now, node, reason));
         self.spent.progress_waits += u64::from(waits);
         waits
@@ -133,7 +134,7 @@ impl Mem {
 
     /// So many pages are off the lists of a node until a batch is over.
     pub(super) fn note_isolated(&mut self, now: u64, node: usize, until: u64, pages: u64) {
-        if self.tun.isolated {
+        if self.tun.reclaim.isolated {
             let isolated = &mut self.nodes[node].isolated;
             isolated.retain(|&(until, _)| until > now);
             isolated.push((until, pages));
@@ -143,7 +144,7 @@ impl Mem {
     /// Whether the running task, about to look at a batch, waits first for others who have too many pages of the
     /// node off its lists: once, then it goes on (`shrink_inactive_list`). The multi-gen LRU does not ask.
     pub(super) fn waits_for_others(&mut self, now: u64, run: &mut Run) -> bool {
-        if !self.tun.isolated || self.tun.lru != LruKind::Classic || run.stalled {
+        if !self.tun.reclaim.isolated || self.tun.lru != LruKind::Classic || run.stalled {
             run.stalled = false;
             return false;
         }
@@ -172,8 +173,8 @@ impl Mem {
             return 0;
         }
         let seen = self.outlook(node);
-        let limit = self.timer(self.tun.congested_ms * 1_000_000);
-        if self.tun.congested_ms > Reason::Congested.limit_ms() {
+        let limit = self.timer(self.tun.reclaim.congested_ms * 1_000_000);
+        if self.tun.reclaim.congested_ms > Reason::Congested.limit_ms() {
             // `wait_iff_congested`: a disk that has anything to write has more than its queue takes.
             return if self.out.writes.pending() > 0 { limit } else { 0 };
         }
@@ -183,9 +184,9 @@ impl Mem {
 
 #[cfg(test)]
 mod tests {
-    use ebb_core::reclaim::DirectPassed;
-    use ebb_core::space::Backing;
-    use ebb_core::tunables::Tunables;
+    use ebb_mm::reclaim::DirectPassed;
+    use ebb_mm::space::Backing;
+    use ebb_mm::tunables::Tunables;
 
     use super::super::ahead::Descriptors;
     use super::super::mem::{Access, Region};
@@ -229,7 +230,7 @@ mod tests {
         assert!(!mem.still_waits(1), "and lets others go on");
         assert!(!mem.waits_for_progress(0, &run(None, 32)), "it got what it wanted");
         assert!(!mem.waits_for_progress(0, &run(Some(0), 0)), "its memcg is not the node");
-        mem.tun.no_progress = false;
+        mem.tun.reclaim.no_progress = false;
         assert!(!mem.waits_for_progress(0, &run(None, 0)));
         assert!(!machine().mem.waits_for_progress(0, &run(None, 0)), "there is nothing to write");
     }
@@ -242,7 +243,7 @@ mod tests {
         mem.note_isolated(0, 0, 50_000, 500);
         assert!(ready(mem, run, 0), "not unless told to");
         mem.tun = Tunables::preset("classic").unwrap();
-        mem.tun.isolated = true;
+        mem.tun.reclaim.isolated = true;
         let inactive = LruType::ALL.map(|ty| mem.memcgs[0].on[0].lruvec.size(ty, false));
         let eighth = inactive.iter().sum::<u64>() / 8;
         mem.note_isolated(0, 0, 50_000, eighth);

@@ -2,7 +2,7 @@
 //! cache simulators use: one page at a time, refault distance counted in evictions and
 //! activations, a fixed share for the active list.
 //!
-//! It is a yardstick only. Ebb's own model of the classic LRU lives in `ebb-core`.
+//! It is a yardstick only. Ebb's own model of the classic LRU lives in `ebb-mm`.
 
 use super::chain::Chains;
 use super::{Policy, Tally};

@@ -1,14 +1,14 @@
 //! Ebb's own engine as a policy: the multi-gen LRU (`gen`) and the classic one (`classic`), driven
-//! through `ebb_core`'s replay machine, which is the code that `ebb run` uses.
+//! through `ebb_mm`'s replay machine, which is the code that `ebb run` uses.
 //!
 //! The machine's address space holds the anonymous pages first and the file pages after them, each
 //! in order of appearance (the layout under which real kernels were measured) or of the trace's own
 //! page numbers, which decides what shares a page table and who is whose neighbour.
 
-use ebb_core::folio::Folio;
-use ebb_core::lru::memory::{Access as Touch, Memory, Region};
-use ebb_core::space::Backing;
-use ebb_core::tunables::{LruKind, SetError, Tunables};
+use ebb_mm::folio::Folio;
+use ebb_mm::lru::memory::{Access as Touch, Memory, Region};
+use ebb_mm::space::Backing;
+use ebb_mm::tunables::{LruKind, SetError, Tunables};
 
 use super::{Footprint, Replay, Tally};
 use crate::trace::{Access, Kind, Op};

@@ -1,7 +1,7 @@
 //! The table of policies: names, settings, and how each is made.
 
-use ebb_core::nearest::nearest;
-use ebb_core::tunables::LruKind;
+use ebb_mm::nearest::nearest;
+use ebb_mm::tunables::LruKind;
 
 use super::engine::{self, Engine, EngineSettings};
 use super::s3_fifo::{S3Fifo, Shares};
@@ -49,7 +49,7 @@ pub enum PolicyError {
     },
     /// A switch of the engine has a value it cannot have.
     #[error("setting {0}")]
-    Engine(ebb_core::tunables::SetError),
+    Engine(ebb_mm::tunables::SetError),
     /// The cache is too small for the policy.
     #[error("{policy} needs at least {least} pages of memory, not {given}")]
     TooSmall {

@@ -281,7 +281,7 @@ fn the_engine_replays_and_obeys_its_switches() {
         let footprint = Footprint { pages: 3, kinds, names };
         let mut settings = EngineSettings::default();
         settings.layout = Layout::Address;
-        engine::Engine::new(footprint, 64, &settings, ebb_core::tunables::LruKind::Gen).places()
+        engine::Engine::new(footprint, 64, &settings, ebb_mm::tunables::LruKind::Gen).places()
     };
     assert_eq!((places(&names), places(&[])), (vec![2, 1, 0], vec![0, 1, 2]));
     assert_ne!(run("gen", &["preset=k72"], 1000).0, run("gen", &[], 1000).0);

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use ebb_core::engine::Evidence;
-use ebb_core::frame::{Config, MAX_BLOCK_PAGES, PcpRule, ZoneKind, ZoneSpec, watermark};
-use ebb_core::memcg::{Knobs, UNLIMITED};
-use ebb_core::observe::vmstat::Event;
-use ebb_core::space::Backing;
-use ebb_core::tunables::Tunables;
+use ebb_mm::engine::Evidence;
+use ebb_mm::frame::{Config, MAX_BLOCK_PAGES, PcpRule, ZoneKind, ZoneSpec, watermark};
+use ebb_mm::memcg::{Knobs, UNLIMITED};
+use ebb_mm::observe::vmstat::Event;
+use ebb_mm::space::Backing;
+use ebb_mm::tunables::Tunables;
 
 use super::{FRAMES_OF_A_GB, MachineSpec, Scenario};
 use crate::machine::allocation::{self, Allocation};
@@ -17,7 +17,9 @@ use crate::machine::outflow::Outflow;
 use crate::machine::pressure::{MACHINE, Reading};
 use crate::machine::proactive::Command;
 use crate::machine::slab::Slab;
-use crate::machine::{Device, DeviceSpec, Live, Machine, Mem, Outcome, Preset};
+use crate::machine::{
+    Device, DeviceSpec, Live, Machine, Mem, Outcome, Patience, Preset, Tracepoints,
+};
 use crate::workload::spec::Place;
 use crate::workload::{KINDS, Plan};
 
@@ -59,6 +61,43 @@ pub fn metric_names(s: &Scenario) -> Vec<String> {
 /// # Errors
 /// A switch or workload that makes no sense, or a conservation law that does not hold.
 pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outcome), String> {
+    run_with(s, seed, samples, Patience::default())
+}
+
+/// The same with a patience of one's own.
+///
+/// # Errors
+/// As [`run_once`].
+pub fn run_with(
+    s: &Scenario,
+    seed: u64,
+    samples: u64,
+    patience: Patience,
+) -> Result<(Metrics, Outcome), String> {
+    run_traced(s, seed, samples, patience, None)
+}
+
+/// Why a run of this scenario has no tracepoints of a kernel, if it has none.
+#[must_use]
+pub fn no_tracepoints(s: &Scenario) -> Option<&'static str> {
+    if s.machine.live.on {
+        return Some("runs under Ebb, which has none of a kernel's tracepoints");
+    }
+    let allocation = s.workload.iter().any(|w| w.allocation.is_some());
+    allocation.then_some("is the page allocator alone, without reclaim")
+}
+
+/// The same, and what reclaim does is told to `tracepoints`.
+///
+/// # Errors
+/// As [`run_once`]; or what could not be written.
+pub fn run_traced(
+    s: &Scenario,
+    seed: u64,
+    samples: u64,
+    patience: Patience,
+    tracepoints: Option<Tracepoints>,
+) -> Result<(Metrics, Outcome), String> {
     if let Some(a) = s.workload.iter().find_map(|w| w.allocation.as_ref()) {
         return allocation(a, s.machine.cpus, seed);
     }
@@ -70,10 +109,10 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     let stands_for = s.machine.gb.map_or(1, |gb| {
         ((gb * FRAMES_OF_A_GB / f64::from(s.machine.frames)).round() as u64).max(1)
     });
-    tun.classic_scale = stands_for;
+    tun.classic.scale = stands_for;
     if stands_for > 1 && !s.switches.iter().any(|pair| pair.starts_with("classic.fold")) {
         // What is folded every 32 pages of a large machine is exact on a small one.
-        tun.classic_fold = 0;
+        tun.classic.fold = 0;
     }
     let end = s.machine.dma + s.machine.frames;
     let frames = layout(&s.machine).build().map_err(|e| format!("machine: {e}"))?;
@@ -119,6 +158,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         mem.add_memcg(UNLIMITED);
     }
     let mut plan = Plan::default();
+    let mut names = Vec::new();
     for (i, w) in s.workload.iter().enumerate() {
         let memcg = w.memcg.as_ref().and_then(|m| s.memcg.iter().position(|g| &g.name == m));
         let memcg = memcg.unwrap_or(0);
@@ -126,6 +166,7 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
         let memory = limit.map_or(u64::from(s.machine.frames), pages);
         let seed = seed.wrapping_mul(0x9e37_79b9) + i as u64;
         w.plan(&mut plan, &Place { memcg, memory, seed, measured: !w.background })?;
+        names.resize(plan.threads.len(), w.name.clone());
     }
     if s.machine.live.on {
         let limit =
@@ -135,6 +176,13 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     for space in &plan.spaces {
         mem.add_space(space.memcg, &space.regions);
     }
+    mem.out.tracepoints = tracepoints.map(|mut tracepoints| {
+        let frames = &mem.out.frames;
+        let first = |node| (0..s.machine.cpus).find(|&cpu| frames.cpu_node(cpu) == node);
+        let first_cpus = (0..frames.node_count()).map(|node| first(node).unwrap_or(0)).collect();
+        tracepoints.set_names(names, first_cpus);
+        Box::new(tracepoints)
+    });
     let mut machine = Machine::new(mem, s.machine.cpus);
     machine.set_names(s.memcg.iter().map(|m| m.name.clone()).collect());
     for (memcg, m) in s.memcg.iter().enumerate().filter(|(_, m)| m.reclaim > 0.0) {
@@ -143,12 +191,16 @@ pub fn run_once(s: &Scenario, seed: u64, samples: u64) -> Result<(Metrics, Outco
     }
     machine.set_limit_ns((s.measure.seconds * 1e9) as u64);
     machine.set_sample_ns(samples);
+    machine.set_patience(patience);
     plan.logs.into_iter().for_each(|log| machine.add_log(log));
     for thread in plan.threads {
         machine.add_thread(thread.program, thread.home, thread.measured);
     }
     let (outcome, mut mem, now) = machine.run()?;
     mem.check(now)?;
+    if let Some(tracepoints) = mem.out.tracepoints.take() {
+        tracepoints.finish().map_err(|e| format!("the events: {e}"))?;
+    }
     Ok((metrics(&outcome), outcome))
 }
 

@@ -1,6 +1,6 @@
 //! The scenarios that come with Ebb, one for each published result.
 
-use ebb_core::nearest::nearest;
+use ebb_mm::nearest::nearest;
 
 use super::ScenarioError;
 
@@ -72,6 +72,7 @@ mod tests {
             let scenario = Scenario::parse(b.name, b.text).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(scenario.name, b.name);
             assert!(scenario.measure.seeds >= 10, "{}", b.name);
+            assert!(scenario.case.iter().all(|c| c.published.is_some()), "{}", b.name);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What is wrong with a scenario, where, and what would be right.
 
-use ebb_core::nearest::nearest;
+use ebb_mm::nearest::nearest;
 
 /// A scenario that cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -10,15 +10,18 @@ mod build;
 mod builtin;
 mod copies;
 mod error;
+mod reference;
 mod set;
 mod size;
 
-use ebb_core::nearest::nearest;
+use ebb_mm::nearest::nearest;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-pub use build::{Metrics, metric_names, run_once};
+pub use build::{Metrics, metric_names, no_tracepoints, run_once, run_traced, run_with};
 pub use builtin::{BUILTIN, Builtin, find};
 pub use error::ScenarioError;
+pub use reference::{reference, schema};
 
 use crate::machine::ahead::WINDOW_FILE;
 use crate::machine::{Costs, DeviceSpec, DirtySpec, LiveSpec, SlabSpec};
@@ -27,11 +30,12 @@ use crate::workload::build::Build;
 use crate::workload::launch::Launch;
 use crate::workload::mix::Mix;
 use crate::workload::sysbench::Sysbench;
+use crate::workload::trace::Trace;
 use crate::workload::web::Web;
 use crate::workload::ycsb::Ycsb;
 
 /// The bodies of published work that the lab reproduces.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Topic {
     /// The multi-gen LRU against the classic one, and its patch on prefaulted pages.
@@ -70,7 +74,7 @@ impl Topic {
 }
 
 /// The hardware.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MachineSpec {
     /// Frames of 4 KiB in its Normal zones, those of a DMA zone not counted.
@@ -129,7 +133,7 @@ const NODE_FRAMES_MIN: u32 = 4096;
 pub const FRAMES_OF_A_GB: f64 = 262_144.0;
 
 /// A memory control group.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemcgSpec {
     /// Its name.
@@ -162,7 +166,7 @@ fn reclaim_ms() -> f64 {
 }
 
 /// One side of the comparison.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ArmSpec {
     /// Its name.
@@ -173,7 +177,7 @@ pub struct ArmSpec {
 }
 
 /// What the publication says of a case.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
     /// The metric's value before.
@@ -203,7 +207,7 @@ pub struct Published {
 }
 
 /// One run of a published comparison.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
     /// The metric's value before.
@@ -254,7 +258,7 @@ impl Published {
 }
 
 /// A variant of the scenario with its own published result.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaseSpec {
     /// Its name.
@@ -275,12 +279,12 @@ pub struct CaseSpec {
     /// ... or arms of its own.
     #[serde(default)]
     pub arm: Vec<ArmSpec>,
-    /// What was published.
-    pub published: Published,
+    /// What was published; absent: nothing was, and nothing is judged.
+    pub published: Option<Published>,
 }
 
 /// What is measured and how often.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MeasureSpec {
     /// The metric that decides.
@@ -307,7 +311,7 @@ fn ten() -> u32 {
 }
 
 /// A published result that the lab cannot run, and why.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Missing {
     /// Its name.
@@ -317,7 +321,7 @@ pub struct Missing {
 }
 
 /// A scenario file.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// Its name.
@@ -507,6 +511,7 @@ impl Scenario {
                 w.launch.as_ref().map(Launch::check),
                 w.allocation.as_ref().map(|a| a.check(self.machine.cpus)),
                 w.build.as_ref().map(Build::check),
+                w.trace.as_ref().map(Trace::check),
             ];
             let told: Result<(), _> = told.into_iter().flatten().collect();
             told.map_err(|what| format!("workload {:?}: {what}", w.name))?;

@@ -4,7 +4,7 @@
 //! `workload.KEY` is a parameter of every workload's generator, `workload.NAME.KEY` of one. All
 //! other keys are switches of the engine, or `preset`.
 
-use ebb_core::tunables::Tunables;
+use ebb_mm::tunables::Tunables;
 use toml::{Table, Value};
 
 use super::error::explain;

@@ -52,6 +52,9 @@ impl Scenario {
             }
         }
         let wrong = |what| ScenarioError::Wrong { file: format!("{factor} times its size"), what };
+        if let Some(w) = s.workload.iter().find(|w| w.trace.is_some()) {
+            return Err(wrong(format!("workload {:?}: a trace has one size", w.name)));
+        }
         s.check().map_err(wrong)?;
         Ok(s)
     }

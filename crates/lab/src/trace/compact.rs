@@ -7,11 +7,18 @@
 
 use std::io::{self, Write};
 
-use super::reader::{Decode, Malformed, Place, excerpt};
+use super::reader::{Decode, Lack, Malformed, Place, excerpt};
 use super::{Kind, Op, Record};
 
 /// What a compact file starts with.
 pub const MAGIC: &[u8] = b"EBBTRC1\n";
+/// ... or with this, if it lacks something.
+const MAGICS: [(&[u8], Lack); 2] = [(b"EBBTRF1\n", Lack::Touches), (b"EBBTRR1\n", Lack::Accesses)];
+
+/// Whether a file that begins so is a compact one.
+pub(super) fn is_one(start: &[u8]) -> bool {
+    start.starts_with(MAGIC) || MAGICS.iter().any(|(magic, _)| start.starts_with(magic))
+}
 const HAS_DT: u8 = 1 << 4;
 const DISTANCE_SHIFT: u32 = 5;
 const HAS_MORE: u8 = 1 << 7;
@@ -22,6 +29,7 @@ const RECORD_BYTES_MAX: usize = 1 + 10 + 10;
 #[derive(Default)]
 pub struct CompactDecoder {
     started: bool,
+    lacks: Option<Lack>,
     page: u64,
     offset: u64,
 }
@@ -75,7 +83,8 @@ impl Decode for CompactDecoder {
             if bytes.len() < MAGIC.len() && !last {
                 return Ok(0);
             }
-            if !bytes.starts_with(MAGIC) {
+            self.lacks = MAGICS.iter().find(|(m, _)| bytes.starts_with(m)).map(|(_, lack)| *lack);
+            if !is_one(bytes) {
                 return Err(self.wrong(0, bytes, "EBBTRC1 at the start of a compact trace"));
             }
             self.started = true;
@@ -94,6 +103,10 @@ impl Decode for CompactDecoder {
 
     fn is_text(&self) -> bool {
         false
+    }
+
+    fn lacks(&self) -> Option<Lack> {
+        self.lacks
     }
 }
 
@@ -121,9 +134,10 @@ pub struct CompactWriter<W> {
 }
 
 impl<W: Write> CompactWriter<W> {
-    /// Starts a trace.
-    pub fn new(mut sink: W) -> io::Result<Self> {
-        sink.write_all(MAGIC)?;
+    /// Starts a trace, which may lack something.
+    pub fn new(mut sink: W, lacks: Option<Lack>) -> io::Result<Self> {
+        let magic = MAGICS.iter().find(|(_, lack)| Some(*lack) == lacks);
+        sink.write_all(magic.map_or(MAGIC, |(magic, _)| magic))?;
         Ok(Self { sink, page: 0 })
     }
 

@@ -1,9 +1,10 @@
-//! The CSV form: a header line that names columns, then one record a line.
+//! The CSV form: a header line that names columns, then one record a line. A page in a column `fault` was not there when
+//! it was touched, and what touched pages that were there is not in the file.
 //!
 //! Parsed by hand in one pass over the buffer: a trace of 50 million records is a gigabyte of
 //! text, and the parser must not be slower than unpacking it.
 
-use super::reader::{Decode, Malformed, Place, excerpt};
+use super::reader::{Decode, Lack, Malformed, Place, excerpt};
 use super::{Kind, Op, Record};
 
 /// The columns that are understood; others are skipped.
@@ -20,8 +21,12 @@ enum Column {
 #[derive(Default)]
 pub struct CsvDecoder {
     columns: Vec<Column>,
+    faults: bool,
     line: u64,
 }
+
+/// What the column of pages is called in a trace of faults only.
+pub(super) const FAULT: &str = "fault";
 
 /// The order of columns that is parsed fastest.
 const USUAL: [Column; 4] = [Column::Dt, Column::Page, Column::Op, Column::Kind];
@@ -29,12 +34,13 @@ const USUAL: [Column; 4] = [Column::Dt, Column::Page, Column::Op, Column::Kind];
 impl CsvDecoder {
     fn header(&mut self, line: &[u8]) -> Result<(), Malformed> {
         let text = String::from_utf8_lossy(line);
+        self.faults = text.split(',').any(|name| name.trim() == FAULT);
         self.columns = text
             .trim()
             .split(',')
             .map(|name| match name.trim() {
                 "dt" => Column::Dt,
-                "page" => Column::Page,
+                "page" | FAULT => Column::Page,
                 "op" => Column::Op,
                 "kind" => Column::Kind,
                 _ => Column::Other,
@@ -107,6 +113,10 @@ impl Decode for CsvDecoder {
             }
         }
         Ok(taken)
+    }
+
+    fn lacks(&self) -> Option<Lack> {
+        self.faults.then_some(Lack::Touches)
     }
 }
 

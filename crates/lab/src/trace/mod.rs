@@ -5,11 +5,15 @@
 //! temporary file when it outgrows a few megabytes. Memory therefore grows with the pages of a
 //! trace and not with its length.
 
+mod bpftrace;
 mod compact;
 mod csv;
+mod damon;
 mod dense;
+mod faults;
 mod input;
 mod oracle;
+mod perf;
 mod reader;
 mod sample;
 mod spool;
@@ -19,7 +23,7 @@ mod thin;
 
 pub use compact::CompactWriter;
 pub use dense::Numbering;
-pub use reader::{Format, Reader, TraceError};
+pub use reader::{Format, Lack, Reader, TraceError};
 pub use sample::{Sampler, Samples, load_samples};
 pub use spool::{ACCESSES_MAX, CHUNK, Cursor, Future, Spool, load};
 pub use thin::Thinner;

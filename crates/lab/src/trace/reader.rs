@@ -4,10 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::Record;
+use super::bpftrace::BpftraceDecoder;
 use super::compact::CompactDecoder;
 use super::csv::CsvDecoder;
+use super::damon::DamonDecoder;
 use super::input::Input;
 use super::oracle::OracleDecoder;
+use super::perf::PerfDecoder;
 use super::text::{LackeyDecoder, PagesDecoder};
 
 /// Bytes without an end of line after which a text file is taken to be no text file.
@@ -16,7 +19,8 @@ const LINE_BYTES_MAX: usize = 64 * 1024;
 /// The formats that can be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Format {
-    /// Text with a header line naming the columns `dt,page,op,kind`; only `page` must be there.
+    /// Text with a header line naming the columns `dt,page,op,kind`; only `page` must be there. It is `fault`
+    /// instead if the file has page faults only.
     Csv,
     /// Ebb's own binary form, a few bytes a record.
     Compact,
@@ -26,6 +30,21 @@ pub enum Format {
     Lackey,
     /// One page number a line, decimal or with 0x.
     Pages,
+    /// What `perf script` prints of page faults recorded with their addresses (`perf record -e page-faults -c 1 -d`).
+    Perf,
+    /// Page faults as a one-liner of bpftrace prints them, `NANOSECONDS PID COMMAND ADDRESS` (docs/traces.md).
+    Bpftrace,
+    /// What `damo report access --raw_form` (or `damo report raw`) prints: DAMON's regions, of which accesses are derived.
+    Damon,
+}
+
+/// What a trace does not have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Lack {
+    /// It has page faults only, and not what touched pages that were there.
+    Touches,
+    /// It has regions of memory and whether they were accessed in an interval, and no accesses at all.
+    Accesses,
 }
 
 /// Where in a file something is wrong.
@@ -127,6 +146,11 @@ pub(super) trait Decode {
     fn is_text(&self) -> bool {
         true
     }
+
+    /// What the file does not have.
+    fn lacks(&self) -> Option<Lack> {
+        None
+    }
 }
 
 /// Up to 40 characters of `bytes`, for a message.
@@ -184,8 +208,17 @@ impl Reader {
             Format::Oracle => Box::new(OracleDecoder::default()),
             Format::Lackey => Box::new(LackeyDecoder::default()),
             Format::Pages => Box::new(PagesDecoder::default()),
+            Format::Perf => Box::new(PerfDecoder::default()),
+            Format::Bpftrace => Box::new(BpftraceDecoder::default()),
+            Format::Damon => Box::new(DamonDecoder::default()),
         };
         Ok(Self { path, input, decoder })
+    }
+
+    /// What the file does not have, as far as it was read.
+    #[must_use]
+    pub fn lacks(&self) -> Option<Lack> {
+        self.decoder.lacks()
     }
 
     /// Reads some records into `out`, replacing what is there. False at the end of the file.
@@ -230,7 +263,7 @@ impl Reader {
 
 /// The format that a file of this name and beginning has.
 fn detect(path: &Path, start: &[u8]) -> Option<Format> {
-    if start.starts_with(super::compact::MAGIC) {
+    if super::compact::is_one(start) {
         return Some(Format::Compact);
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
@@ -241,12 +274,18 @@ fn detect(path: &Path, start: &[u8]) -> Option<Format> {
     let line = start.split(|&byte| byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?;
     let number = line.trim().strip_prefix("0x").unwrap_or(line.trim());
-    if line.split(',').any(|column| column.trim() == "page") {
+    if line.split(',').any(|column| ["page", super::csv::FAULT].contains(&column.trim())) {
         Some(Format::Csv)
     } else if line.starts_with("==")
         || ["I  ", " L ", " S ", " M "].iter().any(|p| line.starts_with(p))
     {
         Some(Format::Lackey)
+    } else if super::perf::is_one(line) {
+        Some(Format::Perf)
+    } else if super::damon::is_one(line) {
+        Some(Format::Damon)
+    } else if super::bpftrace::is_one(line) {
+        Some(Format::Bpftrace)
     } else if line.starts_with('#')
         || !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_hexdigit())
     {

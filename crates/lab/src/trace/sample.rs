@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{Access, Kind, Numbering, Op, Reader, Record, Spool, TraceError};
+use super::{Access, Kind, Lack, Numbering, Op, Reader, Record, Spool, TraceError};
 
 /// Accesses that a part collects before it hands them to its spool.
 const PENDING_MAX: usize = 16 * 1024;
@@ -33,6 +33,8 @@ pub struct Samples {
     pub rate: f64,
     /// Accesses of the whole trace.
     pub accesses: u64,
+    /// What the trace does not have.
+    pub lacks: Option<Lack>,
 }
 
 impl Samples {
@@ -88,7 +90,7 @@ impl Sampler {
             spools.push(part.spool);
         }
         let rate = self.threshold as f64 / (1u64 << 32) as f64;
-        Ok(Samples { spools, rate, accesses: self.seen })
+        Ok(Samples { spools, rate, accesses: self.seen, lacks: None })
     }
 }
 
@@ -110,5 +112,6 @@ pub fn load_samples(
     if sampler.seen == 0 {
         return Err(TraceError::Empty { path: path.to_owned() });
     }
-    sampler.finish().map_err(spool_error)
+    let samples = sampler.finish().map_err(spool_error)?;
+    Ok(Samples { lacks: reader.lacks(), ..samples })
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Access, Kind, Numbering, Reader, Record, TraceError};
+use super::{Access, Kind, Lack, Numbering, Reader, Record, TraceError};
 use crate::policy::{Footprint, NEVER};
 
 /// Accesses read at a time.
@@ -85,6 +85,7 @@ pub struct Spool {
     len: u64,
     kinds: Vec<Kind>,
     names: Vec<u64>,
+    lacks: Option<Lack>,
 }
 
 /// The next access of each access of a [`Spool`].
@@ -97,7 +98,13 @@ impl Spool {
     /// An empty trace.
     #[must_use]
     pub fn new() -> Self {
-        Self { words: Words::Memory(Vec::new()), len: 0, kinds: Vec::new(), names: Vec::new() }
+        Self {
+            words: Words::Memory(Vec::new()),
+            len: 0,
+            kinds: Vec::new(),
+            names: Vec::new(),
+            lacks: None,
+        }
     }
 
     /// Appends accesses, whose pages are numbered in order of appearance.
@@ -132,6 +139,12 @@ impl Spool {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// What it does not have.
+    #[must_use]
+    pub fn lacks(&self) -> Option<Lack> {
+        self.lacks
     }
 
     /// Distinct pages: the page numbers are `0..pages`.
@@ -258,5 +271,6 @@ pub fn load(
         return Err(TraceError::Empty { path: path.to_owned() });
     }
     spool.names = numbering.into_pages();
+    spool.lacks = reader.lacks();
     Ok((spool, seen))
 }

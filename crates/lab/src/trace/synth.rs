@@ -5,7 +5,7 @@
 //! numbers are integers, and the zipf table is the only floating-point arithmetic.
 
 use super::{Access, Kind, Op, Spool};
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// What every synthetic trace's name starts with.
 pub const PREFIX: &str = "synth:";

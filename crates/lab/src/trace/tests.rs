@@ -9,13 +9,24 @@ use super::synth::{Pattern, Synth, SynthError};
 use super::*;
 use crate::policy::NEVER;
 
-const FORMATS: [Format; 5] =
-    [Format::Csv, Format::Compact, Format::Oracle, Format::Lackey, Format::Pages];
+const FORMATS: [Format; 8] = [
+    Format::Csv,
+    Format::Compact,
+    Format::Oracle,
+    Format::Lackey,
+    Format::Pages,
+    Format::Perf,
+    Format::Bpftrace,
+    Format::Damon,
+];
+
+/// More than this nobody reads here: a damaged region of DAMON's may be a TiB.
+const RECORDS_MAX: usize = 1 << 20;
 
 fn records(bytes: &[u8], format: Option<Format>) -> Result<Vec<Record>, TraceError> {
     let mut reader = Reader::from_bytes("t", bytes.to_vec(), format)?;
     let (mut all, mut some) = (Vec::new(), Vec::new());
-    while reader.read(&mut some)? {
+    while all.len() < RECORDS_MAX && reader.read(&mut some)? {
         all.extend_from_slice(&some);
     }
     Ok(all)
@@ -30,7 +41,7 @@ fn record(dt: u64, page: u64, op: Op, kind: Kind) -> Record {
 }
 
 fn compact(records: &[Record]) -> Vec<u8> {
-    let mut writer = CompactWriter::new(Vec::new()).unwrap();
+    let mut writer = CompactWriter::new(Vec::new(), None).unwrap();
     for record in records {
         writer.write(record).unwrap();
     }
@@ -214,6 +225,39 @@ fn any_record() -> impl Strategy<Value = Record> {
     (dt, page, op, kind).prop_map(|(dt, page, op, kind)| Record { dt, page, op, kind })
 }
 
+const BPFTRACE: &str = "Attaching 1 probe...\n5000000999 7 ls 7f0000001234\n5000031000 9 Web Content 1000\n\
+    5000032000 7 ls 7f0000002000\n";
+const DAMON: &str = "base_time_absolute: 8 m 59.809 s\n\nmonitoring_start:                0 ns\n\
+    monitoring_end:            104.599 ms\ntarget_id: 1\nnr_regions: 2\n\
+    # start_addr     end_addr        length  nr_accesses   age\n\
+    563ebaa00000-563ebaa02000 (   8.000 KiB)           1     0\n\
+    7fff66b0a000-7fff66b0b000 (   4.000 KiB)           0     3\n\n\
+    monitoring_start:          104.599 ms\ntarget_id: 1\n\
+    563ebaa01000-563ebaa02000 (   4.000 KiB)           5     0\n";
+
+#[test]
+fn what_tracers_print_is_found_out_and_says_what_it_lacks() {
+    let of = |text: &str| {
+        let mut reader = Reader::from_bytes("t", text.as_bytes().to_vec(), None).unwrap();
+        let mut some = Vec::new();
+        assert!(reader.read(&mut some).unwrap());
+        (some.len(), reader.lacks())
+    };
+    assert_eq!(of(BPFTRACE), (3, Some(Lack::Touches)));
+    assert_eq!(of(BPFTRACE.split_once('\n').unwrap().1), (3, Some(Lack::Touches)));
+    assert_eq!(of(DAMON), (3, Some(Lack::Accesses)));
+    // And still do when they were converted.
+    for lack in [None, Some(Lack::Touches), Some(Lack::Accesses)] {
+        let mut writer = CompactWriter::new(Vec::new(), lack).unwrap();
+        writer.write(&record(1, 2, Op::Read, Kind::Anon)).unwrap();
+        let bytes = writer.finish().unwrap();
+        let mut reader = Reader::from_bytes("t", bytes, None).unwrap();
+        let mut some = Vec::new();
+        assert!(reader.read(&mut some).unwrap());
+        assert_eq!((some.len(), reader.lacks()), (1, lack));
+    }
+}
+
 proptest! {
     #[test]
     fn compact_traces_keep_every_record(list in prop::collection::vec(any_record(), 1..300)) {
@@ -242,6 +286,36 @@ proptest! {
     fn no_bytes_make_a_reader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = records(&bytes, None);
         for format in FORMATS {
+            let _ = records(&bytes, Some(format));
+        }
+    }
+
+    #[test]
+    fn what_tracers_print_may_be_damaged_and_cut_anywhere(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        for (text, format) in [(BPFTRACE, Format::Bpftrace), (DAMON, Format::Damon)] {
+            let whole = records(text.as_bytes(), None).unwrap();
+            let mut bytes = text.as_bytes().to_vec();
+            bytes.truncate(cut.index(bytes.len()) + 1);
+            // What is whole of a file that was cut is what it was. The last line may say another number.
+            let cut = match records(&bytes, Some(format)) {
+                Ok(cut) => cut,
+                Err(error) => {
+                    let lines = bytes.iter().filter(|&&byte| byte == b'\n').count();
+                    let at = format!("line {}:", lines + 1);
+                    prop_assert!(error.to_string().contains(&at), "{error}: not in {at}");
+                    Vec::new()
+                }
+            };
+            let sure = cut.len().saturating_sub(2);
+            prop_assert_eq!(&cut[..sure], &whole[..sure]);
+            for (at, value) in &damage {
+                let at = at.index(bytes.len());
+                bytes[at] = *value;
+            }
+            let _ = records(&bytes, None);
             let _ = records(&bytes, Some(format));
         }
     }

@@ -1,13 +1,13 @@
 //! The plain text forms: valgrind lackey's memory trace, and one page number a line.
 
-use ebb_core::types::{PAGE_SHIFT, PAGE_SIZE};
+use ebb_mm::types::{PAGE_SHIFT, PAGE_SIZE};
 
 use super::csv::number;
 use super::reader::{Decode, Malformed, Place, excerpt};
 use super::{Kind, Op, Record};
 
 /// Calls `parse` with each whole line of `bytes` and says how many bytes they took.
-fn each_line(
+pub(super) fn each_line(
     bytes: &[u8],
     last: bool,
     line: &mut u64,

@@ -4,16 +4,17 @@
 //! a while in a small part of it and grows a little. Which application comes next follows how recently
 //! it was used.
 
-use ebb_core::space::Backing;
+use ebb_mm::space::Backing;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// Parameters.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Apps {
     /// Applications.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use crate::workload::keys::unit;
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// Memory of a cache.
 #[derive(Clone, Debug)]

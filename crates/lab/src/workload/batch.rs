@@ -4,16 +4,17 @@
 //! (sorting, and the collector's marking), spills it, waits for the others, reads their spills, and
 //! writes its output.
 
-use ebb_core::space::Backing;
+use ebb_mm::space::Backing;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// Parameters.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batch {
     /// Jobs, each with a heap of its own.

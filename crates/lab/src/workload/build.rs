@@ -4,7 +4,8 @@
 //! of its own, goes over it again, writes an object file and ends. What it does between reading and writing is drawn
 //! or recorded.
 
-use ebb_core::space::Backing;
+use ebb_mm::space::Backing;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::keys::{Keys, Pattern};
@@ -12,10 +13,10 @@ use super::recording::{self, Recording};
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// Parameters.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Build {
     /// Programs at a time.

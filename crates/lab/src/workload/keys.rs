@@ -9,12 +9,13 @@
 //! * `gaussian`: memtier's: mean in the middle, standard deviation a sixth of the range.
 //! * `uniform`, and `sequential`: each thread has its own part of the range and goes round in it.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// A distribution's name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
     /// Hot keys scattered over the range.

@@ -21,6 +21,7 @@ pub mod simoop;
 pub mod spec;
 pub mod sysbench;
 pub mod tpcc;
+pub mod trace;
 pub mod web;
 pub mod ycsb;
 
@@ -51,6 +52,8 @@ pub enum Step {
     },
     /// Computes.
     Cpu(u32),
+    /// An operation begins here, not where the one before was done.
+    Begin,
     /// An operation of a kind is done; its latency is counted.
     Done(u8),
     /// Does nothing for a while.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// A page that is in no slot.
 const NONE: u32 = u32::MAX;

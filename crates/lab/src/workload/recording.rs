@@ -6,12 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::trace::{Kind, Numbering, Op, Reader};
 
 /// The recordings there are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Recorded {
     /// `cc1plus -quiet -O2 -std=c++17`, 52,859 preprocessed lines (gcc 12.2), recorded under valgrind and made by `ebb

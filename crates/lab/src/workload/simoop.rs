@@ -6,16 +6,17 @@
 //! goes through the memory that the worker keeps, and maps, touches and frees an area. Beside them some threads
 //! do nothing but compute.
 
-use ebb_core::space::Backing;
+use ebb_mm::space::Backing;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// Parameters.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Simoop {
     /// Threads that read.

@@ -1,13 +1,16 @@
 //! Workloads as scenarios write them, and what they come to: spaces and threads.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Program, apps, batch, build, fio, kv, launch, mix, simoop, sysbench, tpcc, web, ycsb};
+use super::{
+    Program, apps, batch, build, fio, kv, launch, mix, simoop, sysbench, tpcc, trace, web, ycsb,
+};
 use crate::machine::Region;
 use crate::machine::allocation::Allocation;
 
 /// One workload of a scenario: a name, a memcg and the parameters of one generator.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct WorkloadSpec {
     /// Its name.
@@ -41,6 +44,8 @@ pub struct WorkloadSpec {
     pub launch: Option<launch::Launch>,
     /// Browsers and the servers they load pages from.
     pub web: Option<web::Web>,
+    /// A recording of one's own.
+    pub trace: Option<trace::Trace>,
     /// The page allocator alone; it runs without the rest of the machine.
     pub allocation: Option<Allocation>,
 }
@@ -113,7 +118,7 @@ impl Place {
     /// The seed of thread `thread` of workload part `part`.
     #[must_use]
     pub fn seed_of(&self, part: u64, thread: u64) -> u64 {
-        let mix = ebb_core::random::Random(self.seed ^ (part << 32) ^ (thread << 8)).word();
+        let mix = ebb_mm::random::Random(self.seed ^ (part << 32) ^ (thread << 8)).word();
         mix ^ self.seed.rotate_left(17)
     }
 }
@@ -173,4 +178,4 @@ macro_rules! generators {
 }
 
 generators!["key-value" key_value, "ycsb" ycsb, "tpcc" tpcc, "sysbench" sysbench, "fio" fio, "build" build, "batch" batch,
-    "apps" apps, "simoop" simoop, "mix" mix, "web" web, "launch" launch];
+    "apps" apps, "simoop" simoop, "mix" mix, "web" web, "launch" launch, "trace" trace];

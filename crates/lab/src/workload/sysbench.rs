@@ -9,7 +9,8 @@
 //! private memory; the nodes above them are few and always in it. Each thread has its own share of the tables and of
 //! the pool, so that whose turn is next decides nothing.
 
-use ebb_core::space::Backing;
+use ebb_mm::space::Backing;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::keys::{about, unit};
@@ -17,10 +18,10 @@ use super::pool::Pool;
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// Parameters.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Sysbench {
     /// Connections, one thread each.

@@ -7,7 +7,8 @@
 //! Each user has its own share of the database and of the pool, as the warehouses of TPC-C are dealt
 //! out to terminals.
 
-use ebb_core::space::Backing;
+use ebb_mm::space::Backing;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::keys::{Keys, Pattern, THETA, about, unit};
@@ -15,10 +16,10 @@ use super::pool::Pool;
 use super::spec::{LogSpec, Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// Parameters.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tpcc {
     /// Users, one thread each.

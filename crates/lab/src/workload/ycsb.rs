@@ -16,7 +16,8 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ebb_core::space::Backing;
+use ebb_mm::space::Backing;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::arena::Arena;
@@ -26,10 +27,10 @@ use super::pool::Pool;
 use super::spec::{Place, Plan};
 use super::{Program, Step};
 use crate::machine::{Access, Region};
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// Parameters.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ycsb {
     /// Client threads.

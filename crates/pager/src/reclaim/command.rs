@@ -6,8 +6,8 @@
 use super::Reclaim;
 use crate::lru_gen::{DONE, REFUSED};
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_core::observe::lru_gen::{Action, Command, CommandError, run_all};
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::observe::lru_gen::{Action, Command, CommandError, run_all};
+use ebb_mm::types::PAGE_SIZE;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use crate::limits::BATCH_PATIENCE;
 use crate::link::{Operation, Outcome, UNTOLD};
 use crate::mm::{Mm, State};
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_core::resident::{Dropped, Entry, Place, Resident};
-use ebb_core::types::{MmId, PAGE_SIZE, Pfn, Vpn};
+use ebb_mm::resident::{Dropped, Entry, Place, Resident};
+use ebb_mm::types::{MmId, PAGE_SIZE, Pfn, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -58,7 +58,7 @@ impl Reclaim {
             park_unknown(&mut self.pager.resident(), id, &frames);
             return 0;
         };
-        if !movable {
+        if !movable || !self.thread_words.keep(&mm) {
             self.settle(&mm, &frames, Fate::Park);
             return 0;
         }
@@ -326,7 +326,7 @@ mod tests {
     use crate::pool::Pool;
     use crate::quiet::Quiet;
     use crate::seam::Clock;
-    use ebb_core::resident::Space;
+    use ebb_mm::resident::Space;
 
     fn mm(uffd: &Quiet, areas: Areas) -> Mm {
         let pool = Pool::new(1 << 30, 64 * 4096, 0);

@@ -13,9 +13,9 @@ use crate::link::{Operation, Outcome};
 use crate::mm::{Mm, State};
 use crate::seam::Process;
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_core::resident::{Dropped, Entry, Place, Resident};
-use ebb_core::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
-use ebb_store::{Page, StoreError, page_hash};
+use ebb_mm::resident::{Dropped, Entry, Place, Resident};
+use ebb_mm::types::{MmId, PAGE_SIZE, Pfn, SlotId, Vpn};
+use ebb_swap::{Page, StoreError, page_hash};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -416,7 +416,7 @@ fn still_cool(resident: &Resident, state: &State, mm: MmId, pfn: Pfn) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_core::resident::{Arrival, Space};
+    use ebb_mm::resident::{Arrival, Space};
 
     #[test]
     fn pages_that_need_no_write_are_taken_first_in_their_order() {

@@ -14,8 +14,8 @@ use crate::counters;
 use crate::limits::{BATCH_PATIENCE, SLICE_BYTES};
 use crate::mm::{Mm, State};
 use crate::seam::Process;
-use ebb_core::resident::{Arrival, Entry};
-use ebb_core::types::{Pfn, Vpn};
+use ebb_mm::resident::{Arrival, Entry};
+use ebb_mm::types::{Pfn, Vpn};
 use std::sync::Arc;
 
 /// One harvest each time so much of what can be evicted has come up for cooling: a few in the time that a page

@@ -14,13 +14,15 @@ use crate::limits::SLICE_PAGES;
 use crate::link::Outcome;
 use crate::mm::Mm;
 use crate::server::Pager;
+use crate::thread_words::ThreadWords;
 use cool::Fate;
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_core::engine::{Did, Do, Loads, Seen};
-use ebb_core::reclaim::NAP_MS;
-use ebb_core::resident::{Place, Resident};
-use ebb_core::types::{MmId, PAGE_SIZE, Pfn};
-use ebb_store::{Page, StoreError};
+use ebb_mm::engine::{Did, Do, Loads, Seen};
+use ebb_mm::reclaim::NAP_MS;
+use ebb_mm::resident::{Place, Resident};
+use ebb_mm::types::{MmId, Pfn};
+use ebb_swap::StoreError;
+use ebb_sys::anon::PageBuffer;
 use oom::{BUSY_MAX, Vain};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -57,7 +59,7 @@ enum Work {
 
 pub struct Reclaim {
     pager: Arc<Pager>,
-    pages: Box<[Page; BATCH_MAX]>,
+    pages: PageBuffer,
     stalled: Vec<Stalled>,
     /// Frames whose pages were made the process's own and are worth another try.
     unshared: HashSet<u32>,
@@ -94,6 +96,7 @@ pub struct Reclaim {
     /// What could not be moved, since all that is parked was last let go, and before.
     immovable: Immovable,
     immovable_before: Immovable,
+    thread_words: ThreadWords,
 }
 
 /// Pages that could not be moved, by why.
@@ -119,7 +122,7 @@ impl Reclaim {
     pub fn new(pager: &Arc<Pager>) -> Self {
         Self {
             pager: pager.clone(),
-            pages: Box::new([[0; PAGE_SIZE]; BATCH_MAX]),
+            pages: PageBuffer::new(BATCH_MAX),
             stalled: Vec::new(),
             unshared: HashSet::new(),
             offered: HashSet::new(),
@@ -140,6 +143,7 @@ impl Reclaim {
             harvested_at: 0,
             immovable: Immovable::default(),
             immovable_before: Immovable::default(),
+            thread_words: ThreadWords::default(),
         }
     }
 
@@ -150,6 +154,15 @@ impl Reclaim {
             self.end_pass();
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return self.tidy();
+        }
+        if self.pager.detach.is_on() {
+            self.end_pass();
+            self.tidy();
+            if self.stalled.is_empty() {
+                self.pager.detach.rest();
+            }
+            self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
+            return;
         }
         self.sample_if_due();
         let order = self.next();
@@ -237,6 +250,8 @@ impl Reclaim {
         self.serve_requests();
         self.end_lending();
         self.drop_retired(1);
+        let pager = &self.pager;
+        self.thread_words.retain(|id| pager.mm(id).is_some());
     }
 
     /// A round has stored nothing: counted where threads wait. Whether that is so for long (O1).
@@ -301,7 +316,11 @@ impl Reclaim {
 
     /// Whether this one's does not.
     fn owes_an_answer(&self, mm: &Mm) -> bool {
-        mm.link.get().is_some() && (self.is_stalled(mm.id) || mm.check_silent())
+        match mm.link.get() {
+            Some(_) => self.is_stalled(mm.id) || mm.check_silent(),
+            // It is given an agent when it goes on.
+            None => mm.is_bare() && mm.is_stopped(),
+        }
     }
 
     /// Whether batches are of no use to it now. Where threads wait in vain who is stopped is seen to be (O6).
@@ -429,8 +448,8 @@ fn group_by_mm(frames: &[Pfn], resident: &Resident) -> Vec<(MmId, Vec<Pfn>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_core::resident::{Arrival, Dropped, Space};
-    use ebb_core::types::Vpn;
+    use ebb_mm::resident::{Arrival, Dropped, Space};
+    use ebb_mm::types::Vpn;
 
     /// The program unmapped it between the hold in which kswapd took it and the next.
     #[test]

@@ -5,7 +5,7 @@
 //!   again and again. Once the store takes no more it is a page that it had no copy of, or that no relative has another
 //!   of: of one that hundreds share each can let go without a byte of memory to be had. A page now and then is no
 //!   progress either: each makes up for [`PAGE_TIME`]. A touch that waits for something else does not wait for memory,
-//!   and none waits for longer than since it was made.
+//!   and none waits for longer than since it was made; nor does a thread for longer than since the brake holds.
 //! * O2: Two seconds after that began the run ends ([`HOPELESS`]): three seconds after the first of these threads was
 //!   refused memory, at most.
 //! * O3: Children that have yet to join, and agents that do not answer, may have pages to give back. They are waited for
@@ -13,21 +13,24 @@
 //!   brought what it owed, a round looks at that first, within the time of O4.
 //! * O4: A machine that is busy is no reason to end a run. While one of those could run and no CPU is given to it, its time
 //!   does not count, for [`BUSY_MAX`] in all; and a thread of the pager that is not run has seen nothing
-//!   ([`ROUNDS_MIN`]).
+//!   ([`ROUNDS_MIN`]). Those that were born since are not waited for: where children are born all the time one of
+//!   them always wants a CPU, and it is the program itself that keeps it from the others.
 //! * O5: Who is stopped, by a signal or by a debugger, is not killed for it. What it holds is lent to the others beyond
 //!   the limit (`Reclaim::lend`), and they store pages of their own: who still waits in vain waits for the store, as
 //!   beside one that runs. And its own threads wait for nothing as long as it is stopped: the signal has taken
 //!   them out of their touches. If only those are left the time begins anew.
 //! * O6: Where somebody waits in vain nobody waits for one that is stopped: it is looked at first (`Reclaim::is_deaf`).
 //!   A hundred milliseconds for each of many was longer than all that time.
+//! * O7: What was attached to is not killed for a limit that came later: it is given back ([`crate::detach`]). Only if that
+//!   cannot be does it end as others do.
 
-use super::Reclaim;
+use super::{Reclaim, Stalled, Work};
 use crate::events::{Event, Why};
 use crate::mm::Mm;
 use crate::seam::Process;
 use crate::server::Pager;
-use ebb_core::types::{MmId, PAGE_SIZE};
-use ebb_store::StoreError;
+use ebb_mm::types::{MmId, PAGE_SIZE};
+use ebb_swap::StoreError;
 use ebb_sys::{proc, sched};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -56,6 +59,8 @@ pub struct Vain {
     rounds: u32,
     /// How long each agent had waited for a CPU when it was first looked at in that time.
     kept_ns: HashMap<MmId, u64>,
+    /// How much of that time does not count, for want of a CPU (O4).
+    uncounted: Duration,
 }
 
 impl Vain {
@@ -82,10 +87,11 @@ impl Vain {
     /// How long the one that has waited longest does so in vain.
     fn time(&self, pager: &Pager) -> Duration {
         let Some(since) = self.since else { return Duration::ZERO };
-        let oldest = pager.starved_since_ms.load(Relaxed);
-        let began = pager.started + Duration::from_millis(oldest);
-        let held = pager.held.load(Relaxed) > 0;
-        pager.clock.since(if held || oldest == 0 { since } else { since.max(began) })
+        let starved = pager.starved_since_ms.load(Relaxed);
+        let held = if pager.held.load(Relaxed) > 0 { pager.held_since_ms.load(Relaxed) } else { 0 };
+        let began = [starved, held].into_iter().filter(|&ms| ms > 0).min();
+        let began = began.map(|ms| pager.started + Duration::from_millis(ms));
+        pager.clock.since(began.map_or(since, |began| since.max(began)))
     }
 
     /// Whether it is so for longer than `time`.
@@ -131,18 +137,20 @@ impl Reclaim {
             return self.vain.lasts(&pager, BUSY_MAX);
         }
         let (mut owed, mut kept) = (false, Duration::ZERO);
+        let so_long = self.vain.time(&pager);
         for mm in &mms {
             let silent = self.owes_an_answer(mm);
             owed |= silent || mm.is_infant();
-            if silent || mm.is_late() {
-                match self.vain.kept_from_running(mm) {
-                    Some(time) => kept = kept.max(time),
-                    None => return self.vain.lasts(&pager, BUSY_MAX),
-                }
+            if mm.age() >= so_long && (silent || mm.is_late()) {
+                kept = kept.max(self.vain.kept_from_running(mm).unwrap_or(BUSY_MAX));
             }
         }
         let patience = if owed { PATIENCE } else { HOPELESS };
-        self.vain.lasts(&pager, (patience + kept).min(BUSY_MAX))
+        let over = self.vain.lasts(&pager, (patience + kept).min(BUSY_MAX));
+        if !over && so_long > patience {
+            self.vain.uncounted = so_long - patience;
+        }
+        over
     }
 
     /// The agents that do not answer are watched from here on (O4).
@@ -172,6 +180,12 @@ impl Reclaim {
                 mib(self.immovable.busy.max(self.immovable_before.busy))
             ),
         };
+        let uncounted = match self.vain.uncounted {
+            Duration::ZERO => String::new(),
+            time => {
+                format!(" ({:.1} s of that for processes that got no CPU)", time.as_secs_f64())
+            }
+        };
         let demand = used + u64::from(self.pager.starving.load(Relaxed));
         self.pager.note_run(&Event::Full {
             memory_max_bytes: limit * PAGE_SIZE as u64,
@@ -179,14 +193,22 @@ impl Reclaim {
             waited_us: waited.as_micros() as u64,
             why: why.clone(),
         });
+        let outcome = if self.pager.detach.is_way_out(&self.pager) {
+            "is given back: it has no limit any more"
+        } else {
+            "is killed"
+        };
         self.pager.say(&format!(
             "out of memory: the limit is {:.1} MiB, the demand {:.1} MiB, and nothing more can be \
              stored ({why}). Raise --memory-max, or give --swap more room (for example --swap \
-             ram,file:4G). The program, which has waited {:.1} s in vain, is killed.",
+             ram,file:4G). The program, which has waited {:.1} s in vain{uncounted}, {outcome}.",
             mib(limit),
             mib(demand),
             waited.as_secs_f64(),
         ));
+        if self.pager.detach.try_way_out(&self.pager) {
+            return self.vain.end();
+        }
         for kind in self.pager.unmanaged.list() {
             self.pager.say(&format!("not managed: {}", kind.text()));
         }
@@ -238,13 +260,33 @@ impl Reclaim {
     /// is better ended than slowed down by that.
     pub fn prevent_thrashing(&self) {
         let (limit, ttl) = (self.pager.memory_max_bytes(), self.pager.config.tunables());
-        let ttl = ttl.map_or(0, |tunables| tunables.min_ttl_ms);
+        let ttl = ttl.map_or(0, |tunables| tunables.mglru.min_ttl_ms);
         self.pager.say(&format!(
             "thrashing: what the program used in the last {ttl} ms does not fit in {:.1} MiB. Raise \
              --memory-max, or leave gen.min_ttl_ms out to have it run slowly. The program is killed.",
             limit as f64 / 1048576.0
         ));
         self.pager.kill_tree(Why::Thrashing);
+    }
+
+    /// What an agent waits for that has not ended its batch, and what the threads beside it do.
+    fn doing(&self, mm: &Mm) -> String {
+        let Some(process) = mm.process() else { return String::new() };
+        let agent = process.agent().map_or("not found".to_owned(), proc::waits_for);
+        let states: String = process.threads().iter().map(|&(_, state)| state).collect();
+        let [starving, waiting, held] =
+            [&self.pager.starving, &self.pager.waiting, &self.pager.held]
+                .map(|count| count.load(Relaxed));
+        let moves = match self.stalled.iter().find(|stalled| stalled.mm.id == mm.id) {
+            Some(Stalled { work: Work::Cool(moving), .. }) => format!("{} moves", moving.len()),
+            Some(Stalled { work: Work::Unshare(frames), .. }) => format!("{} copies", frames.len()),
+            Some(Stalled { work: Work::Drop(runs), .. }) => format!("{} drops", runs.len()),
+            None => "nothing".to_owned(),
+        };
+        format!(
+            " of {moves} ({agent}; threads {states}; {starving} touches wait for memory, {} for else, {held} threads are held)",
+            waiting.saturating_sub(starving)
+        )
     }
 
     /// Who holds the memory, a line each, as the kernel's OOM killer lists it.
@@ -264,9 +306,10 @@ impl Reclaim {
                     Some(_) if mm.check_silent() => "does not answer",
                     Some(_) => "answers",
                 };
+                let doing = if agent.starts_with('i') { self.doing(mm) } else { String::new() };
                 let text = format!(
                     "process {pid} ({}): {:.1} MiB resident, {:.1} MiB of it managed, {:.1} MiB \
-                     shared with relatives; its agent {agent}",
+                     shared with relatives; its agent {agent}{doing}",
                     mm.process().map_or_else(|| "?".to_owned(), Process::name),
                     mib(resident),
                     mib(managed),
@@ -283,6 +326,79 @@ impl Reclaim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mm::{Areas, State};
+    use crate::pool::Pool;
+    use crate::quiet::{Quiet, pager_by};
+    use crate::seam::{Clock, Known};
+    use ebb_mm::resident::Space;
+    use std::process::{Child, Command};
+
+    /// A child of the pager's program that has asked for an agent, which does not come though it wants a CPU.
+    fn late(pager: &Pager, id: u32, process: &Child) {
+        let pool = Pool::new(1 << 30, 64 * PAGE_SIZE as u64, 0);
+        let state = State::new(Space::new(MmId(id)), Areas::default(), pool, 8);
+        let mm = Arc::new(Mm::new(Box::new(Quiet::default()), state, pager.clock.clone()));
+        mm.set_process(Box::new(Known::open(process.id()).expect("a process")));
+        mm.note_asked();
+        pager.add_mm(&mm).expect("no descriptor to add");
+    }
+
+    /// Where children are born all the time one of them always wants a CPU: the end was put off for that.
+    #[test]
+    fn late_children_put_off_the_end_unless_they_were_born_since_it_drew_near() {
+        let clock = Clock::simulated();
+        let pager = Arc::new(pager_by(clock.clone()));
+        let spins = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh");
+        let mut children = [spins(), spins()];
+        clock.advance(Duration::from_secs(1));
+        let mut reclaim = Reclaim::new(&pager);
+        pager.held.store(1, Relaxed);
+        for round in 0..2 * ROUNDS_MIN {
+            reclaim.vain.round(clock.now());
+            clock.advance(Duration::from_millis(100));
+            if round == 0 {
+                late(&pager, 2, &children[0]);
+            }
+        }
+        assert!(reclaim.judge_end(), "born when somebody waited already");
+        reclaim.vain.end();
+        late(&pager, 3, &children[1]);
+        for _ in 0..2 * ROUNDS_MIN {
+            reclaim.vain.round(clock.now());
+            clock.advance(Duration::from_millis(100));
+        }
+        let wants = |child: &Child| proc::state(child.id()) == Some('R');
+        assert!(children.iter().all(wants));
+        assert!(!reclaim.judge_end(), "born before anybody waited");
+        assert!(reclaim.vain.uncounted > Duration::from_millis(500), "{:?}", reclaim.vain);
+        clock.advance(BUSY_MAX);
+        assert!(reclaim.judge_end(), "it has had its time");
+        for child in &mut children {
+            child.kill().expect("it runs");
+            child.wait().expect("it was a child");
+        }
+    }
+
+    /// The brake's hold of now was told to have lasted since nothing was stored, and ended runs in which nobody had
+    /// waited for two seconds.
+    #[test]
+    fn who_is_held_now_has_not_waited_since_others_did() {
+        let clock = Clock::simulated();
+        let pager = pager_by(clock.clone());
+        let mut vain = Vain::default();
+        vain.round(clock.now());
+        pager.starved_since_ms.store(pager.ms_at(clock.now()), Relaxed);
+        clock.advance(Duration::from_secs(5));
+        assert!(vain.is_long(&pager), "a touch that waits since then");
+        pager.starved_since_ms.store(0, Relaxed);
+        pager.held.store(1, Relaxed);
+        pager.held_since_ms.store(pager.ms_at(clock.now()), Relaxed);
+        clock.advance(Duration::from_secs(1));
+        assert!(vain.lasts(&pager, Duration::from_millis(900)) && !vain.is_long(&pager));
+        pager.starved_since_ms.store(pager.ms_at(clock.now()), Relaxed);
+        clock.advance(Duration::from_millis(1100));
+        assert!(vain.is_long(&pager), "the one that has waited longest");
+    }
 
     #[test]
     fn a_page_now_and_then_is_no_progress_and_a_batch_is() {

@@ -8,9 +8,9 @@ use crate::limits::BATCH_PATIENCE;
 use crate::mm::Mm;
 use crate::sampling::Sampling;
 use ebb_agent::protocol::BATCH_MAX;
-use ebb_core::reclaim::NAP_MS;
-use ebb_core::resident::Entry;
-use ebb_core::types::{MmId, Pfn, Vpn};
+use ebb_mm::reclaim::NAP_MS;
+use ebb_mm::resident::Entry;
+use ebb_mm::types::{MmId, Pfn, Vpn};
 use std::time::Duration;
 
 /// Entries of a page table looked at in one hold.

@@ -3,6 +3,7 @@
 use crate::seam::{AddressSpace, Line, Wire};
 use ebb_agent::protocol::{MAGIC, Shared};
 use ebb_sys::descriptor::{close_aside, is_userfaultfd};
+use ebb_sys::rights;
 use ebb_sys::shared::SharedMap;
 use ebb_sys::socket::Socket;
 use ebb_sys::uffd::Uffd;
@@ -23,6 +24,8 @@ pub trait Connection: Debug + Send {
     ) -> io::Result<Option<usize>>;
     /// The process at the other end.
     fn peer(&self) -> io::Result<u32>;
+    /// Whether that acted as this user, or as root, when it connected: who may see and change a run.
+    fn is_of_owner(&self) -> bool;
     /// Says something, if there is room for it.
     fn say(&self, bytes: &[u8]) -> io::Result<()>;
     /// The line to an agent that it is from now on. The agent knows when it is welcomed ([`Line::welcome`]).
@@ -45,6 +48,10 @@ impl Connection for Socket {
 
     fn peer(&self) -> io::Result<u32> {
         Self::peer(self)
+    }
+
+    fn is_of_owner(&self) -> bool {
+        self.peer_user().is_ok_and(|user| user == 0 || user == rights::user())
     }
 
     fn say(&self, bytes: &[u8]) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! What concerns no single process: waiting, telling the user, ending the run.
 
+use crate::inject::{self, Attempt};
 use crate::lineage;
 use crate::seam::{Known, Process};
 use crate::server::Pager;
@@ -27,6 +28,8 @@ pub trait Host: Debug + Send + Sync {
     fn tree(&self, pager: &Pager) -> Vec<u32>;
     /// Resident pages of shared memory that a process maps, each as often as it maps it.
     fn shared_memory_pages(&self, pid: u32) -> u64;
+    /// Begins to put the agent into a process without a loader, if it is one that may have it so ([`crate::inject`]).
+    fn inject(&self, pager: &Pager, pid: u32) -> Attempt;
     /// Kills them all.
     fn kill_tree(&self, pager: &Pager);
 }
@@ -71,6 +74,10 @@ impl Host for Machine {
 
     fn shared_memory_pages(&self, pid: u32) -> u64 {
         proc::shared_memory_pages(pid).unwrap_or(0)
+    }
+
+    fn inject(&self, pager: &Pager, pid: u32) -> Attempt {
+        inject::begin(pid, inject::Way::of(&pager.config))
     }
 
     fn kill_tree(&self, pager: &Pager) {

@@ -16,7 +16,7 @@ pub trait Line: Debug + Send + Sync {
     /// The memory in common.
     fn shared(&self) -> &Shared;
     /// Sends the first message, with the memory in common and what else the agent needs.
-    fn welcome(&self, answer: &[u8], uffd: Option<BorrowedFd<'_>>) -> io::Result<()>;
+    fn welcome(&self, answer: &[u8], others: &[BorrowedFd<'_>]) -> io::Result<()>;
     /// Sends a message if there is room for it; None if earlier ones still wait.
     fn send_now(&self, bytes: &[u8]) -> io::Result<Option<()>>;
     /// Waits until somebody wakes `word`, while it is `seen`, for `limit` at most.
@@ -49,9 +49,9 @@ impl Line for Wire {
         &self.shared
     }
 
-    fn welcome(&self, answer: &[u8], uffd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn welcome(&self, answer: &[u8], others: &[BorrowedFd<'_>]) -> io::Result<()> {
         let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let fds: Vec<_> = memory.iter().map(AsFd::as_fd).chain(uffd).collect();
+        let fds: Vec<_> = memory.iter().map(AsFd::as_fd).chain(others.iter().copied()).collect();
         // There is room for the first, or somebody else sends there.
         self.socket.send_now(answer, &fds)?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }

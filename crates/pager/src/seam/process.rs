@@ -13,6 +13,7 @@
 use crate::seam::Connection;
 use ebb_sys::descriptor::close_aside;
 use ebb_sys::handle::Handle;
+use ebb_sys::lifeline::Lifeline;
 use ebb_sys::memory::Memory;
 use ebb_sys::pagemap::Pagemap;
 use ebb_sys::proc::{Area, Passing, Statm};
@@ -20,8 +21,10 @@ use ebb_sys::process::Pidfd;
 use ebb_sys::socket::Socket;
 use ebb_sys::{rights, trace};
 use rustix::io::Errno;
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -33,6 +36,8 @@ pub trait Process: Debug + Send + Sync {
     /// It has a thread that lives as long as its address space, which its first need not; the number as it
     /// sees itself.
     fn note_thread(&self, thread: u32);
+    /// That thread is about to end, before the address space does.
+    fn forget_thread(&self);
     /// That thread, as numbered here.
     fn agent(&self) -> Option<u32>;
     /// The connection that its thread `thread` (as it sees itself) has as descriptor `fd` of its own table.
@@ -62,21 +67,34 @@ pub trait Process: Debug + Send + Sync {
     /// Where a stretch from `start` on ends that has `most` pages in memory: at `end` if there are not so many.
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64>;
     /// Resident pages of anonymous memory; 0 once the address space is gone.
-    fn anonymous_pages(&self) -> io::Result<u64>;
+    fn anonymous_pages(&self) -> io::Result<u64> {
+        self.sizes().map(|(anonymous, _)| anonymous)
+    }
+    /// The same, and resident pages of files and of shared memory.
+    fn sizes(&self) -> io::Result<(u64, u64)>;
     /// The same, each counted by its share among those who map it.
     fn proportional_anonymous_pages(&self) -> io::Result<u64>;
     /// Its areas.
     fn areas(&self) -> io::Result<Vec<Area>>;
     /// What it passes on when it forks. Takes long.
     fn passing(&self) -> io::Result<Passing>;
-    /// Whether it was stopped by a signal or a debugger.
+    /// Whether it was stopped by a signal or a debugger. Whom the brake holds was not.
     fn is_stopped(&self) -> bool;
     /// Kills it.
     fn kill(&self);
-    /// Has a thread of it stop as soon as it runs in user mode. False where that cannot be.
-    fn hold(&self, thread: u32) -> bool;
+    /// What has it killed when the line breaks, as long as somebody has that open. A simulated one has nothing.
+    fn tie(&self, lifeline: &Lifeline) -> io::Result<Option<OwnedFd>>;
+    /// Has threads of it stop as soon as they run in user mode. Those of them with which that can be.
+    fn hold(&self, threads: &[u32]) -> Vec<u32>;
     /// Its threads with their states.
     fn threads(&self) -> Vec<(u32, char)>;
+    /// Whether it has this thread.
+    fn has_thread(&self, thread: u32) -> bool;
+    /// Those of its threads that wait for a page that they have touched, and not in a system call.
+    fn touching(&self, threads: &[u32]) -> Vec<u32>;
+    /// Brings up to date which threads it has of those that have told the kernel where their list of robust mutexes begins,
+    /// and where that is. An error if that may not be seen.
+    fn robust_lists(&self, known: &mut BTreeMap<u32, u64>) -> io::Result<()>;
     /// Its exit code, if its first thread has ended and of the others at most one is left.
     fn deserted(&self) -> Option<u8>;
     /// What it is called.
@@ -95,6 +113,8 @@ pub struct Known {
     thread: OnceLock<(u32, Statm)>,
     /// That thread was looked for and is not there.
     strayed: AtomicBool,
+    /// It has ended before the others.
+    left: AtomicBool,
 }
 
 impl Known {
@@ -104,12 +124,17 @@ impl Known {
         let (memory, page_map, sizes) = look(&handle, |handle| {
             Ok((handle.memory()?, handle.page_map()?, handle.statm(None)?))
         })?;
-        let (thread, strayed) = (OnceLock::new(), AtomicBool::new(false));
-        Ok(Self { handle, memory, page_map, sizes, thread, strayed })
+        let (thread, strayed, left) =
+            (OnceLock::new(), AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { handle, memory, page_map, sizes, thread, strayed, left })
+    }
+
+    fn seen_through(&self) -> Option<&(u32, Statm)> {
+        self.thread.get().filter(|_| !self.left.load(Relaxed))
     }
 
     fn thread(&self) -> Option<u32> {
-        self.thread.get().map(|&(thread, _)| thread)
+        self.seen_through().map(|&(thread, _)| thread)
     }
 }
 
@@ -175,6 +200,10 @@ impl Process for Known {
             Some(found) => drop(self.thread.set(found)),
             None => self.strayed.store(true, Relaxed),
         }
+    }
+
+    fn forget_thread(&self) {
+        self.left.store(true, Relaxed);
     }
 
     fn agent(&self) -> Option<u32> {
@@ -244,8 +273,8 @@ impl Process for Known {
         self.page_map.reach(start, end, most)
     }
 
-    fn anonymous_pages(&self) -> io::Result<u64> {
-        self.thread.get().map_or(&self.sizes, |(_, sizes)| sizes).anonymous_pages()
+    fn sizes(&self) -> io::Result<(u64, u64)> {
+        self.seen_through().map_or(&self.sizes, |(_, sizes)| sizes).sizes()
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
@@ -261,7 +290,7 @@ impl Process for Known {
     }
 
     fn is_stopped(&self) -> bool {
-        matches!(self.handle.state(self.thread()), Some('T' | 't'))
+        self.handle.is_stopped(self.thread())
     }
 
     fn kill(&self) {
@@ -269,19 +298,45 @@ impl Process for Known {
         let _ = self.handle.signal(9);
     }
 
-    fn hold(&self, thread: u32) -> bool {
-        let way = || Way::into(&self.handle).ok().filter(|_| self.handle.has_thread(thread));
-        let held = way().is_some_and(|way| way.with(|| trace::hold(thread).is_ok()));
-        if held && way().is_none() {
-            // Its number was another's by then, or it has become another program: it is let go as soon as it stands (`brake.rs`
-            // B5). Not waited for here: one that was about to wait for a child stands when that has ended.
-            return false;
+    fn tie(&self, lifeline: &Lifeline) -> io::Result<Option<OwnedFd>> {
+        lifeline.tie(&self.handle).map(Some)
+    }
+
+    fn hold(&self, threads: &[u32]) -> Vec<u32> {
+        let Ok(way) = Way::into(&self.handle) else { return Vec::new() };
+        let hold = |&thread: &u32| self.handle.has_thread(thread) && trace::hold(thread).is_ok();
+        let held: Vec<u32> = way.with(|| threads.iter().copied().filter(hold).collect());
+        // A number was another's by then, or it has become another program: it is let go as soon as it stands (`brake.rs`
+        // B5). Not waited for here: one that was about to wait for a child stands when that has ended.
+        let is_there = |&thread: &u32| self.handle.has_thread(thread);
+        if Way::into(&self.handle).is_err() {
+            return Vec::new();
         }
-        held
+        held.into_iter().filter(is_there).collect()
     }
 
     fn threads(&self) -> Vec<(u32, char)> {
         self.handle.threads()
+    }
+
+    fn has_thread(&self, thread: u32) -> bool {
+        self.handle.has_thread(thread)
+    }
+
+    fn touching(&self, threads: &[u32]) -> Vec<u32> {
+        let touches = |handle: &Handle| {
+            Ok(threads.iter().copied().filter(|&thread| handle.touches(thread)).collect())
+        };
+        look(&self.handle, touches).unwrap_or_default()
+    }
+
+    fn robust_lists(&self, known: &mut BTreeMap<u32, u64>) -> io::Result<()> {
+        match self.handle.robust_lists(known) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                look(&self.handle, |handle| handle.robust_lists(known))
+            }
+            seen => seen,
+        }
     }
 
     fn deserted(&self) -> Option<u8> {

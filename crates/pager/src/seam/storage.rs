@@ -1,7 +1,7 @@
 //! The store, as far as the pager uses it.
 
-use ebb_core::types::SlotId;
-use ebb_store::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
+use ebb_mm::types::SlotId;
+use ebb_swap::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
 use std::os::fd::BorrowedFd;
 
 /// The calls. See [`Store`] for what each does.

@@ -19,8 +19,8 @@ use super::driver::{Driver, number_in};
 use super::world::{Doing, Space, World};
 use crate::following::Following;
 use crate::mm::{Mm, State};
-use ebb_core::resident::{Entry, Place, Resident};
-use ebb_core::types::{MmId, SlotId, Vpn};
+use ebb_mm::resident::{Entry, Place, Resident};
+use ebb_mm::types::{MmId, SlotId, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 

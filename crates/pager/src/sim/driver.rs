@@ -18,8 +18,8 @@ use crate::quiet::config;
 use crate::reclaim::Reclaim;
 use crate::seam::Clock;
 use crate::server::{self, Pager, TOKEN_STORE, TOKEN_WAKE, token_link, token_uffd};
-use ebb_core::types::MmId;
-use ebb_store::{Options, Store, parse_tiers};
+use ebb_mm::types::MmId;
+use ebb_swap::{Options, Store, parse_tiers};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -329,7 +329,8 @@ impl Driver {
             // Changes are rare beside looks.
             8 if free && self.active.get() && self.world.lock().rng.once_in(10) => {
                 let percent = self.world.lock().rng.between(20, 150);
-                self.pager.wishes.add_pages(self.limit * percent / 100, Box::new(Nobody));
+                let keep = percent.is_multiple_of(2);
+                self.pager.wishes.add_pages(self.limit * percent / 100, keep, Box::new(Nobody));
             }
             _ => {}
         }

@@ -9,15 +9,16 @@ use crate::seam::{AddressSpace, Connection, Event, Host, Line, Process, Storage}
 use crate::server::Pager;
 use crate::signal::Signal;
 use ebb_agent::protocol::{GREET_START, Greeting, MAGIC, Shared, TELL_BATCH, VERSION};
-use ebb_core::types::SlotId;
-use ebb_store::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
+use ebb_mm::types::SlotId;
+use ebb_swap::{Page, Source, Store, StoreError, StoreReads, StoreStats, Whereabouts};
+use ebb_sys::lifeline::Lifeline;
 use ebb_sys::proc::{Area, Passing};
 use ebb_sys::shared::SharedMap;
 use ebb_sys::uffd::{Mode, PlaceError};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -232,6 +233,8 @@ impl Process for FakeProcess {
 
     fn note_thread(&self, _: u32) {}
 
+    fn forget_thread(&self) {}
+
     fn agent(&self) -> Option<u32> {
         None
     }
@@ -321,8 +324,8 @@ impl Process for FakeProcess {
         Ok(last.map_or(end, |page| (page + 1) << 12))
     }
 
-    fn anonymous_pages(&self) -> io::Result<u64> {
-        Ok(self.world.lock().spaces[self.id].resident())
+    fn sizes(&self) -> io::Result<(u64, u64)> {
+        Ok((self.world.lock().spaces[self.id].resident(), 0))
     }
 
     fn proportional_anonymous_pages(&self) -> io::Result<u64> {
@@ -371,16 +374,32 @@ impl Process for FakeProcess {
         self.world.lock().spaces[self.id].stopped
     }
 
+    fn tie(&self, _: &Lifeline) -> io::Result<Option<OwnedFd>> {
+        Ok(None)
+    }
+
     fn kill(&self) {
         self.world.lock().killed = true;
     }
 
-    fn hold(&self, _: u32) -> bool {
-        false
+    fn hold(&self, _: &[u32]) -> Vec<u32> {
+        Vec::new()
     }
 
     fn threads(&self) -> Vec<(u32, char)> {
         Vec::new()
+    }
+
+    fn has_thread(&self, _: u32) -> bool {
+        false
+    }
+
+    fn touching(&self, _: &[u32]) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn robust_lists(&self, _: &mut BTreeMap<u32, u64>) -> io::Result<()> {
+        Ok(())
     }
 
     fn deserted(&self) -> Option<u8> {
@@ -447,6 +466,10 @@ impl Connection for Nobody {
         Err(io::ErrorKind::NotConnected.into())
     }
 
+    fn is_of_owner(&self) -> bool {
+        true
+    }
+
     fn say(&self, _: &[u8]) -> io::Result<()> {
         Err(io::ErrorKind::BrokenPipe.into())
     }
@@ -484,7 +507,7 @@ impl Connection for FakeConnection {
             magic: MAGIC,
             version: VERSION,
             kind,
-            reserved: 0,
+            bare: 0,
             pool_start: POOL << 12,
             pool_len: pages << 12,
         };
@@ -496,6 +519,10 @@ impl Connection for FakeConnection {
     fn peer(&self) -> io::Result<u32> {
         let id = self.id();
         Ok(self.world.lock().spaces[id].pid)
+    }
+
+    fn is_of_owner(&self) -> bool {
+        true
     }
 
     fn say(&self, _: &[u8]) -> io::Result<()> {
@@ -540,7 +567,7 @@ impl Line for FakeLine {
         self.shared.get()
     }
 
-    fn welcome(&self, _: &[u8], _: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn welcome(&self, _: &[u8], _: &[BorrowedFd<'_>]) -> io::Result<()> {
         point();
         let mut world = self.world.lock();
         let world = &mut *world;
@@ -771,6 +798,10 @@ impl Host for FakeHost {
 
     fn shared_memory_pages(&self, _: u32) -> u64 {
         0
+    }
+
+    fn inject(&self, _: &Pager, _: u32) -> crate::inject::Attempt {
+        crate::inject::Attempt::No
     }
 
     fn kill_tree(&self, _: &Pager) {

@@ -1,6 +1,6 @@
 //! Numbers from a seed, drawn in the ways that the simulation needs.
 
-use ebb_core::random::Random;
+use ebb_mm::random::Random;
 
 /// The source.
 #[derive(Debug, Clone)]

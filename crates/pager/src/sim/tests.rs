@@ -9,8 +9,8 @@ use crate::counters::Counters;
 use crate::reclaim::Reclaim;
 use crate::server::token_uffd;
 use crate::{door, errand};
-use ebb_core::resident::{Arrival, Entry, Place, Space};
-use ebb_core::types::{MmId, Vpn};
+use ebb_mm::resident::{Arrival, Entry, Place, Space};
+use ebb_mm::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -304,7 +304,7 @@ fn who_is_not_taken_on_leaves_nothing_in_the_budget() {
     let uffd = Box::new(FakeSpace { world: driver.world.clone(), id: 0 });
     let other = Box::new(FakeProcess { world: driver.world.clone(), id: 1, pid: 0 });
     let pool = (POOL << 12, driver.pager.config.pool_bytes);
-    assert!(door::take_on(&driver.pager, uffd, other, pool).is_err());
+    assert!(door::take_on(&driver.pager, uffd, other, pool, false).is_err());
     assert_eq!(driver.pager.resident().zone.held(), held);
 }
 

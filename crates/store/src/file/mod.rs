@@ -12,7 +12,7 @@ use crate::error::{StoreError, TierName};
 use crate::inject::Injector;
 use crate::lock;
 use crate::remote::Fate;
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::PAGE_SIZE;
 use ebb_sys::anon::AnonBuffer;
 use open::SwapFile;
 use rustix::fs::Advice;

@@ -7,7 +7,7 @@
 //! the file is used with `O_DIRECT` where the file system takes it.
 
 use crate::error::StoreError;
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::PAGE_SIZE;
 use ebb_sys::anon::AnonBuffer;
 use rustix::fs::{self, Mode, OFlags};
 use rustix::io::Errno;

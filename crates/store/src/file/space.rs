@@ -172,7 +172,7 @@ fn mask(first: u32, count: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ebb_core::random::mix;
+    use ebb_mm::random::mix;
     use std::collections::{BTreeSet, HashSet};
 
     #[test]

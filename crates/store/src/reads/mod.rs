@@ -25,7 +25,7 @@ use crate::page::Page;
 use crate::remote::Fate;
 use crate::remote::readers::{Done, Readers};
 use crate::table::FarPlace;
-use ebb_core::types::{PAGE_SIZE, SlotId};
+use ebb_mm::types::{PAGE_SIZE, SlotId};
 use ebb_sys::anon::AnonBuffer;
 use ebb_sys::uring::{self, Uring};
 use rustix::event::{EventfdFlags, eventfd};
@@ -121,6 +121,28 @@ pub(crate) type Jobs = Vec<Box<Job>>;
 enum Backend {
     Uring(Box<Uring<Box<Job>>>),
     Threads(Threads),
+}
+
+/// Jobs that begin when this is dropped, at the latest.
+#[must_use = "they begin when it is dropped"]
+pub(crate) struct Batch<'a> {
+    reads: &'a Reads,
+    queued: bool,
+}
+
+impl Batch<'_> {
+    /// Adds one.
+    pub(crate) fn push(&mut self, job: Box<Job>) {
+        self.queued |= self.reads.queue(job);
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        if let (true, Backend::Uring(ring)) = (self.queued, &self.reads.backend) {
+            ring.enter();
+        }
+    }
 }
 
 /// The asynchronous reader of all file tiers.
@@ -224,20 +246,38 @@ impl Reads {
 
     /// Starts a job, now or as soon as others have ended.
     pub(crate) fn submit(&self, job: Box<Job>) {
+        self.batch().push(job);
+    }
+
+    /// Jobs that are to be started together.
+    pub(crate) fn batch(&self) -> Batch<'_> {
+        Batch { reads: self, queued: false }
+    }
+
+    /// Starts a job, or has the ring keep it until it is entered: whether it does.
+    fn queue(&self, job: Box<Job>) -> bool {
         if let Some(readers) = &self.remote[usize::from(job.from.tier)] {
-            return readers.push(job);
+            readers.push(job);
+            return false;
         }
         match &self.backend {
-            Backend::Threads(threads) => threads.push(job),
+            Backend::Threads(threads) => {
+                threads.push(job);
+                false
+            }
             Backend::Uring(ring) => {
                 if let Some(delay) = self.injector.delay(true) {
-                    return self.submit_slowly(job, delay);
+                    self.submit_slowly(job, delay);
+                    return false;
                 }
                 if let Err(job) = self.start(ring, job) {
                     lock(&self.backlog).push_back(job);
-                    // The ring may have drained between the refusal and now: I3.
+                    // Others may be queued only. And the ring may have drained between the refusal and now: I3.
+                    ring.enter();
                     self.move_backlog(ring);
+                    return false;
                 }
+                true
             }
         }
     }
@@ -258,7 +298,7 @@ impl Reads {
         self.tiers[usize::from(job.from.tier)].file().expect("others have readers of their own")
     }
 
-    /// Hands a job to the ring, or back when the ring is full.
+    /// Hands a job to the ring, which keeps it until it is entered, or back when the ring is full.
     fn start(&self, ring: &Uring<Box<Job>>, mut job: Box<Job>) -> Result<(), Box<Job>> {
         let tier = self.file(&job);
         let offset = u64::from(job.from.page) * PAGE_SIZE as u64 + job.done as u64;
@@ -266,7 +306,7 @@ impl Reads {
         let range = job.done..job.done + self.injector.shorten(true, end - job.done);
         let buffer = job.buffer.take().expect("the buffer is here unless the ring has it");
         let read = uring::Read { file: tier.fd.clone(), offset, buffer, range, tag: job };
-        ring.read(read).map_err(|refused| {
+        ring.queue(read).map_err(|refused| {
             let mut job = refused.tag;
             job.buffer = Some(refused.buffer);
             job
@@ -277,11 +317,16 @@ impl Reads {
     /// is out of everybody's sight while the ring drains.
     fn move_backlog(&self, ring: &Uring<Box<Job>>) {
         let mut backlog = lock(&self.backlog);
+        let mut queued = false;
         while let Some(job) = backlog.pop_front() {
             if let Err(job) = self.start(ring, job) {
                 backlog.push_front(job);
                 break;
             }
+            queued = true;
+        }
+        if queued {
+            ring.enter();
         }
     }
 

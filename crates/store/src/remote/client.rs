@@ -1,8 +1,13 @@
 //! One thread's connections to the nodes of a tier: sends what is asked to all of them, then receives.
 //!
-//! Invariant C1: what a request did is known only from its own answer. One that was sent and not answered may be carried
-//! out later, even after another that was sent after it: it is `unsure`, and its keys are never used for anything else.
+//! Invariants:
+//! * C1: what a request did is known only from its own answer. One that was sent and not answered may be carried out
+//!   later, even after another that was sent after it: it is `unsure`, and its keys are never used for anything else.
+//! * C2: a server carries out what came by one connection in the order in which it came. One whose answer was interrupted
+//!   (`interrupt`) has therefore been carried out when a later one of the same connection is answered: it is sent again,
+//!   and is not `unsure`.
 
+use super::interrupt::{is_interrupted, patiently};
 use super::server::{NotNow, Server, explain};
 use super::url::Address;
 use redis::{Connection, ErrorKind, RedisError, Value};
@@ -82,6 +87,8 @@ struct Link {
     connection: Connection,
     /// Live replicas, and when they were counted.
     replicas: Option<(Instant, u32)>,
+    /// The last answer was interrupted: nothing that came later has been received yet.
+    behind: bool,
 }
 
 /// The connections.
@@ -105,8 +112,13 @@ impl Client {
         Self { server, links: HashMap::new(), told_alone: false }
     }
 
-    /// Tries all that is pending, once.
+    /// Tries all that is pending, once; what was interrupted is not a try.
     pub(super) fn attempt(&mut self, requests: &mut [Request]) {
+        while self.attempt_cut_short(requests) {}
+    }
+
+    /// The same. True if an answer was interrupted, and there is more to try.
+    fn attempt_cut_short(&mut self, requests: &mut [Request]) -> bool {
         let mut sent = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter_mut().enumerate() {
             if request.is_pending() {
@@ -116,9 +128,43 @@ impl Client {
                 }
             }
         }
+        let mut cut = Vec::new();
         for this in sent {
             let request = &mut requests[this.at];
-            request.outcome = self.receive(&this, request);
+            match self.receive(&this, request) {
+                Some(outcome) => request.outcome = outcome,
+                None => cut.push(this),
+            }
+        }
+        for this in &cut {
+            let request = &mut requests[this.at];
+            match self.catch_up(&this.address) {
+                Ok(()) => {
+                    request.outcome = Outcome::Pending(format!("{}: interrupted", this.address))
+                }
+                Err(outcome) => (request.unsure, request.outcome) = (true, outcome),
+            }
+        }
+        !cut.is_empty() && !self.server.closing.load(Ordering::Relaxed)
+    }
+
+    /// Receives an answer after those that were interrupted, so that they are known to have been carried out (C2).
+    fn catch_up(&mut self, address: &Address) -> Result<(), Outcome> {
+        let Some(link) = self.links.get_mut(address) else {
+            return Err(Outcome::Pending(format!("{address}: the connection broke")));
+        };
+        if !std::mem::take(&mut link.behind) {
+            return Ok(());
+        }
+        let any = || redis::cmd("INFO").arg("replication").exec(&mut link.connection);
+        let answer = patiently(any);
+        match answer {
+            Err(error) if error.code().is_none() => Err(self.broken(address, &error)),
+            // Whatever else it says, it has answered.
+            _ => {
+                self.server.answered(address);
+                Ok(())
+            }
         }
     }
 
@@ -192,7 +238,7 @@ impl Client {
     fn prepare(&mut self, address: &Address, replicated: bool) -> Result<u32, RedisError> {
         if !self.links.contains_key(address) {
             let connection = self.server.connect(address)?;
-            self.links.insert(address.clone(), Link { connection, replicas: None });
+            self.links.insert(address.clone(), Link { connection, replicas: None, behind: false });
         }
         let wanted = self.server.spec.replicas.unwrap_or(u32::from(self.server.cluster));
         if !replicated || wanted == 0 {
@@ -202,8 +248,8 @@ impl Client {
         let live = match link.replicas {
             Some((counted, live)) if counted.elapsed() < COUNT_REPLICAS_EVERY => live,
             _ => {
-                let text: String =
-                    redis::cmd("INFO").arg("replication").query(&mut link.connection)?;
+                let info = || redis::cmd("INFO").arg("replication").query(&mut link.connection);
+                let text: String = patiently(info)?;
                 let live = live_replicas(&text);
                 link.replicas = Some((Instant::now(), live));
                 live
@@ -218,18 +264,26 @@ impl Client {
         Ok(live.min(wanted))
     }
 
-    fn receive(&mut self, sent: &Sent, request: &mut Request) -> Outcome {
+    /// Nothing if an answer was interrupted.
+    fn receive(&mut self, sent: &Sent, request: &mut Request) -> Option<Outcome> {
         let Sent { address, before, replicas, .. } = sent;
         let Some(link) = self.links.get_mut(address) else {
             request.unsure = true;
-            return Outcome::Pending(format!("{address}: the connection broke"));
+            return Some(Outcome::Pending(format!("{address}: the connection broke")));
         };
         let count = before + request.answers + usize::from(*replicas > 0);
         let mut values = Vec::with_capacity(count);
-        let mut refusal = None;
+        let (mut refusal, mut cut) = (None, false);
         while values.len() < count {
-            match link.connection.recv_response() {
+            let answer = link.connection.recv_response();
+            link.behind = answer.as_ref().is_err_and(is_interrupted);
+            match answer {
                 Ok(Value::Push { .. }) => {}
+                // The connection leaves it out when it comes.
+                Err(_) if link.behind => {
+                    cut = true;
+                    values.push(Value::Nil);
+                }
                 Ok(Value::ServerError(error)) => {
                     refusal.get_or_insert(RedisError::from(error));
                     values.push(Value::Nil);
@@ -243,12 +297,15 @@ impl Client {
                 Ok(value) => values.push(value),
                 Err(error) => {
                     request.unsure = true;
-                    return self.broken(address, &error);
+                    return Some(self.broken(address, &error));
                 }
             }
         }
         if let Some(error) = refusal {
-            return self.refused(address, request, &error);
+            return Some(self.refused(address, request, &error));
+        }
+        if cut {
+            return None;
         }
         self.server.answered(address);
         if *replicas > 0 {
@@ -258,12 +315,14 @@ impl Client {
                     if let Some(link) = self.links.get_mut(address) {
                         link.replicas = None;
                     }
-                    return Outcome::Pending(format!("{address}: its replicas do not keep up"));
+                    return Some(Outcome::Pending(format!(
+                        "{address}: its replicas do not keep up"
+                    )));
                 }
             }
         }
         values.drain(..before);
-        Outcome::Done(values)
+        Some(Outcome::Done(values))
     }
 
     /// A connection is of no use any more.

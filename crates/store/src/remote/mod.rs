@@ -16,6 +16,7 @@
 //! Threads: `Readers` (four), one that removes keys, and whoever writes. Lock order: `writer`, then leaves.
 
 mod client;
+mod interrupt;
 mod open;
 pub(crate) mod readers;
 mod server;
@@ -30,7 +31,7 @@ use crate::inject::Injector;
 use crate::page::Page;
 use crate::{Notice, lock};
 use client::{Client, Outcome, Request, word, words};
-use ebb_core::types::PAGE_SIZE;
+use ebb_mm::types::PAGE_SIZE;
 use server::{Server, slot_of};
 use std::collections::HashSet;
 use std::io::{self, Write as _};

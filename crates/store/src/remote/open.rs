@@ -1,6 +1,7 @@
 //! Looks at a server or cluster before anything is kept there: whether it can be reached, may be written to, and drops
 //! nothing.
 
+use super::interrupt::patiently;
 use super::server::{Server, Topology, explain, slot_of};
 use super::tls;
 use super::url::{Address, Password, RedisSpec};
@@ -48,7 +49,7 @@ pub(super) fn open(
             )));
         }
         server.cluster = true;
-        let slots: Value = (redis::cmd("CLUSTER").arg("SLOTS").query(&mut connection))
+        let slots: Value = patiently(|| redis::cmd("CLUSTER").arg("SLOTS").query(&mut connection))
             .map_err(|error| fail(format!("{address}: {}", refusal(&error))))?;
         let topology =
             Topology::parse(&slots, &address).filter(|topology| !topology.masters().is_empty());
@@ -119,7 +120,7 @@ fn refusal(error: &RedisError) -> String {
 }
 
 fn info(address: &Address, connection: &mut Connection) -> Result<String, String> {
-    redis::cmd("INFO").query(connection).map_err(|error| unreachable(address, &error))
+    patiently(|| redis::cmd("INFO").query(connection)).map_err(|error| unreachable(address, &error))
 }
 
 /// A field of what a server says of itself.
@@ -165,9 +166,9 @@ fn introduce(server: &Server, prefix: &str) -> Result<(), String> {
     let who = format!("host {host} pager {}", std::process::id());
     let why = |error: RedisError| format!("{address}: {}", refusal(&error));
     let mut connection = server.connect(address).map_err(|error| unreachable(address, &error))?;
-    redis::cmd("MSET").arg(&key).arg(&who).exec(&mut connection).map_err(why)?;
+    patiently(|| redis::cmd("MSET").arg(&key).arg(&who).exec(&mut connection)).map_err(why)?;
     let back: Vec<Option<String>> =
-        redis::cmd("MGET").arg(&key).query(&mut connection).map_err(why)?;
+        patiently(|| redis::cmd("MGET").arg(&key).query(&mut connection)).map_err(why)?;
     if back != [Some(who)] {
         return Err(format!("{address} does not give back what it was given"));
     }

@@ -7,6 +7,7 @@
 //!
 //! Locks: `topology`, `refreshed` and `away` are leaves; none is held across I/O but `refreshed`, which is only tried.
 
+use super::interrupt::patiently;
 use super::tls;
 use super::url::{Address, Password, RedisSpec};
 use crate::error::TierName;
@@ -182,7 +183,7 @@ impl Server {
         let info: ConnectionInfo =
             to.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp);
         let client = tls::client(info, self.ca.as_deref())?;
-        let connection = client.get_connection_with_timeout(limit)?;
+        let connection = patiently(|| client.get_connection_with_timeout(limit))?;
         connection.set_read_timeout(Some(ANSWER))?;
         connection.set_write_timeout(Some(ANSWER))?;
         Ok(connection)
@@ -214,7 +215,7 @@ impl Server {
         for address in there.into_iter().chain(away) {
             let asked = self.connect_within(&address, ASK_AROUND).and_then(|mut connection| {
                 connection.set_read_timeout(Some(ASK_AROUND))?;
-                redis::cmd("CLUSTER").arg("SLOTS").query::<Value>(&mut connection)
+                patiently(|| redis::cmd("CLUSTER").arg("SLOTS").query::<Value>(&mut connection))
             });
             if let Ok(value) = asked
                 && let Some(topology) = Topology::parse(&value, &address)

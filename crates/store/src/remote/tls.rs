@@ -40,7 +40,7 @@ mod without {
     use super::{Client, ConnectionInfo, RedisResult};
 
     pub fn prepare() -> Result<(), String> {
-        Err("this ebb was built without TLS; build it with: cargo build --release --package ebb"
+        Err("this ebb was built without TLS; build it with: cargo build --release --package ebb-run"
             .into())
     }
 

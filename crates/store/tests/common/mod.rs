@@ -1,9 +1,9 @@
 //! Pages to store and ways to wait, for all tests of the store.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use ebb_core::random::mix;
-use ebb_core::types::SlotId;
-use ebb_store::{Options, Page, Store, StoreError, ZERO_PAGE, inject::Plan, parse_tiers};
+use ebb_mm::random::mix;
+use ebb_mm::types::SlotId;
+use ebb_swap::{Options, Page, Store, StoreError, ZERO_PAGE, inject::Plan, parse_tiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
 

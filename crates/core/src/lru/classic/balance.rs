@@ -24,7 +24,7 @@ impl Seen {
             *size += c.seen_size(v, cx, i);
         }
         for i in 0..2 {
-            if cx.tun.classic_fold == 0 {
+            if cx.tun.classic.fold == 0 {
                 c.seen_activated[i].store(c.activated[i].load(Relaxed), Relaxed);
             }
             self.cost[i] += c.cost[i].load(Relaxed);
@@ -34,7 +34,7 @@ impl Seen {
 
     fn inactive_is_low(&self, cx: &Ctx, ty: LruType) -> bool {
         let [inactive, active] = [0, 1].map(|i| self.sizes[ty.index() * 2 + i]);
-        inactive * inactive_ratio((inactive + active) * cx.tun.classic_scale) < active
+        inactive * inactive_ratio((inactive + active) * cx.tun.classic.scale) < active
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) fn round(v: &Lruvec, cx: &Ctx, sc: &Scan) -> Round {
         sc.force_deactivate || seen.activated[ty.index()] || seen.inactive_is_low(cx, ty)
     });
     // Whether a share is none at all is asked of the lists of the machine that this one stands for.
-    let any_of = |size: u64| (size * cx.tun.classic_scale.max(1)) >> sc.priority > 0;
+    let any_of = |size: u64| (size * cx.tun.classic.scale.max(1)) >> sc.priority > 0;
     let any_file = any_of(seen.sizes[2]);
     let cache_trim = any_file && !may_deactivate[1] && !sc.cache_trim_off;
     let any_anon = any_of(seen.sizes[0]);

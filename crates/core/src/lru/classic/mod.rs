@@ -55,7 +55,7 @@ impl ClassicState {
 
     /// Adds to a type's cost; old costs fade against the size of the lists.
     fn note_cost(&self, v: &Lruvec, cx: &Ctx, ty: LruType, ios: u64, rotated: u64) {
-        let cost = if cx.tun.classic_rotations {
+        let cost = if cx.tun.classic.rotations {
             ios * super::scan::SWAP_CLUSTER_MAX + rotated
         } else {
             ios
@@ -73,7 +73,7 @@ impl ClassicState {
     }
 
     fn seen_size(&self, v: &Lruvec, cx: &Ctx, list: usize) -> u64 {
-        if cx.tun.classic_fold == 0 {
+        if cx.tun.classic.fold == 0 {
             v.sizes[list].load(Relaxed).max(0) as u64
         } else {
             self.seen_sizes[list].load(Relaxed)

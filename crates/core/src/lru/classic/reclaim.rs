@@ -1,7 +1,7 @@
 //! Shrinking the classic lists.
 
 use super::super::list::List;
-use super::super::scan::{DEF_PRIORITY, Place, batch};
+use super::super::scan::{Aged, DEF_PRIORITY, Isolation, Place, Told, batch};
 use super::super::shrink::{Around, Isolated, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who};
 use super::balance::{Round, inactive_is_low, round, scan_counts};
@@ -62,13 +62,13 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
         if anon == 0 || file == 0 {
             break;
         }
-        p.to_the_end = cx.tun.classic_finish;
+        p.to_the_end = cx.tun.classic.finish;
         // A machine scaled down has the share of a large one to go through, not that of lists made longer.
         let lift = if p.to_the_end { sc.lift.min(sc.priority) } else { 0 };
         rescale(&mut p.left, &p.targets, anon, file, lift);
     }
     if inactive_is_low(v, cx, LruType::Anon) && sc.may_swap {
-        shrink_active(v, cx, sc, LruType::Anon, batch(cx.tun));
+        shrink_active(v, cx, sc, out, LruType::Anon, batch(cx.tun));
     }
 }
 
@@ -103,14 +103,14 @@ fn shrink_list(
         return shrink_inactive(v, cx, sc, out, ty, n);
     }
     if round.may_deactivate[ty.index()] {
-        shrink_active(v, cx, sc, ty, n);
+        shrink_active(v, cx, sc, out, ty, n);
     } else {
         sc.skipped_deactivate = true;
     }
     0
 }
 
-/// Isolates up to `n` pages from the tail. Returns pages scanned.
+/// Isolates up to `n` pages from the tail. Returns pages scanned, and pages skipped.
 fn isolate(
     v: &Lruvec,
     cx: &Ctx,
@@ -119,7 +119,7 @@ fn isolate(
     list: usize,
     n: u64,
     batch: &mut Isolated,
-) -> u64 {
+) -> (u64, u64) {
     let mut scanned = 0;
     let mut skipped_pages = 0;
     let mut skipped = List::default();
@@ -146,7 +146,29 @@ fn isolate(
     }
     lists.classic[list].prepend(cx.folios, skipped);
     cx.stat.add(Event::PgSkip, skipped_pages);
-    scanned
+    (scanned, skipped_pages)
+}
+
+/// Tells what was isolated of a list.
+fn tell_isolated(
+    (v, cx, sc): (&Lruvec, &Ctx, &Scan),
+    out: &mut dyn Pageout,
+    (ty, active): (LruType, bool),
+    (asked, looked, skipped): (u64, u64, u64),
+    batch: &Isolated,
+) {
+    out.note(&Told::Isolated(Isolation {
+        who: sc.who,
+        node: v.node(),
+        ty,
+        active,
+        zone: sc.zone,
+        order: sc.order,
+        asked,
+        looked,
+        skipped,
+        taken: batch.pages(cx),
+    }));
 }
 
 fn shrink_inactive(
@@ -158,7 +180,8 @@ fn shrink_inactive(
     n: u64,
 ) -> u64 {
     let mut batch = Isolated::new();
-    let scanned = isolate(v, cx, sc, &mut v.lock(), ty.index() * 2, n, &mut batch);
+    let (scanned, skipped) = isolate(v, cx, sc, &mut v.lock(), ty.index() * 2, n, &mut batch);
+    tell_isolated((v, cx, sc), out, (ty, false), (n, scanned, skipped), &batch);
     cx.stat.add(
         match sc.who {
             Who::Kswapd => Event::PgScanKswapd,
@@ -173,8 +196,9 @@ fn shrink_inactive(
     if batch.is_empty() {
         return 0;
     }
-    let taken: u64 = batch.as_slice().iter().map(|&p| cx.folios.word(p).pages()).sum();
+    let taken = batch.pages(cx);
     let found = shrink_batch(v, cx, sc, out, &mut batch, &mut Around::none());
+    out.note(&Told::Shrunk(found.told(v, sc, ty, scanned)));
     put_back(v, cx, batch.as_slice());
     v.classic.note_cost(v, cx, ty, found.written, scanned - found.reclaimed.min(scanned));
     if found.unqueued_dirty > 0 && found.unqueued_dirty == taken {
@@ -206,9 +230,11 @@ fn put_back(v: &Lruvec, cx: &Ctx, batch: &[Pfn]) {
 }
 
 /// Moves folios from the active to the inactive list; program text that was used goes round again.
-fn shrink_active(v: &Lruvec, cx: &Ctx, sc: &Scan, ty: LruType, n: u64) {
+fn shrink_active(v: &Lruvec, cx: &Ctx, sc: &Scan, out: &mut dyn Pageout, ty: LruType, n: u64) {
     let mut batch = Isolated::new();
-    let scanned = isolate(v, cx, sc, &mut v.lock(), ty.index() * 2 + 1, n, &mut batch);
+    let (scanned, skipped) = isolate(v, cx, sc, &mut v.lock(), ty.index() * 2 + 1, n, &mut batch);
+    tell_isolated((v, cx, sc), out, (ty, true), (n, scanned, skipped), &batch);
+    let taken = batch.pages(cx);
     cx.stat.add(Event::PgRefill, scanned);
     let mut rotated = 0;
     for &pfn in batch.as_slice() {
@@ -228,6 +254,8 @@ fn shrink_active(v: &Lruvec, cx: &Ctx, sc: &Scan, ty: LruType, n: u64) {
     }
     drop(lists);
     v.classic.note_cost(v, cx, ty, 0, rotated);
+    let (who, node, priority) = (sc.who, v.node(), sc.priority);
+    out.note(&Told::Aged(Aged { who, node, ty, priority, taken, rotated }));
 }
 
 #[cfg(test)]

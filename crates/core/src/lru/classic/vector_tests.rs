@@ -7,7 +7,7 @@ use crate::tunables::{LruKind, Tunables};
 
 fn rig(frames: u32) -> Rig {
     let mut tun = Tunables::preset("classic").unwrap();
-    tun.classic_fold = 0;
+    tun.classic.fold = 0;
     Rig::of_kind(frames, tun, LruKind::Classic)
 }
 
@@ -143,7 +143,7 @@ fn the_clock_counts_evictions_and_activations() {
 fn what_came_back_costs_its_type_as_much_as_what_is_written() {
     for (rotations, io, looks) in [(true, 32, 1), (false, 1, 0)] {
         let mut rig = rig(4096);
-        rig.tun.classic_rotations = rotations;
+        rig.tun.classic.rotations = rotations;
         (0..4000).for_each(|_| {
             rig.fill(LruType::Anon);
         });
@@ -168,7 +168,7 @@ fn what_came_back_costs_its_type_as_much_as_what_is_written() {
 fn kernels_before_6_1_finish_the_larger_share_and_take_far_too_much() {
     let freed_by = |finish: bool| {
         let mut rig = rig(4096);
-        rig.tun.classic_finish = finish;
+        rig.tun.classic.finish = finish;
         for nth in 0..4000 {
             let ty = if nth % 40 == 0 { LruType::File } else { LruType::Anon };
             let pfn = rig.fill(ty).unwrap();

@@ -35,29 +35,29 @@ fn promoted(w: Word) -> Word {
 
 /// An accessed entry met by eviction. True if the folio is to be activated.
 pub fn set_refs(cx: &Ctx, pfn: Pfn, exec: bool) -> bool {
-    if cx.tun.promote == Promote::First {
+    if cx.tun.mglru.promote == Promote::First {
         return true;
     }
     let first = |w: Word| !w.has(Word::REFERENCED.or(Word::WORKINGSET));
-    let (old, _) = cx.folios.update(pfn, |w| match cx.tun.set_refs {
-        _ if first(w) && exec && cx.tun.set_refs == SetRefs::K72 => promoted(w),
+    let (old, _) = cx.folios.update(pfn, |w| match cx.tun.mglru.set_refs {
+        _ if first(w) && exec && cx.tun.mglru.set_refs == SetRefs::K72 => promoted(w),
         _ if first(w) => w.with_refs_field(0).with(Word::REFERENCED),
         SetRefs::K618 => promoted(w),
         SetRefs::K72 if w.refs() > 1 => promoted(w),
         SetRefs::K72 if !w.has(Word::REFERENCED) => w.with_refs_field(0).with(Word::REFERENCED),
         SetRefs::K72 => w.with_refs_field((w.refs_field() + 1).min(3)),
     });
-    !first(old) || (exec && cx.tun.set_refs == SetRefs::K72)
+    !first(old) || (exec && cx.tun.mglru.set_refs == SetRefs::K72)
 }
 
 /// An accessed entry met by a page-table walk: promotes to `slot`, by the word alone. Returns the
 /// slot the folio had if it was promoted. `now` is the stamp it gets.
 pub fn update_gen(cx: &Ctx, pfn: Pfn, slot: usize, now: u64) -> Option<usize> {
-    if cx.tun.history {
+    if cx.tun.mglru.history {
         return update_history(cx, pfn, slot, now);
     }
     let first = |w: Word| {
-        cx.tun.promote == Promote::Second && !w.has(Word::REFERENCED.or(Word::WORKINGSET))
+        cx.tun.mglru.promote == Promote::Second && !w.has(Word::REFERENCED.or(Word::WORKINGSET))
     };
     let (old, _) = cx.folios.update(pfn, |w| {
         if first(w) {
@@ -65,7 +65,7 @@ pub fn update_gen(cx: &Ctx, pfn: Pfn, slot: usize, now: u64) -> Option<usize> {
         } else if w.slot().is_none() {
             w
         } else {
-            match cx.tun.promote {
+            match cx.tun.mglru.promote {
                 Promote::Second => promoted(w).with_slot(Some(slot)),
                 Promote::First => w.without_refs().with_slot(Some(slot)),
             }

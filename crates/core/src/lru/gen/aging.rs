@@ -174,7 +174,7 @@ pub(super) fn age(
     let mut looked = 0;
     let last = loop {
         match next_space(v, cx, &mut walk) {
-            Next::Space(space) if cx.tun.walk => walk_space(v, cx, &mut walk, &space),
+            Next::Space(space) if cx.tun.mglru.walk => walk_space(v, cx, &mut walk, &space),
             Next::Space(_) => {}
             Next::Last => break true,
             Next::Nothing => break false,

@@ -58,12 +58,12 @@ impl Batch {
             self.flush(v, cx, lists, at);
         }
         self.end = Some(at.end);
-        if cx.tun.bulk_move {
+        if cx.tun.mglru.bulk_move {
             self.record(pfn);
         } else {
             relink(cx, lists, pfn, at.old, at.new, at.end);
         }
-        if cx.tun.counter_batch {
+        if cx.tun.mglru.counter_batch {
             self.pending += 1;
             self.pages += w.pages() as i64;
         } else {
@@ -115,7 +115,7 @@ pub(super) struct Steps {
 impl Steps {
     #[inline]
     pub fn newer(&mut self, cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
-        if cx.tun.prefetch {
+        if cx.tun.mglru.prefetch {
             if self.known == 0 {
                 List::look_ahead(cx.folios, pfn);
                 self.known = AHEAD;
@@ -143,7 +143,7 @@ pub(super) fn age_list(
 ) -> u64 {
     let seq = v.r#gen.min_seq(ty);
     let old = (seq % 4) as usize;
-    let at = At { ty, zone, old, new: (old + 1) % 4, end: cx.tun.target_end };
+    let at = At { ty, zone, old, new: (old + 1) % 4, end: cx.tun.mglru.target_end };
     let mut batch = Batch::default();
     let mut moved = 0;
     let mut steps = Steps::default();

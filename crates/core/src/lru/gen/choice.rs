@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Anonymous memory while files are at their floor.
 pub(super) fn floor_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> Option<LruType> {
-    let spare = swappiness > 0 && v.total(LruType::File) <= cx.tun.clean_floor;
-    (spare && cx.tun.clean_floor > 0).then_some(LruType::Anon)
+    let spare = swappiness > 0 && v.total(LruType::File) <= cx.tun.mglru.clean_floor;
+    (spare && cx.tun.mglru.clean_floor > 0).then_some(LruType::Anon)
 }
 
 /// The type that is behind the share swappiness gives it.

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::list::List;
-use super::super::scan::{self, MAX_LRU_BATCH};
+use super::super::scan::{self, Isolation, MAX_LRU_BATCH, Told};
 use super::super::shrink::{Around, Isolated, Shrunk, shrink_batch};
 use super::super::{Add, Ctx, Lists, Lruvec, Pageout, Scan, Who, ZONES};
 use super::batch::{At, Batch, Steps};
@@ -26,7 +26,7 @@ pub(super) fn evict(
     swappiness: u32,
 ) -> u64 {
     let mut batch = Isolated::new();
-    let k72 = cx.tun.gen_loop == Loop::K72;
+    let k72 = cx.tun.mglru.eviction == Loop::K72;
     let mut scanned;
     if probation::due(v, cx, sc, swappiness) {
         probation::pass_on(v, cx);
@@ -36,7 +36,7 @@ pub(super) fn evict(
         if k72 {
             try_inc_min(v, cx, &lists, swappiness);
         }
-        let n = if cx.tun.exact_target {
+        let n = if cx.tun.mglru.exact_target {
             n.min(sc.target.saturating_sub(sc.reclaimed).max(1))
         } else {
             n
@@ -53,13 +53,18 @@ pub(super) fn evict(
             }
         }
     }
+    let mut looked = 0;
+    for look in batch.take_looks() {
+        looked = look.looked;
+        out.note(&Told::Isolated(look));
+    }
     if batch.is_empty() {
         return scanned;
     }
     let ty = cx.folios.word(batch.as_slice()[0]).ty();
-    let isolated: u64 = batch.as_slice().iter().map(|&p| cx.folios.word(p).pages()).sum();
+    let isolated = batch.pages(cx);
     let before = sc.reclaimed;
-    let found = shrink_and_put_back(v, cx, sc, out, &mut batch);
+    let found = shrink_and_put_back(v, cx, sc, out, &mut batch, looked);
     if cx.tun.dirty != Dirty::K618 && found.unqueued_dirty > 0 && found.unqueued_dirty == isolated {
         cx.stat.add(Event::EbbFlusherWake, 1);
         out.wake_flusher();
@@ -86,12 +91,15 @@ fn shrink_and_put_back(
     sc: &mut Scan,
     out: &mut dyn Pageout,
     batch: &mut Isolated,
+    looked: u64,
 ) -> Shrunk {
+    let ty = cx.folios.word(batch.as_slice()[0]).ty();
     let mut around = Around::new(cx, sc);
     let mut total = Shrunk::default();
     let mut retried = false;
     while !batch.is_empty() {
         let found = shrink_batch(v, cx, sc, out, batch, &mut around);
+        out.note(&Told::Shrunk(found.told(v, sc, ty, looked)));
         total.unqueued_dirty += found.unqueued_dirty;
         let mut again = Isolated::new();
         let mut lists = v.lock();
@@ -124,11 +132,11 @@ fn shrink_and_put_back(
 fn keep_off_oldest(v: &Lruvec, cx: &Ctx, pfn: Pfn) {
     let w = cx.folios.word(pfn);
     let back_to_oldest = || insert::target_seq(v, cx, w, Add::Normal) == v.r#gen.min_seq(w.ty());
-    let k612 = cx.tun.placement == Placement::K612;
-    if cx.tun.history && w.has(Word::ACTIVE) {
+    let k612 = cx.tun.mglru.placement == Placement::K612;
+    if cx.tun.mglru.history && w.has(Word::ACTIVE) {
         return;
     }
-    if cx.tun.admission == Admission::Probation && w.on_probation() {
+    if cx.tun.mglru.admission == Admission::Probation && w.on_probation() {
         // Behind all others there; if it is being written, its end brings it to the old end.
         return;
     }
@@ -166,7 +174,7 @@ fn isolate(
             scan(v, cx, sc, lists, ty, slot, limit, n, batch)
         };
         total += scanned;
-        if !batch.is_empty() || (scanned > 0 && !cx.tun.strict_fallback) {
+        if !batch.is_empty() || (scanned > 0 && !cx.tun.mglru.strict_fallback) {
             break;
         }
         if scanned == 0 {
@@ -181,7 +189,7 @@ fn first_type(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
     if let Some(ty) = choice::floor_type(v, cx, swappiness) {
         return ty;
     }
-    match cx.tun.type_select {
+    match cx.tun.mglru.type_select {
         TypeSelect::Ratio if (2..200).contains(&swappiness) => choice::ratio_type(v, swappiness),
         _ => pid::type_to_scan(v, cx, swappiness),
     }
@@ -215,7 +223,7 @@ fn scan(
     batch: &mut Isolated,
 ) -> u64 {
     let most = scan::gen_batch(cx.tun);
-    let mut left = n.min(MAX_LRU_BATCH).min(u64::from(cx.tun.lock_hold.max(1)));
+    let mut left = n.min(MAX_LRU_BATCH).min(u64::from(cx.tun.mglru.lock_hold.max(1)));
     let mut t = Tally::default();
     for i in (1..=ZONES).rev() {
         let zone = (sc.zone + i) % ZONES;
@@ -264,7 +272,19 @@ fn scan(
         }
     }
     count_scan(cx, sc, ty, &t);
-    if cx.tun.strict_fallback || t.isolated > 0 || left == 0 { t.scanned } else { 0 }
+    batch.looked(Isolation {
+        who: sc.who,
+        node: v.node(),
+        ty,
+        active: false,
+        zone: sc.zone,
+        order: sc.order,
+        asked: n.min(MAX_LRU_BATCH),
+        looked: t.scanned,
+        skipped: t.skipped,
+        taken: t.isolated,
+    });
+    if cx.tun.mglru.strict_fallback || t.isolated > 0 || left == 0 { t.scanned } else { 0 }
 }
 
 fn count_scan(cx: &Ctx, sc: &mut Scan, ty: LruType, t: &Tally) {
@@ -325,13 +345,13 @@ fn sort(
     if old >= FRESH {
         return probation::sort(v, cx, lists, pfn, w);
     }
-    if cx.tun.second_chance && !w.has(Word::MAPPED) && w.refs() > 0 {
+    if cx.tun.mglru.second_chance && !w.has(Word::MAPPED) && w.refs() > 0 {
         go_round(v, cx, lists, pfn, w, old);
         t.protected += w.pages();
         t.round += w.pages();
         return true;
     }
-    let by_history = cx.tun.history && w.has(Word::MAPPED);
+    let by_history = cx.tun.mglru.history && w.has(Word::MAPPED);
     if !by_history && (w.tier() > limit || w.lazily_promoted()) {
         up(Word::default(), at.end, lists, batch);
         t.protected += w.pages();

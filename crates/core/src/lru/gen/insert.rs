@@ -24,12 +24,13 @@ use crate::types::Pfn;
 pub(super) fn target_seq(v: &Lruvec, cx: &Ctx, w: Word, how: Add) -> u64 {
     let max = v.r#gen.max_seq();
     let min = v.r#gen.min_seq(w.ty());
-    if cx.tun.admission == Admission::Probation && !w.has(Word::ACTIVE) && how == Add::Normal {
+    if cx.tun.mglru.admission == Admission::Probation && !w.has(Word::ACTIVE) && how == Add::Normal
+    {
         return max - 1;
     }
     let fresh_anon = w.has(Word::SWAPBACKED) && !w.has(Word::SWAPCACHE);
     let unwritten = w.has(Word::RECLAIM) && w.has(Word::DIRTY.or(Word::WRITEBACK));
-    let placement = cx.tun.placement;
+    let placement = cx.tun.mglru.placement;
     let back = if placement == Placement::K612 {
         return if w.has(Word::ACTIVE) {
             max
@@ -62,7 +63,7 @@ pub(super) fn add(v: &Lruvec, cx: &Ctx, lists: &mut Lists, pfn: Pfn, how: Add) {
     let fresh = match how {
         Add::Normal => probation::admits(v, cx, w),
         // Written out from probation: it leaves from there.
-        Add::Rotate => cx.tun.admission == Admission::Probation && w.on_probation(),
+        Add::Rotate => cx.tun.mglru.admission == Admission::Probation && w.on_probation(),
     };
     let slot = match fresh {
         true if w.home() == TRIED || how == Add::Rotate => TRIED,
@@ -108,10 +109,10 @@ pub(super) fn resize(v: &Lruvec, slot: usize, w: Word, pages: i64) {
 
 /// A page fault brought the folio.
 pub(super) fn note_fault(cx: &Ctx, pfn: Pfn) {
-    if cx.tun.admission == Admission::Probation {
+    if cx.tun.mglru.admission == Admission::Probation {
         return;
     }
-    match cx.tun.placement {
+    match cx.tun.mglru.placement {
         Placement::K612 | Placement::K618 => {
             cx.folios.set(pfn, Word::ACTIVE);
         }

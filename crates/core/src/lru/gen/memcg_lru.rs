@@ -204,7 +204,7 @@ impl MemcgLru {
                 sc.visits = Some(visits);
                 return;
             }
-            if let Some(op) = op.filter(|_| cx.tun.memcg_lru) {
+            if let Some(op) = op.filter(|_| cx.tun.mglru.memcg_lru) {
                 self.lock().rotate(i, op);
                 cx.stat.add(Event::EbbMemcgRotated, 1);
             }
@@ -222,7 +222,7 @@ impl MemcgLru {
             return v.now;
         }
         let mut s = self.lock();
-        if !cx.tun.memcg_lru {
+        if !cx.tun.mglru.memcg_lru {
             v.now = v.now.map_or(Some(0), |i| Some(i + 1)).filter(|&i| i < s.members.len());
             return v.now;
         }
@@ -300,7 +300,7 @@ impl MemcgLru {
     /// `min_ttl_ms`. Background reclaim asks this; a true answer is a reason to kill.
     #[must_use]
     pub fn all_within_ttl(&self, cx: &Ctx, sc: &Scan) -> bool {
-        let ttl = cx.tun.min_ttl_ms;
+        let ttl = cx.tun.mglru.min_ttl_ms;
         ttl > 0
             && self.lock().members.iter().all(|m| {
                 let g = &m.lruvec.r#gen;
@@ -481,7 +481,8 @@ mod tests {
     #[test]
     fn files_that_are_spared_keep_kswapd_from_everybody_elses_anonymous_pages() {
         for (name, kept) in [("classic", true), ("k618", false)] {
-            let tun = Tunables { classic_fold: 0, ..Tunables::preset(name).unwrap() };
+            let mut tun = Tunables::preset(name).unwrap();
+            tun.classic.fold = 0;
             let (lru, folios) = node(1, &tun);
             let (spaces, stat) = (Spaces::new(), VmStat::default());
             let cx = Ctx { folios: &folios, spaces: &spaces, tun: &tun, stat: &stat, now_ms: 0 };
@@ -512,14 +513,16 @@ mod tests {
 
     #[test]
     fn a_young_working_set_is_within_its_ttl() {
-        let tun = Tunables { min_ttl_ms: 1000, ..Tunables::preset("k618").unwrap() };
+        let mut tun = Tunables::preset("k618").unwrap();
+        tun.mglru.min_ttl_ms = 1000;
         let (lru, folios) = node(2, &tun);
         let (spaces, stat) = (Spaces::new(), VmStat::default());
         let at = |now_ms| Ctx { folios: &folios, spaces: &spaces, tun: &tun, stat: &stat, now_ms };
         let sc = Scan::new(Who::Kswapd, true, 32, 60);
         assert!(lru.all_within_ttl(&at(1000), &sc));
         assert!(!lru.all_within_ttl(&at(1001), &sc));
-        let off = Tunables { min_ttl_ms: 0, ..tun.clone() };
+        let mut off = tun.clone();
+        off.mglru.min_ttl_ms = 0;
         let cx = Ctx { tun: &off, ..at(0) };
         assert!(!lru.all_within_ttl(&cx, &sc), "zero is off");
     }

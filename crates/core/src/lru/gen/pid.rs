@@ -46,7 +46,7 @@ pub(super) fn no_worse(sp: Rate, pv: Rate) -> bool {
 
 /// The history slot of a generation.
 pub(super) fn hist(cx: &Ctx, seq: u64) -> usize {
-    if cx.tun.stats { (seq % 4) as usize } else { 0 }
+    if cx.tun.mglru.stats { (seq % 4) as usize } else { 0 }
 }
 
 impl Tiers {
@@ -76,7 +76,7 @@ impl Tiers {
             let r = self.rate(h, ty, t..t + 1, 0);
             self.avg_refaulted[ty][t].store(r.refaulted / 2, Relaxed);
             self.avg_total[ty][t].store(r.total / 2, Relaxed);
-            if !cx.tun.stats {
+            if !cx.tun.mglru.stats {
                 self.clear(h, ty, t);
             }
         }
@@ -90,7 +90,7 @@ impl Tiers {
 
     /// A new youngest generation takes over its history slot.
     pub(super) fn begin(&self, cx: &Ctx, seq: u64) {
-        if cx.tun.stats {
+        if cx.tun.mglru.stats {
             for ty in 0..2 {
                 for t in 0..MAX_NR_TIERS {
                     self.clear(hist(cx, seq), ty, t);
@@ -102,7 +102,7 @@ impl Tiers {
 
 /// Folios of higher tiers than this are protected.
 pub(super) fn tier_limit(v: &Lruvec, cx: &Ctx, ty: LruType) -> usize {
-    if !cx.tun.tiers {
+    if !cx.tun.mglru.tiers {
         return MAX_NR_TIERS - 1;
     }
     let h = hist(cx, v.r#gen.min_seq(ty));
@@ -133,7 +133,7 @@ pub(super) fn type_to_scan(v: &Lruvec, cx: &Ctx, swappiness: u32) -> LruType {
 /// What to remember of a folio with word `w`.
 pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
     let fresh = w.on_probation();
-    let token = match cx.tun.refault_distance {
+    let token = match cx.tun.mglru.refault_distance {
         RefaultDistance::Off => v.r#gen.min_seq(w.ty()) << 2,
         RefaultDistance::Place => clock(v, cx, u64::from(fresh) << 2) & !3,
         RefaultDistance::Reuse => (v.r#gen.stamped_at(w) << 3) | (u64::from(fresh) << 2),
@@ -147,7 +147,7 @@ pub(super) fn shadow(v: &Lruvec, cx: &Ctx, w: Word) -> Shadow {
 pub(super) fn clock(v: &Lruvec, cx: &Ctx, token: u64) -> u64 {
     let fresh = token & 4;
     let evictions = |i: usize| (v.r#gen.evictions[i].load(Relaxed) << 3) | fresh | 3;
-    match cx.tun.refault_distance {
+    match cx.tun.mglru.refault_distance {
         RefaultDistance::Off => (v.r#gen.max_seq() << 2) | 3,
         RefaultDistance::Place => evictions((fresh >> 2) as usize),
         RefaultDistance::Reuse => evictions(0),
@@ -183,25 +183,25 @@ impl Recency {
 
 /// Whether a page that left at `token` left recently.
 pub(super) fn recent(v: &Lruvec, cx: &Ctx, ty: LruType, token: u64) -> Recency {
-    if cx.tun.refault_distance == RefaultDistance::Off {
+    if cx.tun.mglru.refault_distance == RefaultDistance::Off {
         let mask = (1 << (Shadow::TOKEN_BITS - 2)) - 1;
         let now = v.r#gen.max_seq() & mask;
         return Recency::when(now.abs_diff(token >> 2) < MAX_NR_GENS);
     }
     let mask = (1 << (Shadow::TOKEN_BITS - 3)) - 1;
     let fresh = token & 4 != 0;
-    if cx.tun.refault_distance == RefaultDistance::Reuse {
+    if cx.tun.mglru.refault_distance == RefaultDistance::Reuse {
         let age = v.r#gen.evictions[0].load(Relaxed).wrapping_sub(token >> 3) & mask;
         return Recency::when(probation::reused(v, cx, ty, age, fresh));
     }
     let now = v.r#gen.evictions[usize::from(fresh)].load(Relaxed) & mask;
     let distance = now.wrapping_sub(token >> 3) & mask;
     let within = |percent: u64| distance * 100 <= v.memory() * percent;
-    if !within(cx.tun.near) {
+    if !within(cx.tun.mglru.near) {
         return Recency::Long;
     }
     probation::learn(v, cx, fresh, 16);
-    if within(cx.tun.near_once) { Recency::VerySoon } else { Recency::Soon }
+    if within(cx.tun.mglru.near_once) { Recency::VerySoon } else { Recency::Soon }
 }
 
 /// A folio came back: counts it, and restores what its shadow remembers. True if it is recent.
@@ -217,7 +217,7 @@ pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: 
     if recency == Recency::Long {
         return false;
     }
-    if cx.tun.admission == Admission::Probation {
+    if cx.tun.mglru.admission == Admission::Probation {
         let again = recency == Recency::VerySoon || shadow.workingset();
         // The first time it is only remembered.
         cx.folios.set(pfn, if again { Word::RETURNED } else { Word::WORKINGSET });
@@ -226,7 +226,7 @@ pub(super) fn refault(v: &Lruvec, cx: &Ctx, pfn: Pfn, shadow: Shadow, in_fault: 
     let h = hist(cx, v.r#gen.min_seq(ty));
     let tier = tier_of(refs, shadow.workingset());
     v.r#gen.tiers.refaulted[h][ty.index()][tier].fetch_add(n, Relaxed);
-    let k72 = cx.tun.placement == Placement::K72;
+    let k72 = cx.tun.mglru.placement == Placement::K72;
     if in_fault && (!k72 || shadow.workingset()) {
         cx.stat.add(by(Event::WorkingsetActivateAnon, Event::WorkingsetActivateFile), n);
     }

@@ -47,7 +47,7 @@ const PASS_BATCHES_MAX: usize = 4;
 /// configured one.
 fn extra(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
     match v.r#gen.fresh_extra.load(Relaxed) {
-        0 => 16 * all * cx.tun.probation.saturating_sub(cx.tun.probation_min) / 100,
+        0 => 16 * all * cx.tun.mglru.probation.saturating_sub(cx.tun.mglru.probation_min) / 100,
         n => n - 1,
     }
 }
@@ -59,8 +59,8 @@ fn target(v: &Lruvec, cx: &Ctx) -> u64 {
 
 /// The part of `all` pages that may be on probation.
 fn share(v: &Lruvec, cx: &Ctx, all: u64) -> u64 {
-    let wanted = all * cx.tun.probation_min / 100 + extra(v, cx, all) / 16;
-    wanted.min(all * cx.tun.probation_max / 100).max(1)
+    let wanted = all * cx.tun.mglru.probation_min / 100 + extra(v, cx, all) / 16;
+    wanted.min(all * cx.tun.mglru.probation_max / 100).max(1)
 }
 
 fn fresh(v: &Lruvec) -> u64 {
@@ -69,12 +69,12 @@ fn fresh(v: &Lruvec) -> u64 {
 
 /// Whether touches count from the second half on only.
 fn has_halves(cx: &Ctx) -> bool {
-    cx.tun.probation_quiet > 0
+    cx.tun.mglru.probation_quiet > 0
 }
 
 /// The touch that brought a folio in says nothing; touches from here on do. Not under the lru lock.
 pub(crate) fn forget_arrival(cx: &Ctx, pfns: &[Pfn]) {
-    if cx.tun.admission != Admission::Probation {
+    if cx.tun.mglru.admission != Admission::Probation {
         return;
     }
     let spaces = cx.spaces.read();
@@ -88,7 +88,7 @@ pub(crate) fn forget_arrival(cx: &Ctx, pfns: &[Pfn]) {
 
 /// Whether a folio being added goes on probation.
 pub(super) fn admits(v: &Lruvec, cx: &Ctx, w: Word) -> bool {
-    if cx.tun.admission != Admission::Probation || w.has(Word::ACTIVE.or(Word::RETURNED)) {
+    if cx.tun.mglru.admission != Admission::Probation || w.has(Word::ACTIVE.or(Word::RETURNED)) {
         return false;
     }
     if w.has(Word::SEEN) {
@@ -137,7 +137,7 @@ fn choices<'a>(
 /// Whether probation lists are scanned now. By command every folio on probation is due: it is older
 /// than any generation.
 pub(super) fn takes(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
-    let commanded = cx.tun.admission == Admission::Probation && sc.who == Who::Proactive;
+    let commanded = cx.tun.mglru.admission == Admission::Probation && sc.who == Who::Proactive;
     let helps = |ty: LruType| v.r#gen.fresh_pages_to(ty, sc.zone) > 0;
     due(v, cx, sc, swappiness) || (commanded && evictable(swappiness).any(helps))
 }
@@ -145,7 +145,7 @@ pub(super) fn takes(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
 /// Whether probation lists are to be scanned next: together they have more than their share, and
 /// pages in zones that help.
 pub(super) fn due(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
-    if cx.tun.admission != Admission::Probation {
+    if cx.tun.mglru.admission != Admission::Probation {
         return false;
     }
     // A type that cannot be evicted would keep the lists of the other due for good.
@@ -159,7 +159,7 @@ pub(super) fn due(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> bool {
 /// The type that has to be taken next for the ratio that swappiness asks for.
 fn owed_type(v: &Lruvec, cx: &Ctx, sc: &Scan, swappiness: u32) -> Option<LruType> {
     let held = sc.priority > DESPERATE
-        && cx.tun.type_select == TypeSelect::Ratio
+        && cx.tun.mglru.type_select == TypeSelect::Ratio
         && (2..200).contains(&swappiness);
     held.then(|| super::choice::ratio_type(v, swappiness))
 }
@@ -205,7 +205,7 @@ pub(super) fn pass_on(v: &Lruvec, cx: &Ctx) {
         return;
     }
     for _ in 0..PASS_BATCHES_MAX {
-        let quiet = target(v, cx) * cx.tun.probation_quiet / 100;
+        let quiet = target(v, cx) * cx.tun.mglru.probation_quiet / 100;
         let first: u64 = LruType::ALL.iter().map(|&ty| v.r#gen.slot_pages(FRESH, ty)).sum();
         let n = first.saturating_sub(quiet).min(SWAP_CLUSTER_MAX);
         if n == 0 || pass_batch(v, cx, n as usize) == 0 {
@@ -284,24 +284,24 @@ pub(super) fn reused(v: &Lruvec, cx: &Ctx, ty: LruType, age: u64, failed_probati
     if missed_by < reach {
         learn(v, cx, failed_probation, (reach - missed_by) * 16 / reach);
     }
-    age * 100 <= oldest * cx.tun.reuse_age
+    age * 100 <= oldest * cx.tun.mglru.reuse_age
 }
 
 /// A folio came back soon after it left probation (or a generation); `weight` is how close it was
 /// to staying, in sixteenths.
 pub(super) fn learn(v: &Lruvec, cx: &Ctx, failed_probation: bool, weight: u64) {
-    if cx.tun.admission != Admission::Probation {
+    if cx.tun.mglru.admission != Admission::Probation {
         return;
     }
     let all = v.memory();
     let now = extra(v, cx, all);
-    let scaled = cx.tun.refault_distance == RefaultDistance::Reuse;
+    let scaled = cx.tun.mglru.refault_distance == RefaultDistance::Reuse;
     let unit = if scaled { all.max(STEP_UNIT) } else { STEP_UNIT };
     let step = |pages: u64| weight * pages * unit / STEP_UNIT;
     let next = if failed_probation {
-        (now + step(cx.tun.probation_up)).min(16 * all * cx.tun.probation_max / 100)
+        (now + step(cx.tun.mglru.probation_up)).min(16 * all * cx.tun.mglru.probation_max / 100)
     } else {
-        now.saturating_sub(step(cx.tun.probation_down))
+        now.saturating_sub(step(cx.tun.mglru.probation_down))
     };
     v.r#gen.fresh_extra.store(next + 1, Relaxed);
 }

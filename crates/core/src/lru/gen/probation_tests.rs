@@ -157,11 +157,19 @@ fn refaults_move_the_share_of_probation_by_how_near_they_were() {
     };
     let tun = Tunables::default();
     let after = reused(0, true);
-    assert_eq!(after, 16 * tun.probation_up, "missed by nothing: a whole step");
-    assert_eq!(reused(125, true), after + 8 * tun.probation_up, "half way to the reach: half");
-    assert_eq!(reused(250, true), after + 8 * tun.probation_up, "beyond the reach: nothing");
+    assert_eq!(after, 16 * tun.mglru.probation_up, "missed by nothing: a whole step");
+    assert_eq!(
+        reused(125, true),
+        after + 8 * tun.mglru.probation_up,
+        "half way to the reach: half"
+    );
+    assert_eq!(reused(250, true), after + 8 * tun.mglru.probation_up, "beyond the reach: nothing");
     let before = share();
-    assert_eq!(before - reused(1_500, false), 8 * tun.probation_down, "half way, the other side");
+    assert_eq!(
+        before - reused(1_500, false),
+        8 * tun.mglru.probation_down,
+        "half way, the other side"
+    );
     assert_eq!(reused(1_000, false), 0, "never below the least");
 }
 

@@ -22,7 +22,7 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
         sc.file_taken = 0;
         sc.put_back = [0; 2];
     }
-    match cx.tun.gen_loop {
+    match cx.tun.mglru.eviction {
         Loop::K618 => loop_k618(v, cx, sc, out),
         Loop::K72 => loop_k72(v, cx, sc, out),
     }
@@ -30,8 +30,8 @@ pub(super) fn shrink(v: &Lruvec, cx: &Ctx, sc: &mut Scan, out: &mut dyn Pageout)
 
 fn abort(cx: &Ctx, sc: &Scan, out: &mut dyn Pageout) -> bool {
     let met = sc.reclaimed >= sc.target.max(2 << sc.order);
-    if !sc.root && cx.tun.gen_loop == Loop::K618 {
-        return cx.tun.exact_target && met;
+    if !sc.root && cx.tun.mglru.eviction == Loop::K618 {
+        return cx.tun.mglru.exact_target && met;
     }
     met || (sc.who == Who::Kswapd && sc.order == 0 && out.enough())
 }

@@ -100,10 +100,10 @@ impl Pageout for Free<'_> {
 
 fn batching(bulk: bool, end: TargetEnd) -> Tunables {
     let mut t = Tunables::preset("k618").unwrap();
-    t.bulk_move = bulk;
-    t.counter_batch = bulk;
-    t.prefetch = bulk;
-    t.target_end = end;
+    t.mglru.bulk_move = bulk;
+    t.mglru.counter_batch = bulk;
+    t.mglru.prefetch = bulk;
+    t.mglru.target_end = end;
     t
 }
 
@@ -140,7 +140,8 @@ fn the_four_target_ends_order_as_specified() {
 
 #[test]
 fn a_budget_of_three_moves_two_segments() {
-    let tun = Tunables { lock_hold: 3, ..batching(true, TargetEnd::Tail) };
+    let mut tun = batching(true, TargetEnd::Tail);
+    tun.mglru.lock_hold = 3;
     assert_eq!(age(tun, &[]).1, [10, 11, 3, 4, 5, 0, 1, 2]);
 }
 
@@ -215,7 +216,8 @@ fn refaults_are_recent_for_three_window_moves_and_not_for_four() {
 
 #[test]
 fn a_page_that_comes_back_late_joins_the_generations_the_second_time() {
-    let tun = Tunables { near: 100, near_once: 25, ..Tunables::cooling() };
+    let mut tun = Tunables::cooling();
+    (tun.mglru.near, tun.mglru.near_once) = (100, 25);
     let mut rig = Rig::new(100, tun);
     for _ in 0..100 {
         rig.fill(LruType::Anon);
@@ -408,11 +410,11 @@ proptest! {
         ops in prop::collection::vec(op(), 1..OPS),
     ) {
         let mut tun = Tunables::preset(preset).unwrap();
-        tun.bulk_move = bulk;
-        tun.counter_batch = bulk;
+        tun.mglru.bulk_move = bulk;
+        tun.mglru.counter_batch = bulk;
         if held {
-            tun.type_select = crate::tunables::TypeSelect::Ratio;
-            (tun.clean_floor, tun.per_type_aging) = (8, true);
+            tun.mglru.type_select = crate::tunables::TypeSelect::Ratio;
+            (tun.mglru.clean_floor, tun.mglru.per_type_aging) = (8, true);
         }
         let mut rig = Rig::new(48, tun);
         for op in ops {
@@ -500,7 +502,9 @@ fn evict_some(rig: &Rig, rounds: u32) -> usize {
 /// promoted within the window before then seems older than its list.
 #[test]
 fn a_promoted_folio_that_the_window_passed_by_is_not_older_than_its_list() {
-    let mut rig = Rig::new(64, Tunables { walk: false, ..Tunables::preset("k618").unwrap() });
+    let mut tun = Tunables::preset("k618").unwrap();
+    tun.mglru.walk = false;
+    let mut rig = Rig::new(64, tun);
     let pfns: Vec<Pfn> = (0..16).filter_map(|_| rig.fill(LruType::Anon)).collect();
     let cx = rig.cx();
     rig.v.check_invariants(&cx);

@@ -145,7 +145,7 @@ fn an_accessed_entry_that_eviction_meets_activates_before_it_makes_a_working_set
 fn a_type_that_ran_ahead_waits_for_the_other_unless_aged_by_itself() {
     for (per_type, expect) in [(false, 1), (true, 2)] {
         let mut rig = Rig::new(16, preset("k618"));
-        rig.tun.per_type_aging = per_type;
+        rig.tun.mglru.per_type_aging = per_type;
         // Anonymous memory has pages in generation 0, files have none anywhere.
         rig.list(0, &[0, 1]);
         let lists = rig.v.lock();

@@ -125,7 +125,7 @@ fn walk_table(
 ) {
     let index = (at >> 9) as usize & (TABLE_ENTRIES - 1);
     let Some(table) = directory.table(index) else { return };
-    if !walk.force && cx.tun.non_leaf {
+    if !walk.force && cx.tun.mglru.non_leaf {
         if !directory.touched(index) {
             walk.skipped[0] += 1;
             return;
@@ -134,7 +134,7 @@ fn walk_table(
     }
     let key = table_key(space, Vpn(at));
     let bloom = &v.r#gen.bloom;
-    if !walk.force && cx.tun.bloom && !bloom[(walk.seq % 2) as usize].may_hold(key) {
+    if !walk.force && cx.tun.mglru.bloom && !bloom[(walk.seq % 2) as usize].may_hold(key) {
         walk.skipped[1] += 1;
         return;
     }
@@ -224,7 +224,7 @@ pub(super) fn folio_of(v: &Lruvec, cx: &Ctx, pfn: Pfn) -> Option<Pfn> {
     let pfn = cx.folios.head(pfn);
     let slot = cx.folios.word(pfn).slot()?;
     // Probation is judged where it ends; until then its touches are left alone.
-    let judged_later = cx.tun.history && slot >= FRESH;
+    let judged_later = cx.tun.mglru.history && slot >= FRESH;
     (v.is_of(cx, pfn) && !judged_later).then_some(pfn)
 }
 

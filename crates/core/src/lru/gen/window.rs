@@ -63,13 +63,14 @@ fn move_inactive(v: &Lruvec) {
 /// Moves the oldest generation's folios up and ends it. False if the budget ran out first.
 fn inc_min(v: &Lruvec, cx: &Ctx, lists: &mut Lists, ty: LruType, swappiness: u32) -> bool {
     if may_evict(ty, swappiness) {
-        let mut budget = cx.tun.lock_hold.max(1);
+        let mut budget = cx.tun.mglru.lock_hold.max(1);
         for zone in 0..ZONES {
-            let moved = if cx.tun.bulk_move || cx.tun.counter_batch || cx.tun.prefetch {
-                batch::age_list(v, cx, lists, ty, zone, &mut budget)
-            } else {
-                age_one_by_one(v, cx, lists, ty, zone, &mut budget)
-            };
+            let moved =
+                if cx.tun.mglru.bulk_move || cx.tun.mglru.counter_batch || cx.tun.mglru.prefetch {
+                    batch::age_list(v, cx, lists, ty, zone, &mut budget)
+                } else {
+                    age_one_by_one(v, cx, lists, ty, zone, &mut budget)
+                };
             cx.stat.add(Event::EbbAgedFolios, moved);
             if budget == 0 {
                 return false;
@@ -110,7 +111,7 @@ fn age_one_by_one(
     while let Some(pfn) = lists.r#gen[old][ty.index()][zone].tail() {
         let before = cx.folios.word(pfn);
         let (slot, ours) = inc_gen(cx, pfn, old, Word::default());
-        relink(cx, lists, pfn, old, slot, cx.tun.target_end);
+        relink(cx, lists, pfn, old, slot, cx.tun.mglru.target_end);
         if ours {
             moved_up(v, before, old, slot);
         }
@@ -180,7 +181,7 @@ pub(super) fn try_inc_min(v: &Lruvec, cx: &Ctx, lists: &Lists, swappiness: u32) 
     if !advanced {
         return false;
     }
-    if (1..=200).contains(&swappiness) && !cx.tun.per_type_aging {
+    if (1..=200).contains(&swappiness) && !cx.tun.mglru.per_type_aging {
         // A type that ran ahead waits for the other, so that their ages stay comparable.
         let s = max - MIN_NR_GENS;
         let [a, f] = min;

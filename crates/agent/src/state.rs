@@ -1,0 +1,125 @@
+//! What the agent knows of itself, and how it gets to know it: from the program's environment.
+//!
+//! Runs on the program's own threads, before its own code.
+
+use crate::join::Berth;
+use crate::protocol::{ENV_POOL, ENV_SOCKET, Shared};
+use crate::syscall::{self, call};
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: leaves the process; there is nothing to be told from in here.
+    unsafe { call(syscall::EXIT_GROUP, [125, 0, 0, 0, 0, 0]) };
+    loop {}
+}
+
+/// What is loaded before all other libraries, the agent among it.
+pub const ENV_PRELOAD: &str = "LD_PRELOAD";
+/// Longest socket path, with its end.
+pub const PATH_MAX: usize = 108;
+
+/// It is not known yet whether there will be an agent: libraries that are loaded before this object run.
+pub const COMING: u32 = 0;
+/// There is none.
+pub const ABSENT: u32 = 1;
+/// This process, or one it was forked from, has joined.
+pub const PRESENT: u32 = 2;
+
+/// How to reach the agent of this process, or of the one it was forked from (see [`crate::own`], O1). Lives in
+/// the object's data: the agent's thread looks at it only before it serves.
+pub struct Agent {
+    pub stage: AtomicU32,
+    pub table: AtomicPtr<Shared>,
+    pub berth: AtomicPtr<Berth>,
+    pub pool_start: AtomicU64,
+    pub pool_len: AtomicU64,
+    /// The environment's socket path, copied because the program may change its environment.
+    pub path: [AtomicUsize; PATH_MAX / 8 + 1],
+    pub path_len: AtomicUsize,
+}
+
+pub static AGENT: Agent = Agent {
+    stage: AtomicU32::new(COMING),
+    table: AtomicPtr::new(core::ptr::null_mut()),
+    berth: AtomicPtr::new(core::ptr::null_mut()),
+    pool_start: AtomicU64::new(0),
+    pool_len: AtomicU64::new(0),
+    path: [const { AtomicUsize::new(0) }; PATH_MAX / 8 + 1],
+    path_len: AtomicUsize::new(0),
+};
+
+/// Takes note of what the agent is told through the environment.
+///
+/// # Safety
+/// `environment` is a null-ended array of C strings.
+pub unsafe fn read_environment(environment: *const *const c_char) -> Option<()> {
+    // SAFETY: as promised.
+    let (path, pool) =
+        unsafe { (variable(environment, ENV_SOCKET)?, variable(environment, ENV_POOL)?) };
+    // Under valgrind, which plays the processor, there is nothing that pages could be moved under.
+    // SAFETY: as promised.
+    let preload = unsafe { variable(environment, ENV_PRELOAD) }.unwrap_or_default();
+    if preload.windows(9).any(|word| word == b"vgpreload") {
+        return None;
+    }
+    let pool_len = number(pool)?;
+    if path.len() >= PATH_MAX {
+        return None;
+    }
+    for (i, chunk) in path.chunks(8).enumerate() {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        AGENT.path[i].store(usize::from_ne_bytes(word), Relaxed);
+    }
+    AGENT.path_len.store(path.len(), Relaxed);
+    AGENT.pool_len.store(pool_len, Relaxed);
+    Some(())
+}
+
+/// The value of a variable.
+///
+/// # Safety
+/// `environment` is a null-ended array of C strings.
+unsafe fn variable<'a>(environment: *const *const c_char, name: &str) -> Option<&'a [u8]> {
+    let mut at = environment;
+    // SAFETY: the array ends with a null pointer; each string ends with a null byte.
+    unsafe {
+        while !(*at).is_null() {
+            let text = CStr::from_ptr(*at).to_bytes();
+            if let Some(value) =
+                text.strip_prefix(name.as_bytes()).and_then(|t| t.strip_prefix(b"="))
+            {
+                return Some(value);
+            }
+            at = at.add(1);
+        }
+    }
+    None
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for &digit in text {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))?;
+    }
+    (value > 0).then_some(value)
+}
+
+/// A3: the pager is gone, and so is every page it kept.
+pub fn die() -> ! {
+    const SIGKILL: usize = 9;
+    loop {
+        // SAFETY: signals this process, then leaves it: the first of a namespace cannot be killed from within.
+        unsafe {
+            let pid = call(syscall::GETPID, [0; 6]);
+            call(syscall::KILL, [pid as usize, SIGKILL, 0, 0, 0, 0]);
+            call(syscall::EXIT_GROUP, [128 + SIGKILL, 0, 0, 0, 0, 0]);
+        }
+    }
+}

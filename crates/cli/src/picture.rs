@@ -1,0 +1,256 @@
+//! A run as a picture (`ebb stat PID --watch --svg FILE`): where its pages were over time, and how long its threads waited.
+//!
+//! Owns the samples and the drawing; whoever watches the run adds what it was told. Colours are those of the reader's system,
+//! light or dark.
+
+use std::fmt::Write as _;
+
+const WIDTH: f64 = 760.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 12.0;
+/// Top and height of the two parts.
+const MEMORY: (f64, f64) = (34.0, 200.0);
+const WAITING: (f64, f64) = (272.0, 60.0);
+const HEIGHT: f64 = 362.0;
+/// More samples than that are thinned out: one for each pixel is enough.
+const SAMPLES_MAX: usize = 1_000;
+const PAGE: f64 = 4096.0;
+const MIB: f64 = 1_048_576.0;
+
+/// What is resident, compressed and in files: the order of the areas from below.
+const PLACES: [(&str, &str); 3] =
+    [("resident", "in memory"), ("compressed", "compressed in memory"), ("file", "in files")];
+
+/// A run at one moment. Sizes are those of the pages, in MiB, however small they are compressed.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub struct Sample {
+    pub seconds: f64,
+    pub places: [f64; 3],
+    pub limit: f64,
+    /// Microseconds that some thread waited for memory, in all.
+    pub waited_us: f64,
+}
+
+impl Sample {
+    /// From what the pager says of itself (`ebb stat`, `ebb stat --pressure`).
+    pub fn of(seconds: f64, stat: &str, pressure: &str) -> Self {
+        let figure = |name: &str| {
+            let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|value| value.parse::<f64>().ok()).unwrap_or(0.0)
+        };
+        let mib = |name| figure(name) * PAGE / MIB;
+        let some = pressure.lines().find(|line| line.starts_with("some "));
+        let total = some.and_then(|line| line.rsplit_once("total=")?.1.parse().ok());
+        Self {
+            seconds,
+            places: ["nr_anon_pages", "ebb_ram_pages", "ebb_file_pages"].map(mib),
+            limit: mib("ebb_nr_limit"),
+            waited_us: total.unwrap_or(0.0),
+        }
+    }
+}
+
+/// The samples of a run.
+#[derive(Default)]
+pub struct Picture {
+    samples: Vec<Sample>,
+    /// One of so many is kept.
+    step: usize,
+    seen: usize,
+}
+
+impl Picture {
+    /// One more. Of a long run every other goes.
+    pub fn add(&mut self, sample: Sample) {
+        self.step = self.step.max(1);
+        if self.seen.is_multiple_of(self.step) {
+            self.samples.push(sample);
+        }
+        self.seen += 1;
+        if self.samples.len() > SAMPLES_MAX {
+            let mut at = 0;
+            self.samples.retain(|_| {
+                at += 1;
+                at % 2 == 1
+            });
+            self.step *= 2;
+        }
+    }
+
+    /// As SVG.
+    pub fn svg(&self, title: &str) -> String {
+        let end = self.samples.last().map_or(1.0, |last| last.seconds.max(0.1));
+        let most = |sample: &Sample| sample.places.iter().sum::<f64>().max(sample.limit);
+        let (step, top) = round(self.samples.iter().map(most).fold(1.0, f64::max), 4.0);
+        let x = |seconds: f64| LEFT + (WIDTH - LEFT - RIGHT) * seconds / end;
+        let y = |mib: f64| MEMORY.0 + MEMORY.1 * (1.0 - mib / top);
+        let mut text = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+             aria-label=\"{title}\" font-family=\"system-ui,sans-serif\" font-size=\"12\">\n<style>{STYLE}</style>\n\
+             <rect class=\"paper\" width=\"{WIDTH}\" height=\"{HEIGHT}\"/>\n\
+             <text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{title}</text>\n",
+            title = escape(title)
+        );
+        let mut mib = 0.0;
+        while mib <= top {
+            let at = y(mib);
+            let _ = writeln!(
+                text,
+                "<path class=\"rule\" d=\"M{LEFT} {at:.1}H{:.1}\"/>\
+                 <text class=\"soft\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{mib:.0} MiB</text>",
+                WIDTH - RIGHT,
+                LEFT - 6.0,
+                at + 4.0
+            );
+            mib += step;
+        }
+        let mut below = vec![0.0; self.samples.len()];
+        for (place, (class, _)) in PLACES.iter().enumerate() {
+            let above: Vec<f64> = self
+                .samples
+                .iter()
+                .zip(&below)
+                .map(|(sample, low)| low + sample.places[place])
+                .collect();
+            let there = self.samples.iter().any(|sample| sample.places[place] > 0.0);
+            if there {
+                let points = |heights: &[f64]| -> Vec<String> {
+                    let all = self.samples.iter().zip(heights);
+                    all.map(|(sample, mib)| format!("{:.1} {:.1}", x(sample.seconds), y(*mib)))
+                        .collect()
+                };
+                let mut back = points(&below);
+                back.reverse();
+                let outline = [points(&above), back].concat().join("L");
+                let _ = writeln!(text, "<path class=\"{class}\" d=\"M{outline}Z\"/>");
+            }
+            below = above;
+        }
+        let limit: Vec<String> = self
+            .samples
+            .iter()
+            .map(|sample| format!("{:.1} {:.1}", x(sample.seconds), y(sample.limit)))
+            .collect();
+        let _ = writeln!(text, "<path class=\"limit\" d=\"M{}\"/>", limit.join("L"));
+        self.waiting(&mut text, x);
+        let (every, _) = round(end, 8.0);
+        let mut seconds = 0.0;
+        while seconds <= end {
+            let _ = writeln!(
+                text,
+                "<text class=\"soft\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{seconds} s</text>",
+                x(seconds),
+                HEIGHT - 12.0
+            );
+            seconds += every;
+        }
+        legend(&mut text);
+        text + "</svg>\n"
+    }
+
+    /// The share of time between two samples in which some thread waited.
+    fn waiting(&self, text: &mut String, x: impl Fn(f64) -> f64) {
+        let (top, height) = WAITING;
+        let bottom = top + height;
+        let _ = writeln!(
+            text,
+            "<text x=\"{LEFT}\" y=\"{}\">some thread waits for a page, in % of the time</text>\
+             <path class=\"rule\" d=\"M{LEFT} {top}H{right}M{LEFT} {bottom}H{right}\"/>\
+             <text class=\"soft\" x=\"{edge}\" y=\"{}\" text-anchor=\"end\">100 %</text>\
+             <text class=\"soft\" x=\"{edge}\" y=\"{bottom}\" text-anchor=\"end\">0 %</text>",
+            top - 8.0,
+            top + 8.0,
+            right = WIDTH - RIGHT,
+            edge = LEFT - 6.0,
+        );
+        let mut outline = format!("M{LEFT} {bottom}");
+        for pair in self.samples.windows(2) {
+            let (from, to) = (pair[0], pair[1]);
+            let time = (to.seconds - from.seconds).max(1e-6);
+            let share = ((to.waited_us - from.waited_us) / 1e6 / time).clamp(0.0, 1.0);
+            let at = bottom - height * share;
+            let _ = write!(outline, "L{:.1} {at:.1}H{:.1}", x(from.seconds), x(to.seconds));
+        }
+        let _ = writeln!(text, "<path class=\"waits\" d=\"{outline}V{bottom}Z\"/>");
+    }
+}
+
+/// A step in round numbers of which `steps` reach `high`, and the end of the last.
+fn round(high: f64, steps: f64) -> (f64, f64) {
+    let raw = high / steps;
+    let power = 10f64.powf(raw.log10().floor());
+    let round = [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * power);
+    let step = round.into_iter().find(|&step| step >= raw).unwrap_or(power * 10.0);
+    (step, (high / step).ceil() * step)
+}
+
+fn legend(text: &mut String) {
+    let mut at = WIDTH - RIGHT;
+    let names = PLACES.iter().rev().copied().chain([("limit", "limit")]);
+    for (class, name) in names {
+        // Characters of this size are seven units wide at most, on average.
+        at -= name.len() as f64 * 7.0 + 28.0;
+        let mark =
+            if class == "limit" { format!("M{at} 16h12") } else { format!("M{at} 11h12v10h-12Z") };
+        let _ = writeln!(
+            text,
+            "<path class=\"{class}\" d=\"{mark}\"/><text x=\"{:.1}\" y=\"20\">{name}</text>",
+            at + 16.0
+        );
+    }
+}
+
+/// As it may stand in the picture; XML has no control characters at all.
+fn escape(text: &str) -> String {
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+}
+
+const STYLE: &str = "text{fill:#1d232b}.soft{fill:#5d6773}.paper{fill:#fff}.rule{stroke:#dde2e8;fill:none}\
+.resident{fill:#1769b5}.compressed{fill:#6fb1e8}.file{fill:#d9a441}.waits{fill:#c2265b}\
+.limit{stroke:#1d232b;stroke-width:1.5;stroke-dasharray:5 3;fill:none}\
+@media(prefers-color-scheme:dark){text{fill:#e6e9ee}.soft{fill:#9aa4b0}.paper{fill:#14181d}.rule{stroke:#2c333c}\
+.resident{fill:#4a9be8}.compressed{fill:#24598c}.file{fill:#a87a25}.waits{fill:#ff6b98}.limit{stroke:#e6e9ee}}";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_read_from_what_the_pager_says() {
+        let stat = "nr_anon_pages 512\nebb_nr_limit 1024\nebb_ram_pages 256\nebb_ram_bytes 9\nebb_file_pages 0\n";
+        let pressure =
+            "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500\nfull avg10=0.00 total=7\n";
+        let sample =
+            Sample { seconds: 2.0, places: [2.0, 1.0, 0.0], limit: 4.0, waited_us: 1500.0 };
+        assert_eq!(Sample::of(2.0, stat, pressure), sample);
+    }
+
+    #[test]
+    fn a_long_run_is_thinned_out() {
+        let mut picture = Picture::default();
+        for n in 0..10_000 {
+            picture.add(Sample { seconds: f64::from(n), ..Sample::default() });
+        }
+        assert!((SAMPLES_MAX / 2..=SAMPLES_MAX).contains(&picture.samples.len()));
+        let gaps = picture.samples.windows(2).map(|pair| pair[1].seconds - pair[0].seconds);
+        assert!(gaps.clone().all(|gap| (gap - gaps.clone().next().unwrap_or(0.0)).abs() < 1e-9));
+    }
+
+    #[test]
+    fn the_picture_has_what_there_was() {
+        let mut picture = Picture::default();
+        for n in 0..3 {
+            let [n, up] = [f64::from(n), f64::from(n) * 30.0];
+            let places = [32.0, up, 0.0];
+            picture.add(Sample { seconds: n, places, limit: 32.0, waited_us: n * 500_000.0 });
+        }
+        let svg = picture.svg("a < b\u{1}");
+        assert!(svg.contains("a &lt; b <") && svg.ends_with("</svg>\n"));
+        // 92 MiB need an axis to 100; half of the time somebody waited.
+        assert!(svg.contains(">100 MiB<") && svg.contains(">2 s<"), "{svg}");
+        assert!(svg.contains("M64 332L64.0 302.0H406.0L406.0 302.0H748.0V332Z"), "{svg}");
+        assert!(svg.contains("class=\"compressed\" d=\"M64.0 170.0L406.0"), "{svg}");
+        assert!(!svg.contains("class=\"file\" d=\"M64.0"), "nothing was there");
+    }
+}

@@ -1,0 +1,3 @@
+module ebb.test/work
+
+go 1.19

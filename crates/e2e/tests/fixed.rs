@@ -1,0 +1,87 @@
+//! Static programs of glibc, into which the agent is put while they stand at their first instruction. Nothing in there
+//! stands before the C library's functions: what hooks would tell the pager finds out.
+
+use ebb_e2e::build::{foreign_program, static_pie_program, static_program};
+use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::{MIB, SMALL};
+
+/// A case with 48 MiB of its own, in a third of that.
+#[track_caller]
+fn case(program: &str, name: &str) {
+    let program = static_program(program).display().to_string();
+    let outcome = Launch::new(program).args([name, "48"]).limit(SMALL).at_most(120).run();
+    outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
+    outcome.expect_silence();
+}
+
+fn verify(program: String, limit: u64) -> Outcome {
+    Launch::new(program).args(["48", "2"]).limit(limit).options("--report json --strict").run()
+}
+
+#[test]
+fn every_word_is_right_of_programs_that_lie_where_they_like() {
+    for program in [static_program("verify"), static_pie_program("verify")] {
+        let outcome = verify(program.display().to_string(), SMALL);
+        outcome.expect_code(0).expect_within_limit();
+        assert!(outcome.text().starts_with("verify: ok"), "{}", outcome.text());
+        assert!(outcome.figure("pages_evicted") > 32 << 8, "{}", outcome.report);
+    }
+}
+
+/// Forks, threads that end, mappings that change: all that the agent's hooks see elsewhere.
+#[test]
+fn threads_that_verify_while_the_address_space_changes() {
+    let program = static_program("torture").display().to_string();
+    for (seed, limit) in [("7", 48 * MIB), ("8", 24 * MIB)] {
+        let launch = Launch::new(&program).args(["6", seed]).limit(limit).at_most(120);
+        launch.run().expect_line("torture: ok").expect_within_limit();
+    }
+}
+
+/// Newer C libraries have the kernel write to a thread's descriptor whenever it has not run for a while (rseq), which brings
+/// it back just in time.
+#[test]
+fn threads_are_joined_whose_descriptors_nobody_tells_of() {
+    let program = static_program("threads").display().to_string();
+    let launch = Launch::new(program).args(["bare-exit", "48"]).limit(SMALL).at_most(60);
+    launch.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").run().expect_line("bare-exit: ok");
+    case("threads", "threads");
+    case("threads", "standard-threads");
+}
+
+#[test]
+fn fork_gives_the_child_a_snapshot() {
+    case("process", "fork-snapshot");
+}
+
+/// It fills memory before it is met, and is given the agent that it does not ask for.
+#[test]
+fn a_child_that_maps_memory_of_its_own() {
+    case("children", "_Fork");
+}
+
+/// Whoever is stopped cannot be given it, and is not killed for that: the run ended as out of memory.
+#[test]
+fn a_stopped_child_holds_up_nobody() {
+    let program = static_program("process").display().to_string();
+    let outcome = Launch::new(program).args(["stopped", "32"]).limit(SMALL).at_most(120).run();
+    outcome.expect_line("stopped: ok");
+}
+
+#[test]
+fn one_that_a_script_starts_is_paged() {
+    let program = static_program("verify").display().to_string();
+    let script = format!("{program} 48 12; true");
+    let launch = Launch::new("sh").args(["-c", &script]).limit(SMALL).at_most(120);
+    let outcome = launch.options("--report json --strict").run();
+    outcome.expect_code(0);
+    assert!(outcome.figure("pages_evicted") > 32 << 8, "{}", outcome.report);
+}
+
+/// Of a library that nobody knows it is not known either what its threads leave to be cleared.
+#[test]
+fn one_of_another_library_is_refused() {
+    let outcome = verify(foreign_program("verify").display().to_string(), SMALL);
+    outcome.expect_code(126);
+    assert!(outcome.stderr.contains("neither against glibc nor of Go alone"), "{}", outcome.stderr);
+}

@@ -1,0 +1,293 @@
+//! Some of an experiment's runs in a file (`ebb lab run --shard I/N`), and all of them together again (`ebb lab merge`).
+//!
+//! * S1: run `r` of a plan is in shard `r % N + 1`, so that each has some of every scenario and takes as long as the others.
+//! * S2: numbers come back as they were, to the last bit: merged files say what one run of everything says.
+//! * S3: files are merged only if they were asked the same by the same version, and no two are the same shard.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::runner::Outcome;
+use super::score::COMMIT;
+use crate::machine::pressure::Reading;
+
+/// The version of the files.
+pub const SCHEMA: u32 = 1;
+
+/// The most shards there can be.
+const SHARDS_MAX: usize = 100_000;
+/// More runs than anything asks for.
+const RUNS_MAX: usize = 1 << 32;
+
+/// Shard `number` of `of`, counted from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Shard {
+    number: usize,
+    of: usize,
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let pair = text.split_once('/');
+        let numbers = pair.and_then(|(number, of)| number.parse().ok().zip(of.parse().ok()));
+        match numbers {
+            Some((number, of)) if (1..=of).contains(&number) && of <= SHARDS_MAX => {
+                Ok(Self { number, of })
+            }
+            _ => Err(format!("expected I/N, such as 1/4 to 4/4, N at most {SHARDS_MAX}")),
+        }
+    }
+}
+
+impl TryFrom<String> for Shard {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Shard> for String {
+    fn from(shard: Shard) -> Self {
+        shard.to_string()
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
+    }
+}
+
+impl Shard {
+    /// Which of so many runs are in it (S1).
+    #[must_use]
+    pub fn runs(self, all: usize) -> Vec<usize> {
+        (self.number - 1..all).step_by(self.of).collect()
+    }
+
+    /// How many that is.
+    fn len(self, all: usize) -> usize {
+        (all + self.of - self.number) / self.of
+    }
+}
+
+/// A file.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    schema: u32,
+    version: String,
+    commit: Option<String>,
+    /// What was asked.
+    question: Value,
+    shard: Shard,
+    /// Runs of all shards.
+    runs: usize,
+    /// Of this one's.
+    outcomes: Vec<Kept>,
+}
+
+/// An outcome, without what is for pictures.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    /// In the shortest digits that name the number, which not every reader of JSON takes for it (S2).
+    metrics: BTreeMap<String, String>,
+    /// Of each memcg: what it says of its pressure.
+    psi: Vec<(String, String)>,
+}
+
+impl Kept {
+    fn of(outcome: &Outcome) -> Self {
+        let digits = |(name, value): (&String, &f64)| (name.clone(), format!("{value:?}"));
+        let psi = outcome.pressure.iter().map(|r| (r.name.clone(), r.text.clone()));
+        Self { metrics: outcome.metrics.iter().map(digits).collect(), psi: psi.collect() }
+    }
+
+    fn outcome(self) -> anyhow::Result<Outcome> {
+        let value = |(name, digits): (String, String)| {
+            let value = digits.parse().with_context(|| format!("{name}: {digits:?}"))?;
+            Ok((name, value))
+        };
+        let metrics = self.metrics.into_iter().map(value).collect::<anyhow::Result<_>>()?;
+        let reading = |(name, text)| Reading { name, text, ..Reading::default() };
+        let pressure = self.psi.into_iter().map(reading).collect();
+        Ok(Outcome { metrics, pressure, ..Outcome::default() })
+    }
+}
+
+/// A shard's file: what was asked, and the outcomes of its runs of `runs`.
+#[must_use]
+pub fn part(question: Value, shard: Shard, runs: usize, outcomes: &[Outcome]) -> String {
+    let part = Part {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: COMMIT.map(str::to_owned),
+        question,
+        shard,
+        runs,
+        outcomes: outcomes.iter().map(Kept::of).collect(),
+    };
+    serde_json::to_string(&part).expect("strings and numbers") + "\n"
+}
+
+/// What some files have together.
+#[derive(Debug)]
+pub struct Merged {
+    /// What was asked.
+    pub question: Value,
+    /// The outcomes of all runs that are there, in their order: of every one if no shard is missing.
+    pub outcomes: Vec<Outcome>,
+    /// Shards that are in no file.
+    pub missing: Vec<Shard>,
+}
+
+/// The shards of a file, each a line. What a line is called has its number where there are several.
+fn lines((name, text): &(String, String)) -> Vec<(String, &str)> {
+    match text.lines().collect::<Vec<_>>()[..] {
+        [] | [_] => vec![(name.clone(), text)],
+        ref lines => {
+            let numbered = (1..).zip(lines).filter(|(_, line)| !line.is_empty());
+            numbered.map(|(n, &line)| (format!("{name}:{n}"), line)).collect()
+        }
+    }
+}
+
+/// Puts files together, each a name and its text: a line for each shard.
+///
+/// # Errors
+/// One that is no shard's file, or not of the same experiment (S3).
+pub fn merge(files: &[(String, String)]) -> anyhow::Result<Merged> {
+    let mut parts: Vec<(String, Part)> = Vec::new();
+    for (name, text) in files.iter().flat_map(lines) {
+        let part: Part = serde_json::from_str(text)
+            .with_context(|| format!("{name}: not from `ebb lab run --shard`, or cut off"))?;
+        ensure!(part.schema == SCHEMA, "{name}: its form is {}, not {SCHEMA}", part.schema);
+        let here = part.shard.len(part.runs.min(RUNS_MAX));
+        ensure!(part.outcomes.len() == here, "{name}: {} of {here} runs", part.outcomes.len());
+        if let Some((first, like)) = parts.first() {
+            let from = |part: &Part| {
+                let commit = part.commit.as_deref().unwrap_or("unknown");
+                format!("version {}, commit {commit}", part.version)
+            };
+            if from(&part) != from(like) {
+                bail!("{name} is of {}, {first} of {}", from(&part), from(like));
+            }
+            let of = |part: &Part| (part.shard.of, part.runs, part.question.clone());
+            ensure!(of(&part) == of(like), "{name} and {first} are not of the same experiment");
+        }
+        if let Some((other, _)) = parts.iter().find(|(_, other)| other.shard == part.shard) {
+            bail!("{name} and {other} are both shard {}", part.shard);
+        }
+        parts.push((name, part));
+    }
+    let Some((_, first)) = parts.first() else { bail!("no files to merge") };
+    let (question, of, runs) = (first.question.clone(), first.shard.of, first.runs);
+    let is_there = |shard: &Shard| parts.iter().any(|(_, part)| part.shard == *shard);
+    let shards = (1..=of).map(|number| Shard { number, of });
+    let missing = shards.filter(|shard| !is_there(shard)).collect();
+    let mut outcomes: Vec<(usize, Outcome)> = Vec::new();
+    for (name, part) in parts {
+        for (run, kept) in part.shard.runs(runs).into_iter().zip(part.outcomes) {
+            outcomes.push((run, kept.outcome().with_context(|| name.to_owned())?));
+        }
+    }
+    outcomes.sort_by_key(|(run, _)| *run);
+    let outcomes = outcomes.into_iter().map(|(_, outcome)| outcome).collect();
+    Ok(Merged { question, outcomes, missing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn outcome(value: f64) -> Outcome {
+        let metrics = BTreeMap::from([("ops_per_s".to_owned(), value)]);
+        let pressure =
+            vec![Reading { name: "/".into(), text: "some".into(), ..Reading::default() }];
+        Outcome { metrics, pressure, ..Outcome::default() }
+    }
+
+    /// Files of five runs in two shards.
+    fn files(question: &str) -> Vec<(String, String)> {
+        let all: Vec<Outcome> =
+            [0.1 + 0.2, f64::NAN, 1e300, 5e-324, -0.0].map(outcome).into_iter().collect();
+        let file = |text: &str| {
+            let shard: Shard = text.parse().unwrap();
+            let own: Vec<Outcome> =
+                shard.runs(all.len()).into_iter().map(|run| all[run].clone()).collect();
+            (format!("part-{}", shard.number), part(json!(question), shard, all.len(), &own))
+        };
+        ["2/2", "1/2"].map(file).into()
+    }
+
+    #[test]
+    fn every_number_comes_back_to_its_last_bit() {
+        let merged = merge(&files("all")).unwrap();
+        assert!(merged.missing.is_empty() && merged.question == json!("all"));
+        let bits: Vec<u64> =
+            merged.outcomes.iter().map(|o| o.metrics["ops_per_s"].to_bits()).collect();
+        let wanted = [0.1 + 0.2, f64::NAN, 1e300, 5e-324, -0.0].map(f64::to_bits);
+        assert_eq!(bits, wanted);
+        assert_eq!(merged.outcomes[4].pressure[0].text, "some");
+    }
+
+    #[test]
+    fn each_run_is_in_one_shard() {
+        for of in 1..9 {
+            let mut all: Vec<usize> =
+                (1..=of).flat_map(|number| Shard { number, of }.runs(7)).collect();
+            assert!(
+                (1..=of).all(
+                    |n| Shard { number: n, of }.len(7) == Shard { number: n, of }.runs(7).len()
+                )
+            );
+            all.sort_unstable();
+            assert_eq!(all, (0..7).collect::<Vec<_>>(), "{of}");
+        }
+        for wrong in ["0/4", "5/4", "4", "1/0", "-1/2", "1/1000000", "a/b"] {
+            assert!(wrong.parse::<Shard>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_told() {
+        let fails = |files: &[(String, String)]| format!("{:#}", merge(files).unwrap_err());
+        let good = files("all");
+        assert_eq!(merge(&good[..1]).unwrap().missing, ["1/2".parse().unwrap()]);
+        let twice = fails(&[good[0].clone(), ("copy".into(), good[0].1.clone())]);
+        assert_eq!(twice, "copy and part-2 are both shard 2/2");
+        let other = fails(&[good[0].clone(), files("other")[1].clone()]);
+        assert_eq!(other, "part-1 and part-2 are not of the same experiment");
+        let version = format!("\"version\":\"{}\"", env!("CARGO_PKG_VERSION"));
+        let old = good[1].1.replace(&version, "\"version\":\"0.0.1\"");
+        assert!(
+            fails(&[good[0].clone(), ("old".into(), old)]).starts_with("old is of version 0.0.1")
+        );
+        let cut = ("cut".to_owned(), good[0].1[..good[0].1.len() / 2].to_owned());
+        assert!(fails(&[cut]).starts_with("cut: not from `ebb lab run --shard`, or cut off"));
+        assert_eq!(fails(&[]), "no files to merge");
+        let endless =
+            ("endless".to_owned(), good[1].1.replace("\"runs\":5", "\"runs\":99999999999999"));
+        assert!(fails(&[endless]).starts_with("endless: 3 of "));
+    }
+
+    #[test]
+    fn a_file_may_hold_several_shards() {
+        let [two, one] = files("all").try_into().unwrap();
+        let both = ("parts".to_owned(), format!("{}{}", two.1, one.1));
+        assert_eq!(merge(std::slice::from_ref(&both)).unwrap().outcomes.len(), 5);
+        let error = merge(&[both, one]).unwrap_err().to_string();
+        assert_eq!(error, "part-1 and parts:2 are both shard 1/2");
+    }
+}

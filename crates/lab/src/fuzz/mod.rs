@@ -1,0 +1,227 @@
+//! Looking for bugs of reclaim: machines drawn at random, rules that none may break, and findings made small.
+//!
+//! * [`draw`]: from a seed to a scenario. [`oracle`]: the rules. [`shrink`]: a finding made small.
+//! * [`text`]: scenarios as files. [`bugs`]: what is known to be found.
+//!
+//! Invariants
+//! * F1: what is run is what the file says: a machine is made from its text, a drawn one, too, and what breaks a rule
+//!   by its seed breaks it as a file.
+//! * F2: what is found does not depend on how many threads looked.
+
+pub mod bugs;
+pub mod draw;
+pub mod oracle;
+pub mod shrink;
+pub mod text;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::scenario::{Scenario, ScenarioError};
+use oracle::{ORACLES, Oracle, Seen};
+
+/// A rule that a machine breaks.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The machine's seed.
+    pub seed: u64,
+    /// The rule.
+    pub oracle: &'static Oracle,
+    /// What broke it.
+    pub told: String,
+    /// The scenario.
+    pub text: String,
+}
+
+/// What is looked for, and where.
+#[derive(Clone, Debug)]
+pub struct Hunt {
+    /// The first seed.
+    pub first: u64,
+    /// Seeds at most.
+    pub machines: u64,
+    /// One rule alone.
+    pub only: Option<&'static Oracle>,
+    /// Settings of every machine, after those that were drawn.
+    pub set: Vec<String>,
+    /// Threads.
+    pub jobs: usize,
+    /// The first finding is enough.
+    pub first_only: bool,
+}
+
+/// What a hunt came to.
+#[derive(Clone, Default, Debug)]
+pub struct Caught {
+    /// In the order of their seeds.
+    pub findings: Vec<Finding>,
+    /// Machines that were run.
+    pub machines: u64,
+}
+
+/// Why a machine panicked, where that does not end the program.
+fn panicked(payload: &(dyn std::any::Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+    let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+    format!("panicked: {}", text.unwrap_or_default())
+}
+
+/// The machine of a scenario's last arm.
+///
+/// # Errors
+/// The text is no scenario.
+pub fn machine(text: &str) -> Result<Scenario, ScenarioError> {
+    let mut scenario = Scenario::with(text, &[])?;
+    let arm = scenario.arm.last().map(|arm| arm.set.clone()).unwrap_or_default();
+    let engine = |pair: &String| !pair.starts_with("machine.") && !pair.starts_with("workload.");
+    if arm.iter().all(engine) {
+        scenario.switches.extend(arm);
+        return Ok(scenario);
+    }
+    Scenario::with(text, &arm)
+}
+
+/// Runs a machine and asks the rules, or one of them: those that are broken, and what broke them.
+#[must_use]
+pub fn examine(scenario: &Scenario, only: Option<&Oracle>) -> Vec<(&'static Oracle, String)> {
+    let asked = |oracle: &&Oracle| only.is_none_or(|only| only.name == oracle.name);
+    let looked = catch_unwind(AssertUnwindSafe(|| {
+        let run = oracle::run(scenario);
+        let seen = Seen { scenario, run: &run };
+        let broken = |oracle: &'static Oracle| Some((oracle, oracle.broken_by(&seen)?));
+        ORACLES.iter().filter(asked).filter_map(broken).collect()
+    }));
+    looked.unwrap_or_else(|payload| {
+        let books = ORACLES.iter().filter(asked).filter(|oracle| oracle.name == "books");
+        books.map(|oracle| (oracle, panicked(&*payload))).collect()
+    })
+}
+
+/// Draws machines and looks at them until there were enough, or until `enough` says so.
+///
+/// # Errors
+/// A setting that makes no sense.
+pub fn hunt(hunt: &Hunt, enough: &(dyn Fn(u64) -> bool + Sync)) -> Result<Caught, ScenarioError> {
+    // Told before the first machine.
+    Scenario::with(&draw::draw(hunt.first), &hunt.set)?;
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let caught = Mutex::new(Caught::default());
+    std::thread::scope(|scope| {
+        for _ in 0..hunt.jobs.max(1) {
+            scope.spawn(|| {
+                // Relaxed: each number is handed out once, and a stop that is seen late costs a machine.
+                while !stop.load(Relaxed) {
+                    let number = next.fetch_add(1, Relaxed);
+                    if number >= hunt.machines || enough(number) {
+                        break;
+                    }
+                    let found = one(hunt, hunt.first.wrapping_add(number));
+                    stop.fetch_or(hunt.first_only && !found.is_empty(), Relaxed);
+                    let mut caught = caught.lock().unwrap_or_else(|e| e.into_inner());
+                    caught.machines += 1;
+                    caught.findings.extend(found);
+                }
+            });
+        }
+    });
+    let mut caught = caught.into_inner().unwrap_or_else(|e| e.into_inner());
+    caught.findings.sort_by_key(|f| f.seed);
+    if hunt.first_only {
+        // Whoever was at a later seed then may have found something, too.
+        let first = caught.findings.first().map(|f| f.seed);
+        caught.findings.retain(|f| Some(f.seed) == first);
+    }
+    Ok(caught)
+}
+
+/// What the machine of a seed breaks.
+fn one(hunt: &Hunt, seed: u64) -> Vec<Finding> {
+    SEED.set(Some(seed));
+    let text = draw::with(seed, &hunt.set);
+    let broken = match machine(&text) {
+        Ok(scenario) => examine(&scenario, hunt.only),
+        // A setting may make no sense on this one.
+        Err(_) => Vec::new(),
+    };
+    SEED.set(None);
+    let finding = |(oracle, told)| Finding { seed, oracle, told, text: text.clone() };
+    broken.into_iter().map(finding).collect()
+}
+
+thread_local! {
+    /// Whose machine this thread runs: what is told of a panic that ends the program.
+    static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// The seed of the machine that this thread runs.
+#[must_use]
+pub fn running() -> Option<u64> {
+    SEED.get()
+}
+
+impl Finding {
+    /// It made small, and in how many steps.
+    #[must_use]
+    pub fn shrunk(&self) -> (String, u32) {
+        let mut fails = |text: &str| {
+            machine(text).is_ok_and(|scenario| !examine(&scenario, Some(self.oracle)).is_empty())
+        };
+        shrink::shrink(&self.text, &mut fails)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bugs::{BUGS, Bug};
+    use super::*;
+
+    fn hunt_of(set: &[&str], machines: u64, only: Option<&'static Oracle>) -> Hunt {
+        let set = set.iter().map(|&pair| pair.to_owned()).collect();
+        Hunt { first: 0, machines, only, set, jobs: 2, first_only: true }
+    }
+
+    #[test]
+    fn the_engine_as_it_is_breaks_no_rule() {
+        let caught = hunt(&hunt_of(&[], 200, None), &|_| false).unwrap();
+        let told: Vec<String> = caught
+            .findings
+            .iter()
+            .map(|f| format!("{}: {:?}: {}", f.seed, f.oracle, f.told))
+            .collect();
+        assert_eq!((told, caught.machines), (Vec::new(), 200));
+    }
+
+    #[test]
+    fn each_bug_of_kernels_is_found_from_a_cold_start_and_small_again() {
+        for Bug { about, set, oracle, machines } in BUGS {
+            let oracle = oracle::find(oracle).unwrap();
+            let caught = hunt(&hunt_of(set, *machines, Some(oracle)), &|_| false).unwrap();
+            let found = caught.findings.first().unwrap_or_else(|| panic!("not found: {about}"));
+            let (small, steps) = found.shrunk();
+            assert!(steps > 0, "{about}");
+            // Its file shows it, and without the bug does not.
+            let mut scenario = machine(&small).unwrap();
+            assert!(!examine(&scenario, Some(oracle)).is_empty(), "{about}: {small}");
+            scenario.switches.retain(|pair| !set.contains(&pair.as_str()));
+            assert!(examine(&scenario, Some(oracle)).is_empty(), "{about}: {small}");
+        }
+    }
+
+    #[test]
+    fn what_is_found_does_not_depend_on_the_number_of_threads() {
+        let with = |jobs| {
+            let only = Some(oracle::find("busy-kswapd").unwrap());
+            let hunt_of = Hunt { jobs, ..hunt_of(&["kswapd.balanced=all"], 200, only) };
+            let caught = hunt(&hunt_of, &|_| false).unwrap();
+            caught.findings.iter().map(|f| (f.seed, f.told.clone())).collect::<Vec<_>>()
+        };
+        assert_eq!(with(1), with(3));
+    }
+
+    #[test]
+    fn a_wrong_name_of_a_rule_is_answered_with_the_right_one() {
+        assert!(oracle::find("false-ooms").unwrap_err().contains("did you mean \"false-oom\"?"));
+        assert!(hunt(&hunt_of(&["gen.wlak=off"], 1, None), &|_| false).is_err());
+    }
+}

@@ -1,0 +1,321 @@
+//! What no machine may show: named rules over what a run has left behind.
+//!
+//! Each is conservative: a kernel that does as it should never breaks it, whatever it is given to do; what
+//! breaks it is a bug, or a rule that has to be told better. docs/fuzz.md has the same table.
+//!
+//! Invariants
+//! * O1: a rule looks at figures of virtual time and at counts alone: it says the same on every computer.
+
+use crate::machine::{Outcome, Patience};
+use crate::scenario::{Scenario, run_with};
+
+/// A machine that is being looked at.
+pub struct Seen<'a> {
+    /// What was run.
+    pub scenario: &'a Scenario,
+    /// What came of it.
+    pub run: &'a Result<Outcome, String>,
+}
+
+/// A rule.
+pub struct Oracle {
+    /// Its name.
+    pub name: &'static str,
+    /// What breaks it, with its threshold.
+    pub rule: &'static str,
+    check: fn(&Seen<'_>) -> Option<String>,
+}
+
+impl std::fmt::Debug for Oracle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl Oracle {
+    /// What breaks the rule, if anything does.
+    #[must_use]
+    pub fn broken_by(&self, seen: &Seen<'_>) -> Option<String> {
+        (self.check)(seen)
+    }
+}
+
+/// The seed on which every machine is run: what differs between machines is in their scenarios.
+pub const RUN_SEED: u64 = 0;
+
+/// No measured thread gets on for a minute of the machine, or 4,000 events happen at one moment of it; and no machine is
+/// looked at for more than 8,000 events and ten minutes.
+const PATIENCE: Patience =
+    Patience { ns: MINUTE_NS, events: u64::MAX, at_once: 4_000, all: (8_000, 10 * MINUTE_NS) };
+const MINUTE_NS: u64 = 60_000_000_000;
+
+/// From a wake-up to a step kswapd has to change tasks, which takes 1.5 us.
+const WAKE_NS_MAX: u64 = 10_000_000;
+/// The longest that anybody waits by intention is two seconds (`memory.high`).
+const SHORT_NS_MAX: u64 = 10_000_000_000;
+/// After a run that ended in balance there are two steps to the nap.
+const IDLE_MAX: u64 = 64;
+/// A process is killed while one page of so many could go ...
+const SPARED_SHARE: u64 = 4;
+/// ... and so many at least.
+const SPARED_PAGES: u64 = 256;
+/// Pages by which a memcg is taken below its `min` while a pass goes by what was charged when it began.
+const BELOW_PAGES: u64 = 128;
+/// Pages taken while there was enough, as a part of the machine's frames.
+const NEEDLESS_SHARE: u64 = 8;
+/// Time that is measured before equal memcgs are compared, operations that one of them has done by then, and how many
+/// times as many ...
+const TWIN_NS: u64 = 200_000_000;
+const TWIN_OPS: u64 = 400;
+/// ... as another.
+const TWIN_FACTOR: u64 = 20;
+/// Pages that come back, in times the machine's frames, before they are compared with those of others.
+const STORM_FRAMES: u64 = 2;
+/// How many times as many of its touches are refaults as by each of two presets.
+const STORM_FACTOR: f64 = 4.0;
+/// Time that is measured before it is looked at who adds up counters, and the part of it in which somebody may do so.
+const SUMS_NS: u64 = 10_000_000;
+const SUMS_SHARE: u64 = 2;
+/// One machine in so many is run twice.
+const TWICE_EVERY: u64 = 16;
+
+/// All of them, in the order in which they are asked.
+pub const ORACLES: &[Oracle] = &[
+    Oracle {
+        name: "books",
+        rule: "a law of conservation does not hold when the run has ended (frames, charges, slots, dirty pages, \
+               links of the lists), or the engine panics",
+        check: books,
+    },
+    Oracle {
+        name: "livelock",
+        rule: "no measured thread gets on for 60 s of virtual time, or 4,000 events happen at one moment of it",
+        check: |seen| seen.failed_with("stands still"),
+    },
+    Oracle {
+        name: "lost-wake-up",
+        rule: "all threads wait and nothing is pending; or kswapd takes no step for 10 ms after it was woken",
+        check: lost_wake_up,
+    },
+    Oracle {
+        name: "starvation",
+        rule: "a task has no memory for one page for 10 s of virtual time, and is not killed",
+        check: starvation,
+    },
+    Oracle {
+        name: "false-oom",
+        rule: "a process is killed while a quarter of the pages of whoever ran out of memory (the full memcg or the \
+               machine), and 256 of them, could go: pages of files, and anonymous ones if swap has room; what is below a \
+               memcg's min does not count",
+        check: false_oom,
+    },
+    Oracle {
+        name: "early-sleep",
+        rule: "kswapd goes to sleep, to a nap or deep, while no zone of its node is in balance and it has not given up \
+               (16 runs without progress)",
+        check: early_sleep,
+    },
+    Oracle {
+        name: "busy-kswapd",
+        rule: "kswapd takes 64 steps in a row, each of which begins with a zone in balance and no boost to work off",
+        check: busy_kswapd,
+    },
+    Oracle {
+        name: "over-reclaim",
+        rule: "a task's run, or a pass of kswapd, frees more than it was to free and 256 pages, from each list once",
+        check: over_reclaim,
+    },
+    Oracle {
+        name: "needless-reclaim",
+        rule: "for the sake of all, an eighth of memory is taken from zones with more than twice their high mark and 256 \
+               pages free",
+        check: needless,
+    },
+    Oracle {
+        name: "below-min",
+        rule: "for the sake of others, a memcg at the top is taken 128 pages and a quarter of its min below its min",
+        check: below_min,
+    },
+    Oracle {
+        name: "unfair",
+        rule: "of memcgs that are copies of one, in each of which the same runs, one has done 400 operations in 0.2 s or more, \
+               and 20 times as many as another, and nobody was killed",
+        check: unfair,
+    },
+    Oracle {
+        name: "refault-storm",
+        rule: "twice as many pages as memory has come back, and that is of all touches 4 times the share that it is on the same \
+               machine by the presets classic and by k618",
+        check: refault_storm,
+    },
+    Oracle {
+        name: "sum-storm",
+        rule: "for half of the time measured, 10 ms or more, somebody who brings a page back adds up the counters of memcgs",
+        check: sum_storm,
+    },
+    Oracle {
+        name: "not-the-same",
+        rule: "the same machine, run twice, does not show the same (one machine in 16 is)",
+        check: not_the_same,
+    },
+];
+
+/// The oracle of that name.
+///
+/// # Errors
+/// There is none.
+pub fn find(name: &str) -> Result<&'static Oracle, String> {
+    let names = ORACLES.iter().map(|o| o.name);
+    ORACLES.iter().find(|o| o.name == name).ok_or_else(|| {
+        let best = ebb_mm::nearest::nearest(name, names).unwrap_or_default();
+        format!("there is no oracle {name:?}; did you mean {best:?}? docs/fuzz.md has them all")
+    })
+}
+
+/// Runs a machine.
+///
+/// # Errors
+/// What stopped the run.
+pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
+    run_with(scenario, RUN_SEED, 0, PATIENCE).map(|(_, outcome)| outcome)
+}
+
+impl Seen<'_> {
+    fn outcome(&self) -> Option<&Outcome> {
+        self.run.as_ref().ok()
+    }
+
+    fn failed_with(&self, words: &str) -> Option<String> {
+        self.run.as_ref().err().filter(|error| error.starts_with(words)).cloned()
+    }
+}
+
+/// Ends that are no broken law: other rules are about them, or, under Ebb, all that stores is full.
+const OTHER_ENDS: [&str; 3] = ["stands still", "nothing will wake", "out of memory: nothing more"];
+
+fn books(seen: &Seen<'_>) -> Option<String> {
+    let error = seen.run.as_ref().err()?;
+    (!OTHER_ENDS.iter().any(|words| error.starts_with(words))).then(|| error.clone())
+}
+
+fn lost_wake_up(seen: &Seen<'_>) -> Option<String> {
+    let Some(outcome) = seen.outcome() else { return seen.failed_with("nothing will wake") };
+    let ns = outcome.signs.wake_ns;
+    (ns > WAKE_NS_MAX)
+        .then(|| format!("kswapd was woken and took no step for {} ms", ns / 1_000_000))
+}
+
+fn starvation(seen: &Seen<'_>) -> Option<String> {
+    let ns = seen.outcome()?.signs.short_ns;
+    (ns > SHORT_NS_MAX)
+        .then(|| format!("a task had no memory for a page for {:.1} s", ns as f64 / 1e9))
+}
+
+fn false_oom(seen: &Seen<'_>) -> Option<String> {
+    let outcome = seen.outcome()?;
+    let (spared, kills) = (outcome.signs.spared, outcome.kills);
+    let broken = spared.pages >= SPARED_PAGES && spared.pages * SPARED_SHARE > spared.of;
+    broken.then(|| {
+        format!("{kills} killed, one while {} of {} pages could go", spared.pages, spared.of)
+    })
+}
+
+fn early_sleep(seen: &Seen<'_>) -> Option<String> {
+    let early = seen.outcome()?.signs.early;
+    (early > 0).then(|| format!("kswapd went to sleep {early} times with no zone in balance"))
+}
+
+fn busy_kswapd(seen: &Seen<'_>) -> Option<String> {
+    let idle = seen.outcome()?.signs.idle;
+    (idle >= IDLE_MAX).then(|| format!("kswapd took {idle} steps in a row with a node in balance"))
+}
+
+fn over_reclaim(seen: &Seen<'_>) -> Option<String> {
+    let over = seen.outcome()?.signs.over;
+    (over.pages > over.of)
+        .then(|| format!("{} pages were freed at once, {} at most were to be", over.pages, over.of))
+}
+
+fn needless(seen: &Seen<'_>) -> Option<String> {
+    let pages = seen.outcome()?.signs.needless;
+    (pages * NEEDLESS_SHARE > u64::from(seen.scenario.machine.frames))
+        .then(|| format!("{pages} pages were taken from zones with twice their high mark free"))
+}
+
+fn below_min(seen: &Seen<'_>) -> Option<String> {
+    let below = seen.outcome()?.signs.below_min;
+    (below.pages > BELOW_PAGES + below.of / 4)
+        .then(|| format!("a memcg was taken {} pages below its min of {}", below.pages, below.of))
+}
+
+fn unfair(seen: &Seen<'_>) -> Option<String> {
+    let long = |outcome: &&Outcome| outcome.kills == 0 && outcome.elapsed_ns >= TWIN_NS;
+    let outcome = seen.outcome().filter(long)?;
+    let mut at = 0;
+    for memcg in &seen.scenario.memcg {
+        let copies = memcg.copies as usize;
+        let of = outcome.signs.shares.get(at..at + copies)?;
+        at += copies;
+        let (least, most) = (of.iter().min()?, of.iter().max()?);
+        if *most >= TWIN_OPS && least * TWIN_FACTOR < *most {
+            let what = format!("one has done {most} operations, another {least}");
+            return Some(format!("copies of memcg {:?}: {what}", memcg.name));
+        }
+    }
+    None
+}
+
+/// Refaults, and their share of all touches.
+fn refaults(outcome: &Outcome) -> (u64, f64) {
+    let of = |name: &str| outcome.counters.iter().find(|c| c.0 == name).map_or(0, |c| c.1);
+    let all = of("workingset_refault_anon") + of("workingset_refault_file");
+    (all, all as f64 / outcome.touches.max(1) as f64)
+}
+
+fn refault_storm(seen: &Seen<'_>) -> Option<String> {
+    let (came_back, share) = refaults(seen.outcome()?);
+    let scenario = seen.scenario;
+    if came_back < STORM_FRAMES * u64::from(scenario.machine.frames) || scenario.machine.live.on {
+        return None;
+    }
+    let mut told = format!("{came_back} pages came back, {:.1} % of all touches", 100.0 * share);
+    for preset in ["preset=classic", "preset=k618"] {
+        let mut other = scenario.clone();
+        other.switches = vec![preset.into()];
+        let (others, less) = refaults(run(&other).as_ref().ok()?);
+        if share <= STORM_FACTOR * less {
+            return None;
+        }
+        told += &format!("; {others}, {:.1} %, with {preset}", 100.0 * less);
+    }
+    Some(told)
+}
+
+fn sum_storm(seen: &Seen<'_>) -> Option<String> {
+    let outcome = seen.outcome()?;
+    let (sums, all) = (outcome.spent.flush_ns, outcome.elapsed_ns);
+    (all >= SUMS_NS && sums > all / SUMS_SHARE).then(|| {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        format!("counters were added up for {:.1} of {:.1} ms", ms(sums), ms(all))
+    })
+}
+
+fn not_the_same(seen: &Seen<'_>) -> Option<String> {
+    let first = seen.outcome()?;
+    // Which ones is decided by what they show, so that a file says the same as its seed.
+    if !first.touches.is_multiple_of(TWICE_EVERY) {
+        return None;
+    }
+    let again = match run(seen.scenario) {
+        Ok(again) => again,
+        Err(error) => return Some(format!("the second time: {error}")),
+    };
+    let differs = first.counters.iter().zip(&again.counters).find(|(a, b)| a.1 != b.1);
+    match differs {
+        Some((a, b)) => Some(format!("{}: {} and {}", a.0, a.1, b.1)),
+        None if first.elapsed_ns != again.elapsed_ns => {
+            Some(format!("it took {} ns and {} ns", first.elapsed_ns, again.elapsed_ns))
+        }
+        None => None,
+    }
+}

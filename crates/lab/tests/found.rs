@@ -1,0 +1,16 @@
+//! What `ebb lab fuzz` has found and is no more: each file is named after its cause and says what it was.
+
+use ebb_lab::fuzz::{examine, machine};
+
+#[test]
+fn nothing_that_was_found_is_found_again() {
+    for (name, text) in [
+        ("second-kill", include_str!("found/second-kill.toml")),
+        ("reused-frame", include_str!("found/reused-frame.toml")),
+        ("held-while-short", include_str!("found/held-while-short.toml")),
+    ] {
+        let scenario = machine(text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let broken = examine(&scenario, None);
+        assert!(broken.is_empty(), "{name}: {broken:?}");
+    }
+}

@@ -1,0 +1,564 @@
+//! The agent in a program that no loader brings it into: a static one, of glibc or of Go, or one that runs already (`ebb attach`).
+//!
+//! Its image is mapped into the program while one of its threads stands, and that thread has it join the pager: at its first
+//! instruction, where the front starts the program, or wherever it is, where the tree has started it or it is attached to. A
+//! child that it forks has the image from it, and joins in the same way as soon as it is met.
+//!
+//! * I1: only programs that can do without the agent's hooks: those of Go alone, whose threads leave the kernel nothing to
+//!   write when they end, and those of glibc, whose threads tell it where that is (`thread_words.rs`). Of others
+//!   ([`takes_agent`]) nobody could say which pages have to stay.
+//! * I2: nobody traces it afterwards. What cannot be traced, or has an agent already, is left as it is.
+//! * I3: no right is taken up for it: the kernel lets a user trace what is his own, and no other. So an image that its owner
+//!   has changed reaches nothing that he does not.
+//! * I4: a running program's own stack is not used: that of a goroutine has a few hundred bytes.
+//! * I5: each has a thread that may wait for the program as long as that likes; so there are few at a time, and who comes when
+//!   all are taken has to be met again.
+//! * I6: the program is made to call what it may not expect of itself: one with a filter of system calls (seccomp) that the pager
+//!   has not is left as it is. And one that has all of its memory locked as it comes (`MCL_FUTURE`) would fill the pool.
+
+use crate::config::Config;
+use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
+use ebb_mm::types::Vpn;
+use ebb_sys::pagemap::Pagemap;
+use ebb_sys::proc::{self, Area};
+use ebb_sys::process::{Pidfd, has_memory_apart, shares_memory};
+use ebb_sys::tracee::Tracee;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What the image is called in the folder of a run.
+pub const IMAGE_NAME: &str = "agent.image";
+
+/// Memory that a running program is lent for it.
+const LENT_BYTES: u64 = 128 << 10;
+/// Bytes of the stack that the agent's way in may use.
+const STACK_BYTES: u64 = 16 << 10;
+
+fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
+    let bytes = bytes.get(at..at + len)?;
+    Some(bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte)))
+}
+
+/// What is to be known of an image: an ELF object as it lies in memory.
+struct Image {
+    len: u64,
+    entry: u64,
+    /// Start, length and protection of its parts.
+    parts: Vec<(u64, u64, u64)>,
+    /// Words that are addresses in it: where they lie, and where they point.
+    addresses: Vec<(u64, u64)>,
+}
+
+impl Image {
+    fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path)?;
+        Self::parse(&bytes).ok_or_else(|| Error::new(ErrorKind::InvalidData, "a damaged image"))
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        const PAGE: u64 = 4096;
+        const LOAD: u64 = 1;
+        const DYNAMIC: u64 = 2;
+        const RELOCATIONS: u64 = 7;
+        const RELOCATIONS_BYTES: u64 = 8;
+        let word = |at: u64| number(bytes, usize::try_from(at).ok()?, 8);
+        let (first, count) = (word(32)?, number(bytes, 56, 2)?);
+        let (mut parts, mut table) = (Vec::new(), (0, 0));
+        for header in (0..count).map(|index| first + index * 56) {
+            let kinds = word(header)?;
+            let (start, len) = (word(header + 16)?, word(header + 40)?);
+            match kinds & 0xffff_ffff {
+                LOAD => {
+                    // PF_X, PF_W, PF_R as PROT_READ, PROT_WRITE, PROT_EXEC
+                    let flags = kinds >> 32;
+                    let access = (flags & 4) >> 2 | flags & 2 | (flags & 1) << 2;
+                    let end = (start + len).next_multiple_of(PAGE);
+                    parts.push((start / PAGE * PAGE, end - start / PAGE * PAGE, access));
+                }
+                DYNAMIC => {
+                    for entry in (start..start + len).step_by(16) {
+                        match word(entry)? {
+                            RELOCATIONS => table.0 = word(entry + 8)?,
+                            RELOCATIONS_BYTES => table.1 = word(entry + 8)?,
+                            _ => {}
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        let entries = (table.0..table.0 + table.1).step_by(24);
+        let addresses = entries.map(|entry| Some((word(entry)?, word(entry + 16)?)));
+        let addresses = addresses.collect::<Option<_>>()?;
+        Some(Self { len: bytes.len() as u64, entry: word(24)?, parts, addresses })
+    }
+
+    /// Maps it into the program and has it begin, with what lies at `arguments`, on a stack that ends at `stack`.
+    fn put(&self, program: &mut Tracee, path: &Path, arguments: u64, stack: u64) -> Result<()> {
+        // Private, of a file: the kernel's to page, and never Ebb's.
+        let start = program.map(path, self.len, stack)?;
+        let prepared = self.prepare(program, start);
+        let joined = prepared.and_then(|()| self.begin(program, start, arguments, stack));
+        if joined.is_err() {
+            // No thread of it is there.
+            let _ = program.unmap(start, self.len);
+        }
+        joined
+    }
+
+    /// Has it begin where it lies.
+    fn begin(&self, program: &mut Tracee, start: u64, arguments: u64, stack: u64) -> Result<()> {
+        const JOINED: u64 = ebb_agent::protocol::JOINED as u64;
+        match program.run(start + self.entry, arguments, stack)? {
+            JOINED => Ok(()),
+            0 => Err(Error::other("its agent could not join")),
+            errno => {
+                let why = Error::from_raw_os_error(errno as i32);
+                Err(Error::other(format!("its agent could not join: {why}")))
+            }
+        }
+    }
+
+    fn prepare(&self, program: &mut Tracee, start: u64) -> Result<()> {
+        for &(at, to) in &self.addresses {
+            program.write(start + at, &(start + to).to_ne_bytes())?;
+        }
+        self.parts
+            .iter()
+            .try_for_each(|&(at, len, access)| program.protect(start + at, len, access))
+    }
+}
+
+/// Puts the agent whose image is at `path` into process `pid`, a child of this one that stands at its first instruction and
+/// has been told by its environment where the pager is.
+///
+/// # Errors
+/// It cannot be traced, or the agent cannot join. The program goes on without.
+pub fn at_start(pid: u32, path: &Path) -> Result<()> {
+    let mut program = Tracee::of(pid)?;
+    let (arguments, stack) =
+        (program.stack(), program.below_stack(path.as_os_str().len() as u64 + 1));
+    Image::read(path)?.put(&mut program, path, arguments, stack)
+}
+
+/// Where an agent finds its pager.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// Its socket; the image lies beside it.
+    pub socket: PathBuf,
+    /// Address space for cool pages.
+    pub pool_bytes: u64,
+    /// It is for programs with a loader as well, which brings none (`ebb attach`).
+    pub loaded: bool,
+}
+
+impl Way {
+    /// That of a run.
+    pub fn of(config: &Config) -> Self {
+        let (socket, pool_bytes) = (config.socket.clone(), config.pool_bytes);
+        Self { socket, pool_bytes, loaded: config.attached }
+    }
+
+    fn image(&self) -> PathBuf {
+        self.socket.with_file_name(IMAGE_NAME)
+    }
+}
+
+/// How many are being given the agent (I5).
+static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+const UNDER_WAY_MAX: u32 = 16;
+
+/// Whether any are.
+pub fn is_under_way() -> bool {
+    UNDER_WAY.load(Relaxed) > 0
+}
+
+/// One of them, as long as this lives.
+struct Place;
+
+impl Place {
+    fn take() -> Option<Self> {
+        let free = |taken| (taken < UNDER_WAY_MAX).then_some(taken + 1);
+        // Relaxed: a number, and nothing else is ordered by it.
+        UNDER_WAY.fetch_update(Relaxed, Relaxed, free).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Relaxed);
+    }
+}
+
+/// What came of an attempt to give a process the agent.
+#[derive(Debug)]
+pub enum Attempt {
+    /// A thread does so.
+    Begun(JoinHandle<Result<()>>),
+    /// Others are given it (I5), or it does not run: again later.
+    Later,
+    /// It may not have it so, or has.
+    No,
+}
+
+/// Begins to give process `pid` the agent, if it is one that may have it so, by a thread of its own.
+pub fn begin(pid: u32, way: Way) -> Attempt {
+    let Some(process) = Pidfd::open(pid).ok().filter(|_| Candidate::of(pid, &way).is_some()) else {
+        return Attempt::No;
+    };
+    if proc::tracer(pid).is_some() || matches!(proc::state(pid), Some('T' | 't')) {
+        // The brake holds it, or a debugger, or somebody has stopped it.
+        return Attempt::Later;
+    }
+    let Some(place) = Place::take() else { return Attempt::Later };
+    let put = move || {
+        let _place = place;
+        running(pid, &process, &way, has_memory_apart)
+    };
+    std::thread::Builder::new()
+        .name("inject".into())
+        .spawn(put)
+        .map_or(Attempt::Later, Attempt::Begun)
+}
+
+/// The same for any process of the tree, `process` by its number `pid`.
+///
+/// # Errors
+/// The same; or it is none that may have the agent so.
+fn running(
+    pid: u32,
+    process: &Pidfd,
+    way: &Way,
+    is_apart: impl Fn(u32, u32) -> bool,
+) -> Result<()> {
+    let mut program = Tracee::interrupt(pid)?;
+    // It was somebody else's number by then, or it has become another program, or it is the child of a vfork, which is about to.
+    process.send(0)?;
+    let apart = proc::parent(pid).is_some_and(|parent| is_apart(parent, pid));
+    let candidate = Candidate::of(pid, way).filter(|_| apart);
+    let candidate = candidate.ok_or_else(|| Error::other("it is another program by now"))?;
+    let path = way.image();
+    let image = Image::read(&path)?;
+    let lent = program.allocate(LENT_BYTES)?;
+    let (arguments, stack) = (lent, lent + LENT_BYTES - STACK_BYTES / 2);
+    let joined = match candidate {
+        // Nobody has touched it.
+        _ if is_there(pid, lent) => {
+            Err(Error::other("it has all of its memory locked as it comes (mlockall)"))
+        }
+        Candidate::Fresh => program
+            .write(arguments, &environment(arguments, way))
+            .and_then(|()| image.put(&mut program, &path, arguments, stack)),
+        Candidate::Forked { image: start } => image.begin(&mut program, start, 0, stack),
+    };
+    // It may have ended.
+    let _ = program.unmap(lent, LENT_BYTES);
+    joined
+}
+
+/// Whether the page at this address is in memory; true where that cannot be seen.
+fn is_there(pid: u32, address: u64) -> bool {
+    let pages = File::open(format!("/proc/{pid}/pagemap")).map(Pagemap::from);
+    pages.and_then(|pages| pages.is_present(Vpn::of_address(address).0)).unwrap_or(true)
+}
+
+/// What the kernel would have put at `at` for a program without arguments that is told its way by its environment.
+fn environment(at: u64, way: &Way) -> Vec<u8> {
+    let socket = [ENV_SOCKET.as_bytes(), b"=", way.socket.as_os_str().as_bytes(), b"\0"].concat();
+    let pool = format!("{ENV_POOL}={}\0", way.pool_bytes);
+    // No arguments, their end, the two variables, and their end.
+    let texts = at + 5 * 8;
+    let words = [0, 0, texts, texts + socket.len() as u64, 0];
+    let words = words.iter().flat_map(|word: &u64| word.to_ne_bytes());
+    words.chain(socket).chain(pool.into_bytes()).collect()
+}
+
+/// A process that could have the agent so, and has none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Candidate {
+    /// Nothing of it is there.
+    Fresh,
+    /// It was forked from one that has it: the image lies there.
+    Forked { image: u64 },
+}
+
+impl Candidate {
+    /// Whether process `pid`, which has not joined this run, is one.
+    fn of(pid: u32, way: &Way) -> Option<Self> {
+        if proc::has_other_filters(pid) {
+            return None;
+        }
+        let areas = proc::areas(pid).ok()?;
+        let is_image =
+            |area: &&Area| Path::new(&area.name).file_name().is_some_and(|name| name == IMAGE_NAME);
+        match areas.iter().find(is_image) {
+            Some(area) if Path::new(&area.name) == way.image() => {
+                Some(Self::Forked { image: area.start })
+            }
+            // Of a run within this one, or around it.
+            Some(_) => None,
+            None if areas.iter().any(is_agent) || is_ebb(pid) => None,
+            None => {
+                let program = File::open(format!("/proc/{pid}/exe")).ok()?;
+                let takes = || takes_agent(&program).unwrap_or(false);
+                (way.loaded && has_glibc(&areas) || takes()).then_some(Self::Fresh)
+            }
+        }
+    }
+}
+
+/// Whether glibc has been loaded into a process with these areas.
+fn has_glibc(areas: &[Area]) -> bool {
+    areas.iter().any(|area| Path::new(&area.name).file_name() == Some(OsStr::new("libc.so.6")))
+}
+
+/// Whether it is an agent's, of whichever run.
+fn is_agent(area: &Area) -> bool {
+    let name = Path::new(&area.name);
+    let is_in_folder =
+        |folder: &Path| folder.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ebb-"));
+    name.file_name().is_some_and(|file| file == IMAGE_NAME || file == "agent.so")
+        && name.parent().is_some_and(is_in_folder)
+}
+
+/// Whether process `pid` runs this very program: the front or the pager of a run.
+fn is_ebb(pid: u32) -> bool {
+    let program_of = |process: &str| {
+        let found = std::fs::metadata(format!("/proc/{process}/exe")).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    program_of("self").is_some_and(|own| program_of(&pid.to_string()) == Some(own))
+}
+
+/// Why process `pid`, which runs, may not be given the agent, if that is so (I1).
+#[must_use]
+pub fn why_not(pid: u32) -> Option<String> {
+    let program = match File::open(format!("/proc/{pid}/exe")) {
+        Ok(program) => program,
+        Err(error) if error.kind() == ErrorKind::NotFound && proc::state(pid).is_none() => {
+            return Some("there is no such process".into());
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Some("it is a thread of the kernel, or has ended".into());
+        }
+        Err(error) => return Some(format!("it is another user's, or hides itself ({error})")),
+    };
+    if !matches!(head_of(&program), Ok(Some(_))) {
+        return Some("it is not a 64-bit x86 program".into());
+    }
+    let areas = match proc::areas(pid) {
+        Ok(areas) => areas,
+        Err(error) => return Some(format!("it cannot be looked into ({error})")),
+    };
+    if is_ebb(pid) {
+        return Some("it is ebb itself".into());
+    }
+    if areas.iter().any(is_agent) {
+        return Some("it is in a run already (ebb ps); ebb set changes its limit".into());
+    }
+    if proc::has_other_filters(pid) {
+        return Some(
+            "it has a filter of system calls (seccomp), which may kill it for those of an agent"
+                .into(),
+        );
+    }
+    if !has_glibc(&areas) && !takes_agent(&program).unwrap_or(false) {
+        return Some(OF_NEITHER.into());
+    }
+    None
+}
+
+const OF_NEITHER: &str = "it is a program neither of glibc nor of Go alone";
+/// How long a loader may take until glibc is there.
+const LOADING: Duration = Duration::from_secs(2);
+const LOADING_LOOK: Duration = Duration::from_millis(5);
+
+/// The same for a program that may have begun just now, and whose loader is given time to load glibc.
+#[must_use]
+pub fn why_not_when_loaded(pid: u32) -> Option<String> {
+    let began = Instant::now();
+    loop {
+        let reason = why_not(pid);
+        let is_loading = || {
+            let program = File::open(format!("/proc/{pid}/exe"));
+            program.and_then(|program| has_loader(&program)).unwrap_or(false)
+        };
+        if reason.as_deref() != Some(OF_NEITHER) || began.elapsed() > LOADING || !is_loading() {
+            return reason;
+        }
+        std::thread::sleep(LOADING_LOOK);
+    }
+}
+
+/// Gives process `pid` the agent, which has been told by nobody where the pager is, and runs.
+///
+/// # Errors
+/// It cannot be traced, or its agent cannot join.
+pub fn attach(pid: u32, way: &Way) -> Result<()> {
+    // Who asks knows what it is, and need not be able to look into its parent.
+    running(pid, &Pidfd::open(pid)?, way, |parent, pid| !shares_memory(parent, pid))
+}
+
+/// Takes away what is mapped in process `pid` for an agent that has ended: the image, the memory in common, and `mapped`.
+///
+/// # Errors
+/// It cannot be traced just now.
+pub fn clean(pid: u32, socket: &Path, mapped: &[(u64, u64)]) -> Result<()> {
+    let mut program = Tracee::interrupt(pid)?;
+    let image = socket.with_file_name(IMAGE_NAME);
+    let areas = proc::areas(pid)?;
+    let is_ours = |area: &&Area| {
+        Path::new(&area.name) == image || area.shared && area.name.starts_with("/memfd:ebb-agent")
+    };
+    let ours = areas.iter().filter(is_ours).map(|area| (area.start, area.end - area.start));
+    for (start, len) in mapped.iter().copied().chain(ours).filter(|&(start, _)| start != 0) {
+        program.unmap(start, len)?;
+    }
+    Ok(())
+}
+
+/// Whether a 64-bit program without a loader may be given the agent (I1).
+///
+/// # Errors
+/// It cannot be read, or is too short for what it says it has.
+pub fn takes_agent(file: &File) -> Result<bool> {
+    Ok(is_of_glibc(file)? || is_go_alone(file)?)
+}
+
+/// The head of a 64-bit x86 program; None of anything else.
+fn head_of(file: &File) -> Result<Option<[u8; 64]>> {
+    const X86_64: u64 = 62;
+    let mut head = [0; 64];
+    file.read_exact_at(&mut head, 0)?;
+    let is_one = head.starts_with(b"\x7fELF\x02") && number(&head, 18, 2) == Some(X86_64);
+    Ok(is_one.then_some(head))
+}
+
+/// Kinds of parts of a program.
+const INTERPRETER: u64 = 3;
+const NOTE: u64 = 4;
+
+/// The parts of a program: of which kind, where in the file, and how long there. Empty if it is no 64-bit x86 program.
+fn parts_of(file: &File) -> Result<Vec<(u64, u64, u64)>> {
+    const HEADER_BYTES: usize = 56;
+    let short = || Error::from(ErrorKind::UnexpectedEof);
+    let Some(head) = head_of(file)? else { return Ok(Vec::new()) };
+    let of_head = |at, len| number(&head, at, len).ok_or_else(short);
+    let mut headers = vec![0; of_head(56, 2)? as usize * HEADER_BYTES];
+    file.read_exact_at(&mut headers, of_head(32, 8)?)?;
+    let part = |header: &[u8]| {
+        let field = |at, len| number(header, at, len).ok_or_else(short);
+        Ok((field(0, 4)?, field(8, 8)?, field(32, 8)?))
+    };
+    headers.chunks_exact(HEADER_BYTES).map(part).collect()
+}
+
+/// Whether a loader brings its libraries.
+fn has_loader(file: &File) -> Result<bool> {
+    Ok(parts_of(file)?.iter().any(|&(kind, ..)| kind == INTERPRETER))
+}
+
+/// Whether it has no loader, and the note that glibc puts into each program (`NT_GNU_ABI_TAG`); no other library does.
+fn is_of_glibc(file: &File) -> Result<bool> {
+    const NOTES_MAX: u64 = 1 << 16;
+    /// Owner and kind of the note: sizes of both texts come first.
+    const ABI_TAG: &[u8] = b"\x01\0\0\0GNU\0";
+    let parts = parts_of(file)?;
+    if parts.iter().any(|&(kind, ..)| kind == INTERPRETER) {
+        return Ok(false);
+    }
+    for (_, at, len) in parts.into_iter().filter(|&(kind, ..)| kind == NOTE) {
+        let mut notes = vec![0; len.min(NOTES_MAX) as usize];
+        file.read_exact_at(&mut notes, at)?;
+        if notes.windows(ABI_TAG.len()).any(|word| word == ABI_TAG) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a static 64-bit program is of Go and nothing else: it has the sections that Go's own linker makes, and neither
+/// those that every other one adds for C nor variables of C's threads.
+fn is_go_alone(file: &File) -> Result<bool> {
+    const OF_GO: [&[u8]; 2] = [b".gopclntab", b".go.buildinfo"];
+    const OF_OTHERS: [&[u8]; 4] = [b".interp", b".eh_frame", b".tbss", b".tdata"];
+    const SECTION_BYTES: usize = 64;
+    const NAMES_MAX: u64 = 1 << 16;
+    let short = || Error::from(ErrorKind::UnexpectedEof);
+    let Some(head) = head_of(file)? else { return Ok(false) };
+    let of_head = |at, len| number(&head, at, len).ok_or_else(short);
+    let (first, count, of_names) = (of_head(40, 8)?, of_head(60, 2)?, of_head(62, 2)?);
+    let mut sections = vec![0; count as usize * SECTION_BYTES];
+    file.read_exact_at(&mut sections, first)?;
+    let of_section = |index: u64, at: usize, len: usize| {
+        number(&sections, index as usize * SECTION_BYTES + at, len).ok_or_else(short)
+    };
+    let mut names = vec![0; of_section(of_names, 32, 8)?.min(NAMES_MAX) as usize];
+    file.read_exact_at(&mut names, of_section(of_names, 24, 8)?)?;
+    let mut found = Vec::new();
+    for index in 0..count {
+        let name = names.get(of_section(index, 0, 4)? as usize..).unwrap_or(&[]);
+        found.push(name.split(|&byte| byte == 0).next().unwrap_or(&[]));
+    }
+    let has = |name: &&[u8]| found.contains(name);
+    Ok(OF_GO.iter().all(has) && !OF_OTHERS.iter().any(has))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_running_program_is_told_is_laid_out_as_the_kernel_would() {
+        let way = Way { socket: "/run/ebb-1/socket".into(), pool_bytes: 4096, loaded: false };
+        let laid = environment(0x1000, &way);
+        let word = |index: usize| number(&laid, index * 8, 8).expect("a word");
+        assert_eq!([word(0), word(1), word(4)], [0; 3]);
+        let text = |at: u64| {
+            let text = &laid[(at - 0x1000) as usize..];
+            String::from_utf8_lossy(text.split(|&byte| byte == 0).next().unwrap_or(&[]))
+                .into_owned()
+        };
+        assert_eq!(text(word(2)), "EBB_SOCKET=/run/ebb-1/socket");
+        assert_eq!(text(word(3)), "EBB_POOL_BYTES=4096");
+    }
+
+    /// I5: a process that never stands holds a thread; hundreds must not.
+    #[test]
+    fn no_more_than_a_few_are_under_way() {
+        let taken: Vec<Place> = std::iter::from_fn(Place::take).collect();
+        assert_eq!(taken.len() as u32, UNDER_WAY_MAX);
+        drop(taken);
+        assert!(Place::take().is_some());
+    }
+
+    #[test]
+    fn what_is_no_image_and_no_program_that_takes_one_is_told_apart() {
+        assert!(Image::parse(&[]).is_none());
+        let mut cut = vec![0; 64];
+        cut[56] = 2;
+        assert!(Image::parse(&cut).is_none(), "headers beyond its end");
+        let own = File::open("/proc/self/exe").expect("there");
+        assert!(!takes_agent(&own).expect("it can be read"), "it has a loader");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("short");
+        for bytes in [&b"#!/bin/sh\n"[..], &[0x7f, b'E', b'L', b'F', 2]] {
+            std::fs::write(&path, bytes).expect("a file");
+            assert!(takes_agent(&File::open(&path).expect("there")).is_err());
+        }
+        let mut head = [0xffu8; 64];
+        head[..5].copy_from_slice(b"\x7fELF\x02");
+        head[18..20].copy_from_slice(&[62, 0]);
+        std::fs::write(&path, head).expect("a file");
+        let nowhere = File::open(&path).expect("there");
+        assert!(is_go_alone(&nowhere).is_err() && is_of_glibc(&nowhere).is_err());
+    }
+}
