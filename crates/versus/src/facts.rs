@@ -6,7 +6,7 @@ use std::time::Instant;
 use ebb_bench::alloc::{
     Cell, Contender as _, Ebb, HoldTimes, Load, Mechanisms, Pattern, measure, median,
 };
-use ebb_core::frame::{Checks, Config, Gfp, NoHost, Order, PcpRule, Request};
+use ebb_mm::frame::{Checks, Config, Gfp, NoHost, Order, PcpRule, Request};
 
 const GIB: u32 = 1 << 18;
 

@@ -1,0 +1,167 @@
+//! Latches as values: a page is latched for as long as one of these lives.
+
+use crate::error::{PageId, PoolError};
+use crate::frames::Bytes;
+use crate::pool::{Inner, Pool};
+use crate::word::Latch;
+use parking_lot::RwLockReadGuard;
+use std::cell::RefCell;
+use std::ops::{Deref, DerefMut};
+
+/// A page that others may read at the same time, and nobody writes to.
+#[must_use = "the page is latched for as long as this lives"]
+pub struct Shared<'pool> {
+    pool: &'pool Inner,
+    page: PageId,
+    frame: u32,
+}
+
+impl<'pool> Shared<'pool> {
+    pub(crate) fn new(pool: &'pool Inner, page: PageId, once: bool) -> Result<Self, PoolError> {
+        let frame = pool.fix(page, Latch::Shared, once)?;
+        Ok(Self { pool, page, frame })
+    }
+
+    /// Which page it is.
+    #[must_use]
+    pub fn page(&self) -> PageId {
+        self.page
+    }
+}
+
+impl Deref for Shared<'_> {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        // SAFETY: its page is latched shared, until `drop`.
+        unsafe { self.pool.frames.bytes(self.frame) }
+    }
+}
+
+impl Drop for Shared<'_> {
+    fn drop(&mut self) {
+        self.pool.table.word(self.page).unlatch_shared();
+    }
+}
+
+/// A page that nobody else has. Written to, it is dirty: a commit makes it last.
+#[must_use = "the page is latched for as long as this lives"]
+pub struct Exclusive<'change> {
+    pool: &'change Inner,
+    page: PageId,
+    frame: u32,
+}
+
+impl<'change> Exclusive<'change> {
+    pub(crate) fn of(pool: &'change Inner, page: PageId, frame: u32) -> Self {
+        Self { pool, page, frame }
+    }
+
+    /// Which page it is.
+    #[must_use]
+    pub fn page(&self) -> PageId {
+        self.page
+    }
+}
+
+impl Deref for Exclusive<'_> {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        // SAFETY: its page is latched exclusively, until `drop`.
+        unsafe { self.pool.frames.bytes(self.frame) }
+    }
+}
+
+impl DerefMut for Exclusive<'_> {
+    fn deref_mut(&mut self) -> &mut Bytes {
+        self.pool.dirtied(self.page);
+        // SAFETY: its page is latched exclusively, until `drop`, and `self` is borrowed for as long.
+        unsafe { self.pool.frames.bytes_mut(self.frame) }
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.pool.table.word(self.page).unlatch_exclusive();
+    }
+}
+
+thread_local! {
+    /// Pools that this thread is changing, by where they are.
+    static CHANGES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+fn key(pool: &Inner) -> usize {
+    std::ptr::from_ref(pool).addr()
+}
+
+/// Whether this thread is within a change of the pool.
+pub(crate) fn changes(pool: &Inner) -> bool {
+    CHANGES.with_borrow(|changes| changes.contains(&key(pool)))
+}
+
+/// Something that is changed: what belongs together is written within one of these, and a commit finds all of it or
+/// nothing. Commits wait until there is none.
+///
+/// There is no way back: a change that ends, by an error, too, is committed as far as it went. A program that cannot go on
+/// from there opens the pool anew, or keeps what it needs to undo it.
+///
+/// A thread that is within one begins no second of the same pool: it could wait for a commit that waits for it.
+#[must_use = "pages are written within a change"]
+pub struct Change<'pool> {
+    pool: &'pool Pool,
+    _gate: RwLockReadGuard<'pool, ()>,
+}
+
+impl<'pool> Change<'pool> {
+    pub(crate) fn new(pool: &'pool Pool) -> Self {
+        assert!(!changes(pool.inner()), "a change within a change of the same pool");
+        let gate = pool.inner().gate.read();
+        CHANGES.with_borrow_mut(|changes| changes.push(key(pool.inner())));
+        Self { pool, _gate: gate }
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &'pool Pool {
+        self.pool
+    }
+
+    /// Latches a page to write to it.
+    ///
+    /// # Errors
+    /// There is no such page, or it cannot be brought in.
+    pub fn exclusive(&self, page: PageId) -> Result<Exclusive<'_>, PoolError> {
+        let pool = self.pool.inner();
+        let frame = pool.fix(page, Latch::Exclusive, false)?;
+        Ok(Exclusive::of(pool, page, frame))
+    }
+
+    /// One more page at the end, all zeros.
+    ///
+    /// # Errors
+    /// The pool has as many pages as it was opened for, or no frame can be had.
+    pub fn allocate(&self) -> Result<Exclusive<'_>, PoolError> {
+        let pool = self.pool.inner();
+        let (page, frame) = pool.allocate()?;
+        Ok(Exclusive::of(pool, page, frame))
+    }
+
+    /// Ends the change, and makes it and all before it last.
+    ///
+    /// # Errors
+    /// As [`Pool::commit`].
+    pub fn commit(self) -> Result<(), PoolError> {
+        let pool = self.pool;
+        drop(self);
+        pool.commit()
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        let key = key(self.pool.inner());
+        CHANGES.with_borrow_mut(|changes| changes.retain(|&other| other != key));
+    }
+}

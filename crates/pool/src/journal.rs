@@ -1,0 +1,278 @@
+//! The journal: where changed pages are written before they take their places in the file.
+//!
+//! ```text
+//! page 0, 1   headers: magic, generation, salt, hash. The valid one with the greater generation counts.
+//! page 2 ..   batches, one after the other:
+//!               one page      magic, salt, sequence, how many pages, whether it commits, how many pages the pool has,
+//!                             its own hash; of each page its number and hash
+//!               so many pages
+//! ```
+//! Numbers are little-endian; hashes are XXH3 with the salt as seed.
+//!
+//! Invariants:
+//! * J1: a batch counts if it is whole (every hash is right), has the header's salt, and so have all before it, in
+//!   sequence. The first that is not so is the end.
+//! * J2: what was written up to a batch that commits is what the pool is after a crash; what is beyond the last of them
+//!   never was.
+//! * J3: a generation begins only after all of the one before is in the file, and that was synced. Its header is written
+//!   over the older of the two: whatever a crash leaves of it, one is valid.
+//! * J4: once a sync has failed nothing is written any more: the system may have forgotten what it did not write.
+
+use crate::error::{PageId, PoolError};
+use crate::frames::Bytes;
+use crate::medium::Medium;
+use ebb_mm::PAGE_SIZE;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use twox_hash::XxHash3_64;
+
+const HEADER_MAGIC: &[u8; 8] = b"EBBPOOLJ";
+const BATCH_MAGIC: &[u8; 8] = b"EBBBATCH";
+/// The first page of batches.
+const START: u32 = 2;
+const COMMITS: u32 = 1;
+/// Where in a batch's first page things are.
+const BATCH_HASH: usize = 40;
+const ENTRIES: usize = 48;
+/// Most pages in a batch.
+pub const BATCH_MAX: usize = (PAGE_SIZE - ENTRIES) / 16;
+
+/// A page of one's own, where direct I/O can reach it.
+#[repr(align(4096))]
+pub struct Aligned(pub Bytes);
+
+impl Aligned {
+    /// All zeros.
+    pub fn new() -> Box<Self> {
+        Box::new(Self([0; PAGE_SIZE]))
+    }
+
+    fn put(&mut self, at: usize, value: u64) {
+        self.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn get(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+}
+
+fn hash(salt: u64, bytes: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(salt, bytes)
+}
+
+/// What a batch says of itself.
+struct Batch {
+    pages: Vec<(PageId, u64)>,
+    commits: Option<u64>,
+}
+
+impl Batch {
+    /// J1, but for the pages.
+    fn parse(page: &mut Aligned, salt: u64, sequence: u64) -> Option<Self> {
+        let told = page.get(BATCH_HASH);
+        page.put(BATCH_HASH, 0);
+        let right = page.0[..8] == BATCH_MAGIC[..] && hash(salt, &page.0) == told;
+        if !right || page.get(8) != salt || page.get(16) != sequence {
+            return None;
+        }
+        let (count, flags) = ((page.get(24) & 0xffff_ffff) as usize, (page.get(24) >> 32) as u32);
+        let entry = |n| (PageId(page.get(ENTRIES + 16 * n)), page.get(ENTRIES + 16 * n + 8));
+        (count <= BATCH_MAX).then(|| Self {
+            pages: (0..count).map(entry).collect(),
+            commits: (flags & COMMITS != 0).then(|| page.get(32)),
+        })
+    }
+}
+
+/// What a journal held when it was opened.
+#[derive(Default, Debug)]
+pub struct Recovered {
+    /// Where the newest copy of each page is that a commit made last; later ones win.
+    pub pages: Vec<(PageId, u32)>,
+    /// How many pages the last commit left the pool with.
+    pub count: Option<u64>,
+}
+
+/// See the head of the file.
+pub struct Journal {
+    medium: Arc<dyn Medium>,
+    path: PathBuf,
+    generation: u64,
+    salt: u64,
+    sequence: u64,
+    next: u32,
+    /// There are batches that no commit has made last.
+    pending: bool,
+    broken: bool,
+    head: Box<Aligned>,
+}
+
+impl Journal {
+    /// Opens it, and reads what it holds. An empty medium becomes a journal.
+    pub fn open(medium: Arc<dyn Medium>, path: PathBuf) -> Result<(Self, Recovered), PoolError> {
+        let mut journal = Self {
+            medium,
+            path,
+            generation: 0,
+            salt: 0,
+            sequence: 0,
+            next: START,
+            pending: false,
+            broken: false,
+            head: Aligned::new(),
+        };
+        let mut strange = false;
+        for slot in 0..2 {
+            journal.read(slot)?;
+            let page = &journal.head;
+            let (generation, salt) = (page.get(8), page.get(16));
+            let right =
+                page.0[..8] == HEADER_MAGIC[..] && page.get(24) == hash(salt, &page.0[..24]);
+            if right && generation > journal.generation {
+                (journal.generation, journal.salt) = (generation, salt);
+            }
+            strange |= !right && page.0.iter().any(|&byte| byte != 0);
+        }
+        if journal.generation == 0 {
+            if strange {
+                return Err(PoolError::NotAJournal { path: journal.path });
+            }
+            journal.reset(0)?;
+            return Ok((journal, Recovered::default()));
+        }
+        let recovered = journal.recover()?;
+        Ok((journal, recovered))
+    }
+
+    /// An error of its medium.
+    pub fn error(&self, what: &'static str, source: io::Error) -> PoolError {
+        PoolError::Io { what, path: self.path.clone(), source }
+    }
+
+    fn read(&mut self, page: u32) -> Result<(), PoolError> {
+        let done = self.medium.read(page.into(), &mut self.head.0);
+        done.map_err(|source| self.error("read", source))
+    }
+
+    /// Reads every batch that counts (J1), and goes on behind the last.
+    fn recover(&mut self) -> Result<Recovered, PoolError> {
+        let end = self.medium.pages().map_err(|source| self.error("read", source))?;
+        let (mut recovered, mut open) = (Recovered::default(), Vec::new());
+        'batches: while u64::from(self.next) < end {
+            self.read(self.next)?;
+            let Some(batch) = Batch::parse(&mut self.head, self.salt, self.sequence) else { break };
+            let first = self.next + 1;
+            for (&(page, told), place) in batch.pages.iter().zip(first..) {
+                self.read(place)?;
+                if hash(self.salt, &self.head.0) != told {
+                    break 'batches;
+                }
+                open.push((page, place));
+            }
+            self.next = first + batch.pages.len() as u32;
+            self.sequence += 1;
+            if let Some(count) = batch.commits {
+                // J2
+                recovered.pages.append(&mut open);
+                recovered.count = Some(count);
+            }
+        }
+        Ok(recovered)
+    }
+
+    /// Reads the page at a place.
+    pub fn read_place(&self, place: u32, into: &mut Bytes) -> io::Result<()> {
+        self.medium.read(place.into(), into)
+    }
+
+    /// Writes pages, [`BATCH_MAX`] at most, and says where the first is; the others follow. `commits`: with them all
+    /// that was written so far is to last once it is synced, in a pool of so many pages.
+    pub fn append(
+        &mut self,
+        pages: &[(PageId, &Bytes)],
+        commits: Option<u64>,
+    ) -> Result<u32, PoolError> {
+        assert!(pages.len() <= BATCH_MAX, "a batch of {} pages", pages.len());
+        self.check()?;
+        let first = self.next + 1;
+        let Some(next) = first.checked_add(pages.len() as u32) else {
+            return Err(self.error("write", io::ErrorKind::FileTooLarge.into()));
+        };
+        let head = &mut *self.head;
+        head.0.fill(0);
+        head.0[..8].copy_from_slice(BATCH_MAGIC);
+        head.put(8, self.salt);
+        head.put(16, self.sequence);
+        let flags = if commits.is_some() { COMMITS } else { 0 };
+        head.put(24, pages.len() as u64 | u64::from(flags) << 32);
+        head.put(32, commits.unwrap_or(0));
+        for (n, &(page, bytes)) in pages.iter().enumerate() {
+            head.put(ENTRIES + 16 * n, page.0);
+            head.put(ENTRIES + 16 * n + 8, hash(self.salt, bytes));
+        }
+        head.put(BATCH_HASH, hash(self.salt, &head.0));
+        let all: Vec<&Bytes> =
+            std::iter::once(&self.head.0).chain(pages.iter().map(|page| page.1)).collect();
+        // What failed is written over by the next.
+        let done = self.medium.write(self.next.into(), &all);
+        done.map_err(|source| self.error("write", source))?;
+        self.next = next;
+        self.sequence += 1;
+        self.pending = commits.is_none();
+        Ok(first)
+    }
+
+    /// There are batches that no commit has made last.
+    pub fn is_pending(&self) -> bool {
+        self.pending
+    }
+
+    /// Pages written since it was empty.
+    pub fn len(&self) -> u64 {
+        u64::from(self.next - START)
+    }
+
+    /// J4
+    pub fn check(&self) -> Result<(), PoolError> {
+        if self.broken {
+            return Err(PoolError::Broken { path: self.path.clone() });
+        }
+        Ok(())
+    }
+
+    /// A sync failed, of the journal or of the file it is moved to: nothing is written from now on (J4).
+    pub fn break_off(&mut self) {
+        self.broken = true;
+    }
+
+    /// Everything is in the file, which was synced: begins anew (J3), and keeps room for `keep` pages.
+    pub fn reset(&mut self, keep: u64) -> Result<(), PoolError> {
+        self.check()?;
+        let mut salt = [0; 8];
+        rustix::rand::getrandom(&mut salt, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| self.error("find random numbers for", error.into()))?;
+        let (generation, salt) = (self.generation + 1, u64::from_le_bytes(salt));
+        let head = &mut *self.head;
+        head.0.fill(0);
+        head.0[..8].copy_from_slice(HEADER_MAGIC);
+        head.put(8, generation);
+        head.put(16, salt);
+        head.put(24, hash(salt, &head.0[..24]));
+        let done =
+            self.medium.write(generation % 2, &[&self.head.0]).and_then(|()| self.medium.sync());
+        done.map_err(|source| {
+            // Perhaps it is there, and nothing of the generation before counts any more.
+            self.broken = true;
+            self.error("begin", source)
+        })?;
+        (self.generation, self.salt, self.sequence, self.next) = (generation, salt, 0, START);
+        self.pending = false;
+        let keep = keep + u64::from(START);
+        if self.medium.pages().is_ok_and(|pages| pages > keep) {
+            // Room that is not given back is no reason to fail.
+            let _ = self.medium.set_pages(keep);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,106 @@
+//! Models for loom: latches of one page, in every schedule within a bound on preemptions.
+
+use crate::word::{Found, Latch, Word};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+/// One page, and the bytes of the only frame. Whoever reads or writes them must have the latch, or have found the page
+/// evicted: loom complains of what is not ordered.
+#[derive(Default)]
+struct Page {
+    word: Word,
+    bytes: UnsafeCell<[u32; 2]>,
+}
+
+impl Page {
+    fn latch(&self, how: Latch) {
+        if self.word.latch(how) == Found::Missing {
+            // It is loaded as it left: the model has no file.
+            self.bytes.with_mut(|bytes| {
+                // SAFETY: what is missing is latched exclusively by who found that.
+                let _loaded = unsafe { &mut *bytes };
+            });
+            self.word.publish(0, Some(how));
+        }
+    }
+
+    fn write(&self) {
+        self.latch(Latch::Exclusive);
+        self.bytes.with_mut(|bytes| {
+            // SAFETY: it is latched exclusively.
+            let bytes = unsafe { &mut *bytes };
+            *bytes = bytes.map(|n| n + 1);
+        });
+        self.word.unlatch_exclusive();
+    }
+
+    fn read(&self) -> u32 {
+        self.latch(Latch::Shared);
+        let bytes = self.bytes.with(|bytes| {
+            // SAFETY: it is latched.
+            unsafe { *bytes }
+        });
+        self.word.unlatch_shared();
+        assert_eq!(bytes[0], bytes[1]);
+        bytes[0]
+    }
+
+    fn look(&self) {
+        self.read();
+    }
+
+    /// Sends it out, if nobody has it: its frame is somebody else's then, who writes to it.
+    fn evict(&self) {
+        if self.word.evict(self.word.state()) && self.word.claim() {
+            self.bytes.with_mut(|bytes| {
+                // SAFETY: it was in no frame, and nobody but this thread can bring it in.
+                let _mine = unsafe { &mut *bytes };
+            });
+            self.word.publish(0, None);
+        }
+    }
+}
+
+fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(model);
+}
+
+fn threads(page: &Arc<Page>, does: &[fn(&Page)]) {
+    let start = |&does: &fn(&Page)| {
+        let page = page.clone();
+        thread::spawn(move || does(&page))
+    };
+    let started: Vec<_> = does.iter().map(start).collect();
+    started.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn two_who_write_are_alone_and_both_get_on() {
+    check(3, || {
+        let page = Arc::new(Page::default());
+        threads(&page, &[Page::write, Page::write]);
+        assert_eq!(page.read(), 2);
+    });
+}
+
+#[test]
+fn who_reads_sees_no_half_of_a_change() {
+    check(2, || {
+        let page = Arc::new(Page::default());
+        threads(&page, &[Page::write, Page::look, Page::look]);
+        assert_eq!(page.read(), 1);
+    });
+}
+
+#[test]
+fn what_is_latched_is_not_sent_out() {
+    check(3, || {
+        let page = Arc::new(Page::default());
+        page.write();
+        threads(&page, &[Page::write, Page::look, Page::evict]);
+        assert_eq!(page.read(), 2);
+    });
+}

@@ -1,0 +1,302 @@
+//! The state of one page in one word: who has it latched, which frame it is in, whether it was written to.
+//!
+//! ```text
+//! bits 0..8    latch: 0 nobody, 1..=READERS_MAX so many who read, EXCLUSIVE one who writes, loads or evicts
+//! bit  8       WAITERS: somebody is parked until the latch is free
+//! bit  9       DIRTY: differs from what is in the files
+//! bits 16..48  the frame and one; 0: the page is in none
+//! ```
+//! Invariants:
+//! * W1: the frame changes only while the latch is exclusive, or by the step from "free and clean" to "in no frame",
+//!   which takes the latch nobody else can get in between.
+//! * W2: who takes the last latch off clears WAITERS in the same step and wakes all; who parks has set WAITERS in a
+//!   step that saw the latch taken. So nobody sleeps beside a free latch.
+//! * W3: nobody joins those who read while somebody waits: who writes is not kept out for ever.
+
+use crate::park::Place;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+#[cfg(loom)]
+use loom::sync::atomic::AtomicU64;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicU64;
+
+const LATCH: u64 = 0xff;
+const EXCLUSIVE: u64 = 0xff;
+const READERS_MAX: u64 = 0xf0;
+const WAITERS: u64 = 1 << 8;
+const DIRTY: u64 = 1 << 9;
+const FRAME_SHIFT: u32 = 16;
+const FRAME: u64 = 0xffff_ffff << FRAME_SHIFT;
+/// Looks before a thread goes to sleep: latches are held for less than a microsecond, or for a read of a disk.
+const SPINS: u32 = if cfg!(loom) { 0 } else { 32 };
+
+/// What a word says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State(u64);
+
+impl State {
+    /// The frame it is in.
+    pub fn frame(self) -> Option<u32> {
+        ((self.0 & FRAME) >> FRAME_SHIFT).checked_sub(1).map(|frame| frame as u32)
+    }
+
+    /// Nobody has it, and nobody waits.
+    pub fn is_free(self) -> bool {
+        self.0 & (LATCH | WAITERS) == 0
+    }
+
+    /// Written to since it was last in the files.
+    pub fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    /// It is being brought in.
+    pub fn is_loading(self) -> bool {
+        self.frame().is_none() && self.0 & LATCH == EXCLUSIVE
+    }
+
+    fn is_latched(self) -> bool {
+        self.0 & LATCH != 0
+    }
+
+    fn may_join(self) -> bool {
+        self.0 & LATCH < READERS_MAX && self.0 & WAITERS == 0
+    }
+}
+
+/// How a latch is had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Latch {
+    /// With others who read.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+impl Latch {
+    fn bits(self) -> u64 {
+        match self {
+            Self::Shared => 1,
+            Self::Exclusive => EXCLUSIVE,
+        }
+    }
+}
+
+/// What came of an attempt to have a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    /// It is latched as asked for, in this frame.
+    Here(u32),
+    /// It is in no frame, and latched exclusively: who gets this answer brings it in, and calls [`Word::publish`].
+    Missing,
+}
+
+/// The word.
+#[derive(Default, Debug)]
+pub struct Word(AtomicU64, Place);
+
+impl Word {
+    /// What it says now.
+    pub fn state(&self) -> State {
+        State(self.0.load(SeqCst))
+    }
+
+    fn swap(&self, old: State, new: u64) -> bool {
+        self.0.compare_exchange_weak(old.0, new, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Takes a latch, and waits for it.
+    pub fn latch(&self, how: Latch) -> Found {
+        let mut spins = 0;
+        loop {
+            if let Some(found) = self.try_latch(how) {
+                return found;
+            }
+            self.wait(&mut spins, |state| match how {
+                Latch::Shared => !state.may_join(),
+                Latch::Exclusive => state.is_latched(),
+            });
+        }
+    }
+
+    /// Takes a latch if it can be had at once.
+    pub fn try_latch(&self, how: Latch) -> Option<Found> {
+        loop {
+            let state = State(self.0.load(Acquire));
+            let frame = state.frame();
+            let free = match how {
+                Latch::Shared if frame.is_some() => state.may_join(),
+                Latch::Shared | Latch::Exclusive => !state.is_latched(),
+            };
+            if !free {
+                return None;
+            }
+            let new = match (how, frame) {
+                (Latch::Shared, Some(_)) => state.0 + 1,
+                (Latch::Exclusive, _) | (_, None) => state.0 | EXCLUSIVE,
+            };
+            if self.swap(state, new) {
+                return Some(frame.map_or(Found::Missing, Found::Here));
+            }
+        }
+    }
+
+    /// Takes a page that is in no frame, and that nobody has, to bring it in ([`Word::publish`]).
+    pub fn claim(&self) -> bool {
+        let state = State(self.0.load(Acquire));
+        let idle = state.frame().is_none() && state.is_free();
+        idle && self.0.compare_exchange(state.0, state.0 | EXCLUSIVE, SeqCst, Relaxed).is_ok()
+    }
+
+    /// The page that is missing was brought in, and is latched as said from now on.
+    pub fn publish(&self, frame: u32, how: Option<Latch>) {
+        let latch = how.map_or(0, Latch::bits);
+        self.end_exclusive(|bits| bits | (u64::from(frame) + 1) << FRAME_SHIFT | latch);
+    }
+
+    /// Takes an exclusive latch off.
+    pub fn unlatch_exclusive(&self) {
+        self.end_exclusive(|bits| bits);
+    }
+
+    fn end_exclusive(&self, with: impl Fn(u64) -> u64) {
+        let mut state = State(self.0.load(Relaxed));
+        debug_assert_eq!(state.0 & LATCH, EXCLUSIVE);
+        while !self.swap(state, with(state.0 & !(LATCH | WAITERS))) {
+            state = State(self.0.load(Relaxed));
+        }
+        self.wake(state);
+    }
+
+    /// Takes a shared latch off.
+    pub fn unlatch_shared(&self) {
+        loop {
+            let state = State(self.0.load(Relaxed));
+            debug_assert!((1..=READERS_MAX).contains(&(state.0 & LATCH)));
+            let last = state.0 & LATCH == 1;
+            // W2
+            let new = if last { (state.0 - 1) & !WAITERS } else { state.0 - 1 };
+            if self.swap(state, new) {
+                if last {
+                    self.wake(state);
+                }
+                return;
+            }
+        }
+    }
+
+    /// The page is written to. Only under an exclusive latch. False if it was dirty before.
+    pub fn set_dirty(&self) -> bool {
+        self.0.fetch_or(DIRTY, SeqCst) & DIRTY == 0
+    }
+
+    /// What is in the files is what is in memory. Only under a latch.
+    pub fn set_clean(&self) {
+        self.0.fetch_and(!DIRTY, SeqCst);
+    }
+
+    /// The step from "free and clean" to "in no frame" (W1). False if it is not so any more.
+    pub fn evict(&self, state: State) -> bool {
+        state.is_free()
+            && !state.is_dirty()
+            && self.0.compare_exchange(state.0, 0, SeqCst, Relaxed).is_ok()
+    }
+
+    fn wait(&self, spins: &mut u32, must: impl Fn(State) -> bool) {
+        if *spins < SPINS {
+            *spins += 1;
+            return std::hint::spin_loop();
+        }
+        let state = State(self.0.load(Relaxed));
+        if !must(state) || !state.is_latched() || !self.swap(state, state.0 | WAITERS) {
+            return;
+        }
+        let sleeps = || {
+            let state = State(self.0.load(SeqCst));
+            state.0 & WAITERS != 0 && state.is_latched()
+        };
+        self.1.sleep(&self.0, sleeps);
+    }
+
+    fn wake(&self, before: State) {
+        if before.0 & WAITERS != 0 {
+            self.1.wake(&self.0);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn a_word_goes_its_way() {
+        let word = Word::default();
+        assert_eq!(word.latch(Latch::Shared), Found::Missing);
+        assert!(word.state().is_loading());
+        assert_eq!(word.try_latch(Latch::Shared), None);
+        word.publish(0, Some(Latch::Shared));
+        assert_eq!(word.latch(Latch::Shared), Found::Here(0));
+        assert_eq!(word.try_latch(Latch::Exclusive), None);
+        word.unlatch_shared();
+        word.unlatch_shared();
+        assert_eq!(word.latch(Latch::Exclusive), Found::Here(0));
+        assert!(word.set_dirty() && !word.set_dirty());
+        word.unlatch_exclusive();
+        assert!(!word.evict(word.state()), "what is dirty does not leave");
+        word.set_clean();
+        assert!(word.evict(word.state()));
+        assert_eq!(word.state(), State(0));
+    }
+
+    #[test]
+    fn no_more_read_at_once_than_can_be_counted() {
+        let word = Word::default();
+        word.latch(Latch::Exclusive);
+        word.publish(u32::MAX - 1, Some(Latch::Shared));
+        for _ in 1..READERS_MAX {
+            assert_eq!(word.latch(Latch::Shared), Found::Here(u32::MAX - 1));
+        }
+        assert_eq!(word.try_latch(Latch::Shared), None);
+        word.unlatch_shared();
+        assert!(word.try_latch(Latch::Shared).is_some());
+    }
+
+    /// Threads add to two counters that agree whenever the latch is free, read them, evict and bring back.
+    #[test]
+    fn who_writes_is_alone_and_nobody_sleeps_for_ever() {
+        let word = Word::default();
+        let (one, two) = (AtomicU64::new(0), AtomicU64::new(0));
+        let had = |how| {
+            if word.latch(how) == Found::Missing {
+                word.publish(7, Some(how));
+            }
+        };
+        std::thread::scope(|threads| {
+            for _ in 0..3 {
+                threads.spawn(|| {
+                    for turn in 0..20_000u32 {
+                        had(Latch::Exclusive);
+                        one.store(one.load(Relaxed) + 1, Relaxed);
+                        if turn % 64 == 0 {
+                            std::thread::yield_now();
+                        }
+                        two.store(two.load(Relaxed) + 1, Relaxed);
+                        word.unlatch_exclusive();
+                    }
+                });
+                threads.spawn(|| {
+                    for _ in 0..20_000 {
+                        had(Latch::Shared);
+                        assert_eq!(one.load(Relaxed), two.load(Relaxed));
+                        word.unlatch_shared();
+                        word.evict(word.state());
+                    }
+                });
+            }
+        });
+        assert_eq!((one.into_inner(), two.into_inner()), (60_000, 60_000));
+    }
+}

@@ -1,0 +1,242 @@
+//! The contenders of `versus-pool` as programs: how each is built, started and watched.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use ebb_bench::kernel::Cgroup;
+
+use super::Args;
+
+/// What a program needs beside the memory it is compared by: its text, stacks, page tables.
+const BESIDE_BYTES: u64 = 32 << 20;
+
+/// A contender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    Ebb,
+    Mmap,
+    Lmdb,
+    Vmcache,
+}
+
+impl Peer {
+    const ALL: [Self; 4] = [Self::Ebb, Self::Mmap, Self::Lmdb, Self::Vmcache];
+
+    /// As it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ebb => "ebb",
+            Self::Mmap => "mmap",
+            Self::Lmdb => "lmdb",
+            Self::Vmcache => "vmcache",
+        }
+    }
+}
+
+/// What one run of one of them was found to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Lookups each second.
+    pub per_second: f64,
+    /// Processor time of each lookup, in microseconds.
+    pub cpu_us: f64,
+}
+
+/// The contenders that are there.
+pub struct Peers {
+    lmdb: Option<PathBuf>,
+    vmcache: Option<PathBuf>,
+}
+
+impl Peers {
+    /// Builds what has to be built.
+    pub fn new(args: &Args) -> Result<Self, String> {
+        let wanted = |peer: Peer| args.only.iter().any(|name| name == peer.name());
+        let vmcache = args.vmcache.clone().filter(|_| wanted(Peer::Vmcache));
+        if let Some(missing) = vmcache.as_ref().filter(|path| !path.exists()) {
+            return Err(format!("{}: there is no such program", missing.display()));
+        }
+        let lmdb = if wanted(Peer::Lmdb) { Some(build_lmdb(args)?) } else { None };
+        Ok(Self { lmdb, vmcache })
+    }
+
+    /// Those of `only` that can be measured.
+    pub fn there(&self, only: &[String]) -> Vec<Peer> {
+        let there = |peer: &Peer| match peer {
+            Peer::Ebb | Peer::Mmap => true,
+            Peer::Lmdb => self.lmdb.is_some(),
+            Peer::Vmcache => self.vmcache.is_some(),
+        };
+        let wanted = |peer: &Peer| only.iter().any(|name| name == peer.name());
+        Peer::ALL.into_iter().filter(there).filter(wanted).collect()
+    }
+
+    /// Runs one of them.
+    pub fn measure(&self, peer: Peer, args: &Args, threads: usize) -> Result<Measured, String> {
+        sync_disks()?;
+        let limit = match peer {
+            Peer::Mmap | Peer::Lmdb => Some(Cgroup::new(Some((args.gib << 30) + BESIDE_BYTES))?),
+            Peer::Ebb | Peer::Vmcache => None,
+        };
+        let mut command = self.command(peer, args, threads, limit.as_ref())?;
+        command.stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", peer.name()))?;
+        let measured = watch(&mut child, args, peer);
+        let _ = child.kill();
+        let _ = child.wait();
+        measured
+    }
+
+    /// What starts it.
+    fn command(
+        &self,
+        peer: Peer,
+        args: &Args,
+        threads: usize,
+        within: Option<&Cgroup>,
+    ) -> Result<Command, String> {
+        let (seconds, records) = (args.warm + args.seconds, args.records().to_string());
+        Ok(match peer {
+            Peer::Ebb | Peer::Mmap => {
+                let this = std::env::current_exe().map_err(|error| error.to_string())?;
+                let mut command = start(&this, within);
+                command.args(["--child", peer.name()]).arg("--folder").arg(&args.folder);
+                let (gib, times) = (args.gib.to_string(), args.times.to_string());
+                command.args(["--gib", &gib, "--times", &times, "--threads", &threads.to_string()]);
+                let (warm, counted) = (args.warm.to_string(), args.seconds.to_string());
+                command.args(["--warm", &warm, "--seconds", &counted]);
+                command
+            }
+            Peer::Lmdb => {
+                let mut command = start(self.lmdb.as_ref().expect("it was built"), within);
+                command.args([&lmdb_file(args), "run", &records]);
+                command.args([threads.to_string(), seconds.to_string()]);
+                command
+            }
+            Peer::Vmcache => {
+                let block = args.folder.join("vmcache");
+                let bytes = 2 * args.times * (args.gib << 30);
+                File::create(&block)
+                    .and_then(|file| file.set_len(bytes))
+                    .map_err(|error| format!("{}: {error}", block.display()))?;
+                let mut command = start(self.vmcache.as_ref().expect("it was given"), within);
+                command.env("BLOCK", block).env("RNDREAD", "1").env("DATASIZE", records);
+                command.env("VIRTGB", (args.gib * args.times * 2).to_string());
+                command.env("PHYSGB", args.gib.to_string());
+                command.env("THREADS", threads.to_string()).env("RUNFOR", seconds.to_string());
+                command
+            }
+        })
+    }
+}
+
+/// A program, within a cgroup or not.
+fn start(program: &Path, within: Option<&Cgroup>) -> Command {
+    let Some(cgroup) = within else { return Command::new(program) };
+    let mut command = Command::new("sh");
+    let enter = format!("echo $$ > '{}/cgroup.procs' && exec \"$@\"", cgroup.folder.display());
+    command.args(["-c", &enter, "sh"]).arg(program);
+    command
+}
+
+/// Everything that was written is on the disk: what one of them left is not the next one's to write.
+fn sync_disks() -> Result<(), String> {
+    Command::new("sync").status().map(drop).map_err(|error| format!("sync: {error}"))
+}
+
+/// Reads the lines that it prints each second, and its processor time beside them.
+fn watch(child: &mut Child, args: &Args, peer: Peer) -> Result<Measured, String> {
+    let ended = || format!("{} ended before its time", peer.name());
+    let stat = PathBuf::from(format!("/proc/{}/stat", child.id()));
+    let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    let (mut seen, mut lookups, mut from) = (0, 0, 0.0);
+    for line in lines {
+        let line = line.map_err(|error| error.to_string())?;
+        let mut cells = line.split(',');
+        let second = cells.next().and_then(|cell| cell.parse::<usize>().ok());
+        // vmcache has a line of headings.
+        let Some(_) = second else { continue };
+        let count = cells.next().and_then(|cell| cell.parse::<u64>().ok()).ok_or_else(ended)?;
+        seen += 1;
+        if seen == args.warm {
+            from = cpu_seconds(&stat)?;
+        } else if seen > args.warm {
+            lookups += count;
+        }
+        if seen == args.warm + args.seconds {
+            // vmcache ends with its last line, and its time with it.
+            let cpu = cpu_seconds(&stat).unwrap_or(f64::NAN) - from;
+            let per_second = lookups as f64 / args.seconds as f64;
+            return Ok(Measured { per_second, cpu_us: cpu * 1e6 / lookups as f64 });
+        }
+    }
+    Err(ended())
+}
+
+/// Processor time of a process so far.
+fn cpu_seconds(stat: &Path) -> Result<f64, String> {
+    let text = fs::read_to_string(stat).map_err(|error| format!("{}: {error}", stat.display()))?;
+    let after_name = text.rsplit(')').next().unwrap_or_default();
+    // utime and stime: the 14th and 15th, of which two are before the name's end.
+    let ticks = after_name.split_ascii_whitespace().skip(11).take(2);
+    let ticks: Option<Vec<f64>> = ticks.map(|cell| cell.parse().ok()).collect();
+    let ticks = ticks.ok_or_else(|| format!("{}: not as expected", stat.display()))?;
+    Ok(ticks.iter().sum::<f64>() / 100.0)
+}
+
+fn lmdb_file(args: &Args) -> String {
+    args.folder.join(format!("lmdb-{}", args.records())).to_string_lossy().into_owned()
+}
+
+/// Compiles its program, and makes its file unless it is there.
+fn build_lmdb(args: &Args) -> Result<PathBuf, String> {
+    let program = args.folder.join("lmdb");
+    let source = args.folder.join("lmdb.c");
+    fs::write(&source, include_str!("../peers/lmdb.c")).map_err(|error| error.to_string())?;
+    let mut cc = Command::new("cc");
+    cc.arg("-O3").arg(&source).arg("-o").arg(&program).args(["-llmdb", "-lpthread"]);
+    let compiled = cc.status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        let without = "leave it out by --only ebb,mmap,vmcache";
+        return Err(format!("lmdb.c cannot be built: install cc and liblmdb-dev, or {without}"));
+    }
+    let file = lmdb_file(args);
+    if !Path::new(&file).exists() {
+        eprintln!("versus-pool: makes LMDB's file");
+        let part = format!("{file}-part");
+        let _ = fs::remove_file(&part);
+        let loaded =
+            Command::new(&program).args([&part, "load", &args.records().to_string()]).status();
+        if !loaded.is_ok_and(|status| status.success()) {
+            return Err("LMDB's file could not be made".into());
+        }
+        fs::rename(&part, &file).map_err(|error| error.to_string())?;
+    }
+    Ok(program)
+}
+
+/// A file's pages as they lie in the page cache, which has none of them at first.
+pub fn map(path: &Path) -> Result<Pages, String> {
+    let error = |error: std::io::Error| format!("{}: {error}", path.display());
+    let file = File::open(path).map_err(error)?;
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+        .map_err(|e| error(e.into()))?;
+    // SAFETY: nobody else writes to the file of a benchmark.
+    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(error)?;
+    // A reader of random pages that knows what it does has the kernel read no others.
+    map.advise(memmap2::Advice::Random).map_err(error)?;
+    Ok(Pages(map))
+}
+
+/// The pages of a file.
+pub struct Pages(memmap2::Mmap);
+
+impl std::ops::Deref for Pages {
+    type Target = [[u8; 4096]];
+
+    fn deref(&self) -> &Self::Target {
+        self.0.as_chunks().0
+    }
+}
