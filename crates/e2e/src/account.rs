@@ -94,7 +94,7 @@ impl Account {
 
     /// A shell's command line, for the user's login shell.
     pub fn shell(&self, line: &str) -> Launch {
-        Launch::new("su").args(["-", &self.name, "-c", line]).at_most(60)
+        Launch::new("su").args(["-", &self.name, "-c", line])
     }
 
     /// The same, to its end.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// The root of the repository.
@@ -14,18 +14,33 @@ pub fn root() -> &'static Path {
     })
 }
 
+/// The folder that cargo builds into: of the test that runs, whatever `CARGO_TARGET_DIR` says.
+pub fn target() -> &'static Path {
+    static TARGET: OnceLock<PathBuf> = OnceLock::new();
+    TARGET.get_or_init(|| {
+        // target/PROFILE/deps/TEST-HASH, target/PROFILE/NAME
+        let own = std::env::current_exe().expect("the test's own program");
+        let is_profile = |folder: &&Path| folder.join("deps").is_dir();
+        let profile = own.ancestors().find(is_profile).expect("cargo built this test");
+        profile.parent().expect("a profile lies in target").to_owned()
+    })
+}
+
 /// A file beside the C programs: a script, a Java source.
 pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(name)
 }
 
-/// The `ebb` binary: `EBB_BIN`, or the release build, or the debug build, or built now.
+/// The `ebb` binary: `EBB_BIN`, or that of the same build, or built now.
 pub fn ebb() -> &'static Path {
     static EBB: OnceLock<PathBuf> = OnceLock::new();
     EBB.get_or_init(|| {
         existing_ebb().unwrap_or_else(|| {
             let mut cargo = Command::new(env!("CARGO"));
-            cargo.args(["build", "--release", "-p", "ebb-run"]).current_dir(root());
+            cargo
+                .args(["build", "-p", "ebb-run", "--target-dir"])
+                .arg(target())
+                .current_dir(root());
             assert!(cargo.status().expect("cargo runs").success(), "ebb does not build");
             existing_ebb().expect("ebb is built")
         })
@@ -37,11 +52,7 @@ pub fn existing_ebb() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("EBB_BIN") {
         return Some(PathBuf::from(path).canonicalize().expect("EBB_BIN names a file"));
     }
-    let target = root().join("target");
-    ["release/ebb", "debug/ebb"]
-        .map(|name| target.join(name))
-        .into_iter()
-        .find(|path| path.exists())
+    Some(target().join("debug/ebb")).filter(|path| path.exists())
 }
 
 /// A compiled C program. `torture` has two source files, the others one.
@@ -85,7 +96,7 @@ pub fn go_program(output: &str, cgo: bool, options: &[&str]) -> PathBuf {
         let mut go = Command::new("go");
         go.arg("build").args(options).arg("-o").arg(fresh).arg(".").current_dir(script("go"));
         go.env("CGO_ENABLED", if cgo { "1" } else { "0" }).env("GOFLAGS", "-buildvcs=false");
-        go.env("GOCACHE", root().join("target/e2e-programs/go-cache"));
+        go.env("GOCACHE", target().join("e2e-programs/go-cache"));
         go
     })
 }
@@ -100,11 +111,15 @@ fn compile(output: &str, sources: &[PathBuf], extra: &[&str]) -> PathBuf {
 }
 
 fn make(output: &str, compiler: impl Fn(&Path) -> Command) -> PathBuf {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
-    let folder = root().join("target/e2e-programs");
+    let folder = target().join("e2e-programs");
     fs::create_dir_all(&folder).expect("folder for programs");
     let path = folder.join(output);
+    if modified(&path) > newest_source() {
+        return path;
+    }
+    // One at a time, of the tests of all processes.
+    let lock = fs::File::create(folder.join("lock")).expect("a lock");
+    lock.lock().expect("the lock");
     if modified(&path) > newest_source() {
         return path;
     }

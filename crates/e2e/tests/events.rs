@@ -78,7 +78,7 @@ fn a_run_that_is_out_of_memory_is_full_then_killed_then_ends() {
     let (_folder, file) = folder();
     let options = format!("--swap ram:1M {}", to(&file));
     let script = "import os\nparts = [os.urandom(1 << 20) for _ in range(64)]";
-    let outcome = python(script).limit(24 * MIB).options(&options).at_most(60).run();
+    let outcome = python(script).limit(24 * MIB).options(&options).run();
     outcome.expect_code(137);
     let all = read(&file);
     assert_eq!(names(&all), ["started", "full", "killed", "ended"]);
@@ -98,7 +98,7 @@ fn memory_that_is_not_managed_is_told_of_with_its_process() {
     let (_folder, file) = folder();
     let script = format!("{} 24 2", foreign_program("holder").display());
     let launch = Launch::new("sh").args(["-c", &format!("{script}; :")]).limit(64 * MIB);
-    launch.options(&to(&file)).at_most(60).run().expect_code(0);
+    launch.options(&to(&file)).run().expect_code(0);
     let all = read(&file);
     assert_eq!(names(&all), ["started", "unmanaged", "ended"]);
     assert_eq!(
@@ -113,14 +113,14 @@ fn memory_that_is_not_managed_is_told_of_with_its_process() {
 
 fn launch_strict(script: &str, options: &str) {
     let launch = Launch::new("sh").args(["-c", &format!("{script}; :")]).limit(64 * MIB);
-    launch.options(options).at_most(60).run().expect_code(125);
+    launch.options(options).run().expect_code(125);
 }
 
 #[test]
 fn a_run_that_thrashes_tells_what_would_be_enough() {
     let (_folder, file) = folder();
     let options = format!("--swap file --inject slow-read=1ms@n1 {}", to(&file));
-    let launch = Launch::program("touch", "96 13").limit(16 * MIB).options(&options).at_most(60);
+    let launch = Launch::program("touch", "96 13").limit(16 * MIB).options(&options);
     launch.run().expect_line("touch: ok");
     let all = read(&file);
     assert_eq!(names(&all), ["started", "thrashing", "ended"]);

