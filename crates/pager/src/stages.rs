@@ -169,16 +169,18 @@ impl Times {
     }
 }
 
-/// The same, written by one thread while others read.
+/// The same, written by one thread while others read. Its buckets are on the heap: a fault thread's stack has no room for those
+/// of all kinds and stages, which a build without optimisation puts there first.
 #[derive(Debug)]
 struct Tally {
-    buckets: [AtomicU64; BUCKETS],
+    buckets: Box<[AtomicU64]>,
     total: AtomicU64,
 }
 
 impl Default for Tally {
     fn default() -> Self {
-        Self { buckets: [const { AtomicU64::new(0) }; BUCKETS], total: AtomicU64::new(0) }
+        let buckets = (0..BUCKETS).map(|_| AtomicU64::default()).collect();
+        Self { buckets, total: AtomicU64::default() }
     }
 }
 
@@ -194,7 +196,7 @@ impl Tally {
     }
 
     fn add_to(&self, times: &mut Times) {
-        for (sum, counter) in times.buckets.iter_mut().zip(&self.buckets) {
+        for (sum, counter) in times.buckets.iter_mut().zip(&self.buckets[..]) {
             let count = counter.load(Relaxed);
             *sum += count;
             times.count += count;
