@@ -21,13 +21,17 @@ const SO_RCVTIMEO: usize = 20;
 const SO_SNDTIMEO: usize = 21;
 const MADV_DONTDUMP: usize = 16;
 const EINTR: isize = -4;
+const EAGAIN: isize = -11;
 const EACCES: u32 = 13;
 const ENOMEM: u32 = 12;
 const EPIPE: u32 = 32;
 const ETIMEDOUT: u32 = 110;
 
-/// How long the pager may take to accept, and to answer.
-const PATIENCE: Timespec = Timespec { seconds: 30, nanoseconds: 0 };
+/// How often it is looked whether the pager accepts, and whether it answers, and how long each time. A host that stops makes
+/// one look of it. A pager that ends closes the connection, which is no matter of time.
+const LOOK: Timespec = Timespec { seconds: 1, nanoseconds: 0 };
+const LOOKS_TO_ACCEPT: u32 = 30;
+const LOOKS_TO_ANSWER: u32 = 300;
 const FOR_EVER: Timespec = Timespec { seconds: 0, nanoseconds: 0 };
 
 /// What a thread that serves needs.
@@ -55,7 +59,7 @@ pub fn greet(kind: u32) -> Result<Line, u32> {
         pool_start: AGENT.pool_start.load(Relaxed),
         pool_len: AGENT.pool_len.load(Relaxed),
     };
-    set_patience(socket, SO_RCVTIMEO, &PATIENCE);
+    set_patience(socket, SO_RCVTIMEO, &LOOK);
     send(socket, &greeting, own)?;
     // What comes after those ends this process with the pager, for as long as this thread has it open.
     let [memory, given] = receive(socket)?;
@@ -107,11 +111,18 @@ fn connect() -> Result<usize, u32> {
     // SAFETY: integers only.
     let socket = check(unsafe { call(syscall::SOCKET, [AF_UNIX, SEQPACKET_CLOEXEC, 0, 0, 0, 0]) })?;
     // Somebody else's full queue must not hold up the program.
-    set_patience(socket, SO_SNDTIMEO, &PATIENCE);
+    set_patience(socket, SO_SNDTIMEO, &LOOK);
     let len = 2 + AGENT.path_len.load(Relaxed) + 1;
     // SAFETY: the address outlives the call, its length is within it.
-    let connected =
-        unsafe { call(syscall::CONNECT, [socket, address.as_ptr() as usize, len, 0, 0, 0]) };
+    let connect =
+        || unsafe { call(syscall::CONNECT, [socket, address.as_ptr() as usize, len, 0, 0, 0]) };
+    let mut looks = 1..LOOKS_TO_ACCEPT;
+    let connected = loop {
+        let connected = connect();
+        if connected != EAGAIN || looks.next().is_none() {
+            break connected;
+        }
+    };
     match check(connected).and_then(|_| check_peer(socket)) {
         Ok(()) => Ok(socket),
         Err(reason) => {
@@ -256,13 +267,14 @@ fn receive(socket: usize) -> Result<[Option<usize>; 2], u32> {
         control_len: size_of::<Control>(),
         flags: 0,
     };
+    let mut looks = 1..LOOKS_TO_ANSWER;
     let got = loop {
         // CLOEXEC on what comes.
         // SAFETY: the header names memory that outlives the call.
         let got = unsafe {
             call(syscall::RECVMSG, [socket, &raw mut header as usize, 0x4000_0000, 0, 0, 0])
         };
-        if got != EINTR {
+        if got != EINTR && (got != EAGAIN || looks.next().is_none()) {
             break got;
         }
     };

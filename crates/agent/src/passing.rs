@@ -27,9 +27,9 @@ const ADVICE_WAITS: u32 = 1 << 30;
 const FORK_WAITS: u32 = 1 << 29;
 /// The rest of the word: forks under way.
 const FORKS: u32 = FORK_WAITS - 1;
-/// How often to look, and for how many seconds.
+/// How often to look, and how many times. A host that stops makes one look of it.
 const PAUSE: Timespec = Timespec { seconds: 0, nanoseconds: 2_000_000 };
-const PATIENCE_S: u32 = 5;
+const LOOKS_MAX: u32 = 2500;
 
 /// Threads noted as forking, at once. Of others it is not known.
 const FORKERS_MAX: usize = 16;
@@ -117,20 +117,20 @@ fn take(
     [own, other]: [u32; 2],
     begun: impl Fn(u32) -> u32,
 ) -> bool {
-    let began_s = syscall::seconds();
-    let mut defers = other;
+    const ETIMEDOUT: isize = -110;
+    let (mut looks, mut defers) = (0, other);
     loop {
         let free = |now: u32| !barred(now) && now & defers == 0;
         let step = |now: u32| free(now).then(|| begun(now));
         if word.fetch_update(AcqRel, Relaxed, step).is_ok() {
             return true;
         }
-        if syscall::seconds().wrapping_sub(began_s) > PATIENCE_S {
+        if looks > LOOKS_MAX {
             word.fetch_and(!own, Relaxed);
             return false;
         }
         let seen = word.fetch_or(own, Relaxed) | own;
-        syscall::wait(word, seen, &PAUSE);
+        looks += u32::from(syscall::wait(word, seen, &PAUSE) == ETIMEDOUT);
         defers = 0;
     }
 }

@@ -357,36 +357,6 @@ mod tests {
         assert_eq!(Faults::of(Default::default(), &Samples::default(), 0.5, 0).waited_ns, 0);
     }
 
-    /// cargo test --release -p ebb-pager --lib what_it_costs -- --ignored --nocapture
-    #[test]
-    #[ignore = "a measurement"]
-    fn what_it_costs() {
-        const FAULTS: u64 = 500_000;
-        let account = Account::default();
-        let ledger = account.begin();
-        let (pid, thread) = (std::process::id(), ebb_sys::sched::this_thread());
-        let mark = ebb_sys::ticks::now;
-        let (since, ns) = (std::time::Instant::now(), account.began.ns_per_tick());
-        let began = std::time::Instant::now();
-        let mut looks = 0;
-        for fault in 0..FAULTS {
-            // Its windows tell nothing, since it never sleeps: the most that looks can cost.
-            let (began, read) = (mark(), mark());
-            let kind = Kind::ALL[(fault % 3) as usize];
-            let lock = read - began;
-            let (begun, got, placed) = (mark(), mark(), mark());
-            let served = Served { kind, thread, since, lock, read, begun, got, placed };
-            let woken = mark();
-            ledger.note(&served, woken);
-            if account.unseen.count_served(&served, woken) {
-                account.unseen.turn(pid, &served, ns);
-                looks += 1;
-            }
-        }
-        let each = began.elapsed().as_nanos() as u64 / FAULTS;
-        println!("{each} ns for each fault, {looks} looks among {FAULTS}");
-    }
-
     #[test]
     fn the_table_has_a_line_for_each_stage() {
         let text = example().text();

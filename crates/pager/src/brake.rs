@@ -25,6 +25,8 @@
 
 use crate::counters;
 use crate::mm::Mm;
+use crate::patience::Moment;
+use crate::seam::Clock;
 use crate::server::Pager;
 use ebb_sys::proc;
 use ebb_sys::trace::{self, News, Rest, Stop};
@@ -56,7 +58,7 @@ enum Act {
 struct Hold {
     thread: u32,
     /// How it stands, and since when. One that has no CPU does so when it gets one, and loses nothing until then.
-    stands: Option<(Stop, Instant)>,
+    stands: Option<(Stop, Instant, Moment)>,
 }
 
 impl Hold {
@@ -100,7 +102,7 @@ impl Brake {
     /// One look: the tree has `used` pages of the `ceiling`; `growing` are the processes with pages in areas
     /// not found yet.
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
-        self.see(pager.clock.now());
+        self.see(&pager.clock);
         match self.decide(pager.clock.now(), used, ceiling) {
             Act::Hold => growing.iter().for_each(|mm| self.hold(mm, false)),
             Act::LetGo => self.let_go(pager),
@@ -112,7 +114,7 @@ impl Brake {
             self.since.get_or_insert_with(|| pager.clock.now());
         }
         let standing = self.held.iter().filter_map(|hold| hold.stands.as_ref());
-        let oldest = standing.clone().map(|&(_, since)| pager.ms_at(since)).min();
+        let oldest = standing.clone().map(|&(.., since)| since.ms()).min();
         pager.held_since_ms.store(oldest.unwrap_or(0), Relaxed);
         pager.held.store(standing.count() as u32, Relaxed);
     }
@@ -134,7 +136,7 @@ impl Brake {
     /// no room for what it fills in between.
     pub fn hold_in_turns(&mut self, pager: &Pager, mm: &Mm, room: bool) {
         let now = pager.clock.now();
-        self.see(now);
+        self.see(&pager.clock);
         let length = if self.is_on() { TURN } else { BREATH };
         let over = self.turn.is_none_or(|began| now - began > length);
         if self.is_on() && room {
@@ -150,7 +152,7 @@ impl Brake {
     }
 
     /// Notes who stands, and lets go who should not (B5).
-    fn see(&mut self, now: Instant) {
+    fn see(&mut self, clock: &Clock) {
         while self.traces {
             match trace::next() {
                 News::Stands(thread, stop) => {
@@ -161,7 +163,7 @@ impl Brake {
                         continue;
                     }
                     match self.held.iter_mut().find(|hold| hold.thread == thread) {
-                        Some(hold) => hold.stands = Some((stop, now)),
+                        Some(hold) => hold.stands = Some((stop, clock.now(), clock.moment())),
                         None => self.rests.extend(trace::let_go(thread, stop)),
                     }
                 }
@@ -182,9 +184,9 @@ impl Brake {
     /// Lets all go on that are held. Who does not stand yet is when it does.
     pub fn let_go(&mut self, pager: &Pager) {
         let now = pager.clock.now();
-        self.see(now);
+        self.see(&pager.clock);
         for hold in self.held.extract_if(.., |hold| hold.stands.is_some() || hold.is_over()) {
-            let Some((stop, since)) = hold.stands else { continue };
+            let Some((stop, since, _)) = hold.stands else { continue };
             self.rests.extend(trace::let_go(hold.thread, stop));
             let us = (now - since).as_micros() as u64;
             counters::add(&pager.counters.brake_us, us);
@@ -236,15 +238,17 @@ impl Brake {
 #[cfg(test)]
 mod tests {
     use super::{Act, Brake, LONGEST, REST};
+    use crate::seam::Clock;
     use ebb_sys::{proc, trace};
+    use ebb_testing::eventually;
     use std::process::Command;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     /// Beside a stopped process that holds more than the limit the others went on for a millisecond in 5 s.
     #[test]
     fn what_is_held_fast_for_too_long_is_let_go_for_a_while() {
         let mut brake = Brake::default();
-        let now = Instant::now();
+        let now = Clock::simulated().now();
         assert_eq!(brake.decide(now, 20_000, 10_000), Act::Hold);
         brake.since = Some(now);
         let tired = now + LONGEST + Duration::from_millis(1);
@@ -262,7 +266,6 @@ mod tests {
     #[test]
     fn a_child_that_has_yet_to_start_its_agent_is_not_held() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(10);
         let hold = |threads: &[u32]| {
             threads.iter().copied().filter(|&thread| trace::hold(thread).is_ok()).collect()
         };
@@ -270,22 +273,24 @@ mod tests {
         let mut brake = Brake::default();
         brake.hold_beside(proc::threads(child.id()), None, runs, hold);
         assert!(!brake.is_on());
-        while !brake.is_on() && Instant::now() < deadline {
+        eventually("a thread that runs", || {
             brake.hold_beside(proc::threads(child.id()), Some(u32::MAX), runs, hold);
-        }
-        assert!(brake.is_on(), "it runs all the time");
-        while brake.held.iter().any(|hold| hold.stands.is_none()) && Instant::now() < deadline {
-            brake.see(Instant::now());
-        }
+            brake.is_on()
+        });
+        let clock = Clock::simulated();
+        eventually("its stop", || {
+            brake.see(&clock);
+            brake.held.iter().all(|hold| hold.stands.is_some())
+        });
         // B5: as one that nobody meant to hold.
         let hold = brake.held.pop().unwrap();
-        let (stop, _) = hold.stands.expect("it stands");
+        let (stop, ..) = hold.stands.expect("it stands");
         assert!(trace::let_go(hold.thread, stop).is_none(), "it is in no call");
         trace::hold(child.id()).unwrap();
-        while trace::hold(child.id()).is_err() && Instant::now() < deadline {
-            brake.see(Instant::now());
-        }
-        assert!(Instant::now() < deadline, "let go, so that it could be held again");
+        eventually("the end of a hold, after which another is possible", || {
+            brake.see(&clock);
+            trace::hold(child.id()).is_ok()
+        });
         child.kill().unwrap();
         child.wait().unwrap();
     }

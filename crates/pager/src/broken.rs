@@ -13,6 +13,8 @@ pub enum Rule {
     W1,
     /// An address space is taken for a process's only if that has its token (`Token`).
     D1,
+    /// A host that stops grants no time ([`crate::patience`]).
+    Patience1,
 }
 
 /// Whether it is broken: never, outside tests.

@@ -6,9 +6,10 @@
 //! sockets out of the descriptor table of its agent, and waits for the greeting there.
 
 use crate::fork;
-use crate::limits::{LOOK_PAUSE, LOOKS_MAX};
+use crate::limits::LOOK_PAUSE;
 use crate::link::{Caller, Link};
 use crate::mm::Mm;
+use crate::patience::{Patience, Wait};
 use crate::seam::Connection;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
@@ -120,7 +121,8 @@ impl Candidate {
 
     /// Looks which process it is.
     fn find(&self, pager: &Pager) {
-        for _ in 0..LOOKS_MAX {
+        let wait = Wait::new(&pager.clock, Patience::Confirming);
+        while !wait.is_over(&pager.clock) {
             if fork::find_process(pager, &self.mm).is_some() {
                 return;
             }

@@ -14,6 +14,7 @@ use crate::limits::SLICE_PAGES;
 use crate::link::Link;
 use crate::lru_gen::{DONE, REFUSED};
 use crate::mm::Mm;
+use crate::patience::{Patience, Wait};
 use crate::seam::{Connection, Process};
 use crate::server::Pager;
 use crate::vacant;
@@ -26,8 +27,6 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long kswapd may take to rest, and pages to come back without one that does.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// After so long without one it is looked at what lies there.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 /// How often pages are asked for until they are there.
@@ -37,8 +36,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 const ASKED_MAX: usize = 256;
 /// How often all processes are gone through: they may fork meanwhile.
 const ROUNDS_MAX: u32 = 100;
-/// How long the last use of an address space may take that is let go.
-const LAST_USE: Duration = Duration::from_secs(5);
 
 /// What concerns it.
 #[derive(Default)]
@@ -185,9 +182,9 @@ fn has_room(pager: &Pager) -> Result<(), String> {
 fn lift(pager: &Pager) -> Result<(u64, u64), String> {
     pager.detach.rests.store(false, SeqCst);
     pager.detach.on.store(true, SeqCst);
-    let began = pager.clock.now();
+    let wait = Wait::new(&pager.clock, Patience::Detach);
     while !pager.detach.rests.load(SeqCst) || inject::is_under_way() {
-        if pager.clock.since(began) > PATIENCE {
+        if wait.is_over(&pager.clock) {
             pager.detach.on.store(false, SeqCst);
             all_run(pager)?;
             return Err("a process does not answer: it gets no CPU".into());
@@ -235,6 +232,7 @@ fn away(mm: &Mm, start: Vpn) -> (Vec<Vpn>, Option<Vpn>) {
 /// Has them fetched. What nobody waits for is given up where its area is changing just then: it is asked for again.
 fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), String> {
     let (mut since, mut asked) = (pager.clock.now(), None);
+    let mut wait = Wait::new(&pager.clock, Patience::Detach);
     loop {
         if asked.is_none_or(|asked| pager.clock.since(asked) > ASK_AGAIN) {
             asked = Some(pager.clock.now());
@@ -253,9 +251,10 @@ fn await_all(pager: &Pager, mm: &Arc<Mm>, mut away: Vec<Vpn>) -> Result<(), Stri
         }
         if away.len() < before {
             since = pager.clock.now();
+            wait = Wait::new(&pager.clock, Patience::Detach);
         } else if pager.clock.since(since) > LOOK_AFTER && forget_others(mm, &mut away) {
             continue;
-        } else if pager.clock.since(since) > PATIENCE {
+        } else if wait.is_over(&pager.clock) {
             let (pid, address) = (mm.pid(), away[0].address());
             return Err(format!(
                 "the page at {address:#x} of process {pid} cannot be brought back"
@@ -300,8 +299,8 @@ fn let_go(pager: &Arc<Pager>, mm: Arc<Mm>) {
     let mapped: Vec<_> = [pool].into_iter().chain(others.into_iter().flatten()).collect();
     pager.drop_mm(&mm);
     // The userfaultfd is closed with the last use of it: until then unmapping would wait for somebody to hear of it.
-    let began = pager.clock.now();
-    while Arc::strong_count(&mm) > 1 && pager.clock.since(began) < LAST_USE {
+    let wait = Wait::new(&pager.clock, Patience::LastUse);
+    while Arc::strong_count(&mm) > 1 && !wait.is_over(&pager.clock) {
         pager.host.sleep(PAUSE);
     }
     drop(mm);

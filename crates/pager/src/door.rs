@@ -10,9 +10,10 @@
 use crate::counters;
 use crate::events::Why;
 use crate::fork;
-use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE, LOOKS_MAX};
+use crate::limits::{DOOR_PATIENCE, LOOK_PAUSE};
 use crate::link::Link;
 use crate::mm::{Areas, Mm, State};
+use crate::patience::{Patience, Wait};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Connection, Process};
 use crate::server::Pager;
@@ -28,7 +29,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The features every run relies on.
 pub const FEATURES: u64 = feature::FLAG_WP
@@ -40,10 +41,8 @@ pub const FEATURES: u64 = feature::FLAG_WP
     | feature::POISON
     | feature::MOVE;
 
-/// How long a fork message may take to follow its child's greeting.
-const FORK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a greeting may take to follow its connection.
-const GREETING_PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is looked whether a fork message has come.
+const FORK_LOOK: Duration = Duration::from_millis(100);
 
 const OUT_OF_DESCRIPTORS: &str = "no descriptor is left to take another process in; the program was killed; \
                                   allow more (each process takes about five): ulimit -n 65536";
@@ -51,7 +50,7 @@ const OUT_OF_DESCRIPTORS: &str = "no descriptor is left to take another process 
 /// Who has connected and is to greet.
 struct Caller {
     connection: Box<dyn Connection>,
-    since: Instant,
+    wait: Wait,
     /// The forked child that it is, if it was fetched and did not come by itself.
     child: Option<Arc<Mm>>,
 }
@@ -131,25 +130,25 @@ impl Door {
 
     /// Somebody has connected.
     pub fn came(&mut self, connection: Box<dyn Connection>) {
-        let since = self.pager.clock.now();
-        self.silent.push(Caller { connection, since, child: None });
+        let wait = Wait::new(&self.pager.clock, Patience::Greeting);
+        self.silent.push(Caller { connection, wait, child: None });
     }
 
     /// Fetches those that ask for that.
     pub fn fetch(&mut self) {
-        let since = self.pager.clock.now();
+        let wait = Wait::new(&self.pager.clock, Patience::Greeting);
         for candidate in self.pager.candidates.take() {
             let connection = candidate.serve(&self.pager);
             self.pager.candidates.served();
             let Some(connection) = connection else { continue };
-            self.silent.push(Caller { connection, since, child: Some(candidate.mm) });
+            self.silent.push(Caller { connection, wait, child: Some(candidate.mm) });
         }
     }
 
     /// Those that never greet are left.
     pub fn forget(&mut self) {
         let clock = &self.pager.clock;
-        self.silent.retain(|caller| clock.since(caller.since) < GREETING_PATIENCE);
+        self.silent.retain(|caller| !caller.wait.is_over(clock));
     }
 }
 
@@ -302,10 +301,10 @@ fn open_line(
 /// A forked child that came by itself, where it could not be fetched (before Linux 6.9).
 fn greet_forked(pager: &Arc<Pager>, connection: Box<dyn Connection>) -> std::io::Result<()> {
     let process = process(pager, connection.peer()?)?;
-    let deadline = pager.clock.now() + FORK_PATIENCE;
+    let wait = Wait::new(&pager.clock, Patience::Fork);
     let mut strangers: Vec<Arc<Mm>> = Vec::new();
     let mm = loop {
-        let candidate = next_candidate(pager, &strangers, deadline);
+        let candidate = next_candidate(pager, &strangers, wait);
         let Some(candidate) = candidate else {
             return refuse(&*connection);
         };
@@ -344,18 +343,17 @@ fn no_longer_waits(pager: &Pager, mm: &Arc<Mm>) {
 
 /// A forked child that has not greeted and is none of `strangers`, as soon as there is one. Whose
 /// child does not matter, and could not be compared across process namespaces.
-fn next_candidate(pager: &Pager, strangers: &[Arc<Mm>], deadline: Instant) -> Option<Arc<Mm>> {
+fn next_candidate(pager: &Pager, strangers: &[Arc<Mm>], wait: Wait) -> Option<Arc<Mm>> {
     let unknown = |mm: &&Arc<Mm>| !strangers.iter().any(|stranger| Arc::ptr_eq(stranger, mm));
     loop {
         let found = {
             let forked = pager.forked.lock().unwrap_or_else(PoisonError::into_inner);
             forked.iter().find(unknown).cloned()
         };
-        let patience = deadline.saturating_duration_since(pager.clock.now());
-        if found.is_some() || patience.is_zero() {
+        if found.is_some() || wait.is_over(&pager.clock) {
             return found;
         }
-        pager.host.wait(&pager.fork_seen, patience);
+        pager.host.wait(&pager.fork_seen, FORK_LOOK);
     }
 }
 
@@ -365,7 +363,8 @@ fn process(pager: &Pager, pid: u32) -> std::io::Result<Box<dyn Process>> {
 
 /// Whether an address space is that of `process`: a page with a token is put into it and looked for there.
 pub fn confirm_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
-    for _ in 0..LOOKS_MAX {
+    let wait = Wait::new(&pager.clock, Patience::Confirming);
+    while !wait.is_over(&pager.clock) {
         let Some(mut state) = mm.lock_quiet(DOOR_PATIENCE) else {
             pager.host.sleep(LOOK_PAUSE);
             continue;

@@ -13,11 +13,12 @@ use crate::events::Why;
 use crate::following::Following;
 use crate::fork;
 use crate::guard;
-use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, SERVED_PAGES, UNREADABLE};
+use crate::limits::{BATCH_PATIENCE, BATCH_WATCH, SERVED_PAGES};
 use crate::linger::Linger;
 use crate::link::{Ask, Link};
 use crate::look_around::BESIDE_MAX;
 use crate::mm::{Held, Mm, State};
+use crate::patience::{Moment, Patience};
 use crate::pending::Pending;
 use crate::pressure::Stall;
 use crate::seam::Event;
@@ -63,6 +64,7 @@ pub struct Touch {
     pub protected: bool,
     pub thread: u32,
     pub since: Instant,
+    pub moment: Moment,
     pub asked: Asked,
     /// Its page began to be fetched, and was there (ticks).
     pub begun: Cell<u64>,
@@ -87,6 +89,7 @@ impl Touch {
             protected,
             thread,
             since,
+            moment: mm.moment(),
             asked,
             begun: Cell::new(0),
             got: Cell::new(0),
@@ -549,7 +552,7 @@ impl Server {
             if touch.refused.get() {
                 // Of others that wait one has waited longer.
                 if self.pager.starving.fetch_add(1, Relaxed) == 0 {
-                    self.pager.starved_since_ms.store(self.pager.ms_at(touch.since), Relaxed);
+                    self.pager.starved_since_ms.store(touch.moment.ms(), Relaxed);
                 }
             }
             books.waiting.push_back(touch);
@@ -564,10 +567,10 @@ impl Server {
         let (mut count, mut oldest) = (0, None);
         for touch in books.waiting.iter().filter(|touch| touch.refused.get()) {
             count += 1;
-            oldest = oldest.into_iter().chain([touch.since]).min();
+            oldest = oldest.into_iter().chain([touch.moment]).min();
             touch.mm.note_refused();
         }
-        let oldest = oldest.map_or(0, |since| self.pager.ms_at(since));
+        let oldest = oldest.map_or(0, Moment::ms);
         self.pager.starved_since_ms.store(oldest, Relaxed);
         self.pager.starving.store(count, Relaxed);
         self.pager.waiting.store(books.waiting.len() as u32, Relaxed);
@@ -852,8 +855,8 @@ impl Server {
             }
             // Which process it is will be known when it greets, or at its next own touch. Or never: it has hidden
             // itself.
-            let waited = self.pager.clock.since(touch.since);
-            let hopeless = mm.process().is_none() && waited > UNREADABLE;
+            let waited = self.pager.clock.moment().since(touch.moment);
+            let hopeless = mm.process().is_none() && Patience::Unreadable.is_over(waited);
             return if hopeless {
                 self.lost(mm, state, touch, UNREADABLE_TEXT)
             } else {

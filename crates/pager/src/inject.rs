@@ -17,6 +17,7 @@
 //!   has not is left as it is. And one that has all of its memory locked as it comes (`MCL_FUTURE`) would fill the pool.
 
 use crate::config::Config;
+use crate::patience::Watch;
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_mm::types::Vpn;
 use ebb_sys::pagemap::Pagemap;
@@ -29,10 +30,9 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the image is called in the folder of a run.
 pub const IMAGE_NAME: &str = "agent.image";
@@ -173,28 +173,55 @@ impl Way {
 }
 
 /// How many are being given the agent (I5).
-static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-const UNDER_WAY_MAX: u32 = 16;
+static UNDER_WAY: Mutex<UnderWay> = Mutex::new(UnderWay { pids: Vec::new(), ended: 0 });
+const UNDER_WAY_MAX: usize = 16;
+
+/// Processes that are being given the agent, and how many attempts have ended.
+struct UnderWay {
+    pids: Vec<u32>,
+    ended: u64,
+}
+
+fn under_way() -> MutexGuard<'static, UnderWay> {
+    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Whether any are.
 pub fn is_under_way() -> bool {
-    UNDER_WAY.load(Relaxed) > 0
+    !under_way().pids.is_empty()
+}
+
+/// How many attempts have ended so far: a process that waits for its turn comes nearer with each.
+pub fn ended() -> u64 {
+    under_way().ended
+}
+
+/// Whether one of them could run and has no CPU. Then the others wait for the host, and not for it.
+pub fn is_kept_waiting() -> bool {
+    let pids = under_way().pids.clone();
+    pids.into_iter().any(|pid| proc::state(pid) == Some('R'))
 }
 
 /// One of them, as long as this lives.
-struct Place;
+struct Place(u32);
 
 impl Place {
-    fn take() -> Option<Self> {
-        let free = |taken| (taken < UNDER_WAY_MAX).then_some(taken + 1);
-        // Relaxed: a number, and nothing else is ordered by it.
-        UNDER_WAY.fetch_update(Relaxed, Relaxed, free).ok().map(|_| Self)
+    fn take(pid: u32) -> Option<Self> {
+        let mut all = under_way();
+        (all.pids.len() < UNDER_WAY_MAX).then(|| {
+            all.pids.push(pid);
+            Self(pid)
+        })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        UNDER_WAY.fetch_sub(1, Relaxed);
+        let mut all = under_way();
+        all.ended += 1;
+        if let Some(at) = all.pids.iter().position(|&pid| pid == self.0) {
+            all.pids.swap_remove(at);
+        }
     }
 }
 
@@ -218,7 +245,7 @@ pub fn begin(pid: u32, way: Way) -> Attempt {
         // The brake holds it, or a debugger, or somebody has stopped it.
         return Attempt::Later;
     }
-    let Some(place) = Place::take() else { return Attempt::Later };
+    let Some(place) = Place::take(pid) else { return Attempt::Later };
     let put = move || {
         let _place = place;
         running(pid, &process, &way, has_memory_apart)
@@ -377,24 +404,29 @@ pub fn why_not(pid: u32) -> Option<String> {
 }
 
 const OF_NEITHER: &str = "it is a program neither of glibc nor of Go alone";
-/// How long a loader may take until glibc is there.
-const LOADING: Duration = Duration::from_secs(2);
+/// How often it is looked whether a loader that sleeps goes on to load glibc, how long apart, and the CPU time that it takes
+/// at most.
+const LOADING_LOOKS: u32 = 400;
 const LOADING_LOOK: Duration = Duration::from_millis(5);
+const LOADING: Duration = Duration::from_secs(2);
 
 /// The same for a program that may have begun just now, and whose loader is given time to load glibc.
 #[must_use]
 pub fn why_not_when_loaded(pid: u32) -> Option<String> {
-    let began = Instant::now();
+    let (watch, mut looks) = (Watch::new(pid), 0);
     loop {
         let reason = why_not(pid);
         let is_loading = || {
             let program = File::open(format!("/proc/{pid}/exe"));
             program.and_then(|program| has_loader(&program)).unwrap_or(false)
         };
-        if reason.as_deref() != Some(OF_NEITHER) || began.elapsed() > LOADING || !is_loading() {
+        let over = looks > LOADING_LOOKS || watch.has_run(LOADING);
+        if reason.as_deref() != Some(OF_NEITHER) || over || !is_loading() {
             return reason;
         }
         std::thread::sleep(LOADING_LOOK);
+        // One that wants a CPU or waits for its disk is about to.
+        looks += u32::from(!matches!(proc::state(pid), Some('R' | 'D')));
     }
 }
 
@@ -534,10 +566,13 @@ mod tests {
     /// I5: a process that never stands holds a thread; hundreds must not.
     #[test]
     fn no_more_than_a_few_are_under_way() {
-        let taken: Vec<Place> = std::iter::from_fn(Place::take).collect();
-        assert_eq!(taken.len() as u32, UNDER_WAY_MAX);
+        let taken: Vec<Place> = std::iter::from_fn(|| Place::take(u32::MAX)).collect();
+        assert_eq!(taken.len(), UNDER_WAY_MAX);
+        assert!(is_under_way() && !is_kept_waiting(), "there is no such process");
+        let before = ended();
         drop(taken);
-        assert!(Place::take().is_some());
+        assert_eq!(ended() - before, UNDER_WAY_MAX as u64);
+        assert!(Place::take(u32::MAX).is_some());
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! * *door* (`door`): greets agents.
 //! * *view* (`view`): goes through page tables for `ebb top`. Waits for nobody who asks.
 //! * *events* (`events`), where they are wanted: writes what happens. Waits for the file.
+//! * *beat* (`patience`): measures the time that the host grants.
 //! * *errands* (`errand`): looks at processes for the fault threads, where that takes long.
 //!
 //! Lock order: `Mm::state` before `Pager::resident`; never two of either; no lock is held while
@@ -54,6 +55,7 @@ mod lru_gen;
 mod mm;
 mod monitor;
 mod own_cost;
+mod patience;
 mod pending;
 mod pool;
 mod pressure;

@@ -15,9 +15,6 @@ pub const BATCH_PATIENCE: Duration = Duration::from_millis(2);
 /// batches take, and less than sleeping and being woken costs.
 pub const BATCH_WATCH: Duration = Duration::from_micros(300);
 
-/// How long a thread waits for a page that is in memory and cannot be read, before it is told that the page is lost.
-pub const UNREADABLE: Duration = Duration::from_secs(5);
-
 /// Pages that are taken on, copied or let go in one hold of the lock. A simulated program has few.
 pub const SLICE_PAGES: u64 = if cfg!(test) { 8 } else { 1024 };
 
@@ -39,8 +36,7 @@ pub const FIND_TRIES: u32 = 20;
 pub const SEEK_TRIES: u32 = 3;
 pub const FIND_PAUSE: Duration = Duration::from_micros(100);
 
-/// How long a batch of moves may keep the door from an address space, how often it looks which process a child is,
-/// and how long it waits in between.
+/// How long a batch of moves may keep the door from an address space, and how long it waits between looks which process a
+/// child is.
 pub const DOOR_PATIENCE: Duration = Duration::from_millis(10);
-pub const LOOKS_MAX: u32 = 100;
 pub const LOOK_PAUSE: Duration = Duration::from_micros(100);

@@ -1,6 +1,7 @@
 //! The line to one agent: batches out, results back.
 
 use crate::children::Wish;
+use crate::patience::{Patience, Wait};
 use crate::seam::{Clock, Line};
 use ebb_agent::protocol::{
     ASK_ALONE, ASK_JOIN, ASK_MANAGE, BATCH_MAX, BIN_BYTES, CALL_MADE, DONE, IDLE, MAPPING_FREE,
@@ -51,8 +52,8 @@ pub struct Caller {
     state: State,
 }
 
-/// How long an agent may take before its batch is called back.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How often it is looked whether an agent takes too long, and its batch is called back.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// The line. One batch at a time; only the kswapd thread posts. Copies are the same line.
 #[derive(Clone, Debug)]
@@ -293,23 +294,21 @@ impl Link {
         if self.line.send_now(&[TELL_BATCH]).is_err() {
             return self.call_back();
         }
-        self.wait(PATIENCE)
+        self.wait(Some(Wait::new(&self.clock, Patience::Batch)))
     }
 
-    /// Waits for the batch under way.
-    pub fn wait(&self, patience: Duration) -> Outcome {
-        let deadline = self.clock.now() + patience;
+    /// Waits for the batch under way, or looks whether it is over.
+    pub fn wait(&self, wait: Option<Wait>) -> Outcome {
         loop {
             let state = self.shared().state.load(Acquire);
             if state == DONE {
                 self.shared().state.store(IDLE, Relaxed);
                 return Outcome::Done;
             }
-            let left = deadline.saturating_duration_since(self.clock.now());
-            if left.is_zero() {
+            if wait.is_none_or(|wait| wait.is_over(&self.clock)) {
                 return self.call_back();
             }
-            self.line.wait(&self.shared().state, state, left);
+            self.line.wait(&self.shared().state, state, LOOK);
         }
     }
 

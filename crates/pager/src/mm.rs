@@ -3,6 +3,7 @@
 use crate::broken::{Rule, is_broken};
 use crate::limits::HOLDS_TIMED;
 use crate::link::{Ask, Caller, Link};
+use crate::patience::{Moment, Patience};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
 use crate::solo::NOWHERE;
@@ -20,13 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a forked child may take to greet.
-const INFANCY: Duration = Duration::from_secs(2);
-
-/// How long it may take until its agent runs.
-const CHILDHOOD: Duration = Duration::from_secs(20);
-
-/// How many pages it is given for that beyond the budget.
+/// How many pages a child is given beyond the budget until its agent runs.
 const INFANT_PAGES: u32 = 64;
 
 /// Where addresses end that a frame can say.
@@ -123,7 +118,7 @@ pub struct Mm {
     /// The user has been told that a page of it is lost.
     pub told_lost: AtomicBool,
     clock: Clock,
-    born: Instant,
+    born: Moment,
 }
 
 /// What `Mm::state` protects.
@@ -225,7 +220,7 @@ impl Mm {
             served: Default::default(),
             served_ticks: AtomicU64::new(0),
             told_lost: AtomicBool::new(false),
-            born: clock.now(),
+            born: clock.moment(),
             clock,
         }
     }
@@ -286,9 +281,14 @@ impl Mm {
         self.asked.store(self.age_ms(), Ordering::Relaxed);
     }
 
-    /// For how long the pager has known of it.
+    /// Now, in the time that the host grants.
+    pub fn moment(&self) -> Moment {
+        self.clock.moment()
+    }
+
+    /// For how long the pager has known of it, in the time that the host grants, as everything here is that counts from then.
     pub fn age(&self) -> Duration {
-        self.clock.since(self.born)
+        self.moment().since(self.born)
     }
 
     /// In milliseconds, and never 0.
@@ -321,11 +321,12 @@ impl Mm {
     /// A forked child that may still greet, or has and is still to start its agent.
     pub fn is_infant(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed);
-        let grows_up = || self.age_ms().saturating_sub(asked) < CHILDHOOD.as_millis() as u64;
+        let waited = || Duration::from_millis(self.age_ms().saturating_sub(asked));
+        let grows_up = || !Patience::Childhood.is_over(waited());
         match self.link.get() {
             _ if self.alone.load(Ordering::Relaxed) => false,
             None if asked > 0 => grows_up(),
-            None => self.age() < INFANCY,
+            None => !Patience::Infancy.is_over(self.age()),
             Some(link) => !link.is_ready() && grows_up(),
         }
     }

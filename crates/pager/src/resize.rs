@@ -5,7 +5,7 @@
 //! * S1: more takes effect at once.
 //! * S2: less comes in steps of a 128th, each begun when the tree is within the one before: what is over the limit for
 //!   that is less than the brake holds anybody for.
-//! * S3: a step to which the tree comes no nearer for [`PATIENCE`] is taken back, and who asked is told how far it went. That
+//! * S3: a step to which the tree comes no nearer for a while ([`Patience::Resize`]) is taken back, and who asked is told how far it went. That
 //!   is less than a run is given before it is out of memory: none is ended for a wish.
 //!   What is to be kept (`keep=1`: `ebb attach`, whose process holds now what it may let go of later) is tried again, after
 //!   [`AGAIN`] and then less and less often, until somebody says another limit.
@@ -16,6 +16,7 @@ use crate::config::MEMORY_MIN_BYTES;
 use crate::detach;
 use crate::events::{By, Event};
 use crate::lru_gen::{DONE, REFUSED};
+use crate::patience::{Moment, Patience};
 use crate::pressure_target::PressureTarget;
 use crate::seam::Connection;
 use crate::server::Pager;
@@ -24,10 +25,6 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the tree may be over a step without coming nearer before that is taken back (S3).
-const PATIENCE: Duration = Duration::from_secs(1);
-/// The same where nobody waits for an answer: the program waits for memory meanwhile.
-const PATIENCE_AGAIN: Duration = Duration::from_millis(250);
 /// How soon what could not be had is tried again, and how seldom at last (S3).
 const AGAIN: Duration = Duration::from_secs(2);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
@@ -131,7 +128,7 @@ struct UnderWay {
     /// The least that was used since.
     least: u64,
     /// When that was, or the step began.
-    since: Instant,
+    since: Moment,
     /// The limit when it began.
     from: u64,
     /// Who waits for the answer. Nobody where it is tried again.
@@ -150,8 +147,8 @@ struct Kept {
 }
 
 impl UnderWay {
-    fn patience(&self) -> Duration {
-        if self.line.is_some() { PATIENCE } else { PATIENCE_AGAIN }
+    fn patience(&self) -> Patience {
+        if self.line.is_some() { Patience::Resize } else { Patience::ResizeAgain }
     }
 }
 
@@ -232,7 +229,7 @@ impl Resize {
             say(&*line, DONE);
         } else {
             self.apply(pager, now);
-            let since = pager.clock.now();
+            let since = pager.clock.moment();
             let again = wish.keep.then_some(AGAIN);
             let line = Some(line);
             let way =
@@ -246,7 +243,7 @@ impl Resize {
         let now = pager.resident().zone.limit();
         if now > kept.target {
             let (target, again) = (kept.target, Some(kept.pause));
-            let (least, since) = (u64::MAX, pager.clock.now());
+            let (least, since) = (u64::MAX, pager.clock.moment());
             let way = UnderWay { target, reached: now, least, since, from: now, line: None, again };
             self.go_on(pager, way);
         }
@@ -269,10 +266,10 @@ impl Resize {
             way.reached = limit;
             let step = (limit / STEP_SHARE).max(STEP_MIN);
             self.apply(pager, limit.saturating_sub(step).max(way.target));
-            (way.least, way.since) = (used, pager.clock.now());
+            (way.least, way.since) = (used, pager.clock.moment());
         } else if used < way.least {
-            (way.least, way.since) = (used, pager.clock.now());
-        } else if pager.clock.since(way.since) > way.patience() {
+            (way.least, way.since) = (used, pager.clock.moment());
+        } else if way.patience().is_over(pager.clock.moment().since(way.since)) {
             self.apply(pager, way.reached);
             return self.give_up(pager, way);
         }

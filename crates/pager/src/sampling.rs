@@ -207,12 +207,13 @@ impl Sampling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seam::Clock;
 
     /// Many touches keep pages in sight for longer, and then make the sample smaller; few bring all of that back but the last. A
     /// long round keeps off the next.
     #[test]
     fn the_touches_of_the_sample_stay_few() {
-        let began = Instant::now();
+        let began = Clock::simulated().now();
         let sampling = Sampling::new(began);
         let mut now = began;
         let mut round = |touches: u64, took: Duration| {
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn pages_that_came_with_others_are_used_for_the_first_time_when_they_are_found() {
-        let now = Instant::now();
+        let now = Clock::simulated().now();
         let sampling = Sampling::new(now);
         let pages = || (0..1600).map(Vpn);
         let chosen = sampling.choose(MmId(3), pages(), now);

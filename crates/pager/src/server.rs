@@ -11,6 +11,7 @@ use crate::lineage::{self, Lineage};
 use crate::link::Link;
 use crate::lru_gen::Requests;
 use crate::mm::Mm;
+use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
 use crate::pressure::Pressure;
 use crate::record::Recorder;
@@ -48,8 +49,6 @@ use std::time::{Duration, Instant};
 const FAILED: i32 = 125;
 /// How often it is looked whether a program that has stopped goes on.
 const STOPPED_LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// How long what is left of a run without a front is killed again and again.
-const KILLING: Duration = Duration::from_secs(2);
 
 /// What front and pager tell each other, one JSON message each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -175,7 +174,7 @@ pub struct Pager {
     pub starving: AtomicU32,
     /// Faults that wait for anything that is no page: memory, the end of a batch or of a change.
     pub waiting: AtomicU32,
-    /// When the one that has waited longest began to, in milliseconds since `started`; 0: none does.
+    /// When the one that has waited longest began to ([`patience::Moment::ms`]); 0: none does.
     pub starved_since_ms: AtomicU64,
     /// Threads held by the brake.
     pub held: AtomicU32,
@@ -314,11 +313,6 @@ impl Pager {
     /// Its resident set.
     pub fn resident(&self) -> Set<'_> {
         Set(self.engine())
-    }
-
-    /// A time in milliseconds since the start, as fields hold it in which 0 is for none.
-    pub fn ms_at(&self, time: Instant) -> u64 {
-        (time.saturating_duration_since(self.started).as_millis() as u64).max(1)
     }
 
     /// Has the fault thread look at `fd`.
@@ -599,9 +593,9 @@ fn without_front(pager: &Arc<Pager>) -> std::io::Result<()> {
 /// The front is gone: so is the run. Agents kill their processes when this one ends. The folder is the front's to
 /// remove, which it no longer can.
 fn abandoned(pager: &Pager) {
-    let began = pager.clock.now();
+    let wait = Wait::new(&pager.clock, Patience::Killing);
     pager.kill_tree(Why::FrontEnded);
-    while !pager.host.tree(pager).is_empty() && pager.clock.since(began) < KILLING {
+    while !pager.host.tree(pager).is_empty() && !wait.is_over(&pager.clock) {
         pager.host.sleep(Duration::from_millis(10));
         pager.host.kill_tree(pager);
     }
@@ -705,6 +699,8 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
         let (shared, pending) = (pager.clone(), pending.clone());
         run("faults", Box::new(move || faults::run_beside(&shared, &pending, place)))?;
     }
+    let clock = pager.clock.clone();
+    run("beat", Box::new(move || patience::beat(&clock)))?;
     let (shared, its) = (pager.clone(), pending.clone());
     run("errands", Box::new(move || errand::run(&shared, &its)))?;
     let shared = pager.clone();

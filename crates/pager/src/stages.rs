@@ -297,7 +297,7 @@ mod tests {
         let served = Served {
             kind: Kind::Rescue,
             thread: 1,
-            since: Instant::now(),
+            since: crate::seam::Clock::simulated().now(),
             lock: 7,
             read: 1000,
             begun: 1100,

@@ -14,9 +14,10 @@
 //!   program when it was met, or about to become one. So is a child that such a program has forked, which no hook has join.
 //!   One that is stopped or traced is given it when it is neither any more.
 
-use crate::inject::Attempt;
+use crate::inject::{self, Attempt};
 use crate::mm::Mm;
 use crate::monitor::CENSUS;
+use crate::patience::Watch;
 use crate::seam::{self, Clock};
 use crate::server::Pager;
 use crate::sharing;
@@ -28,7 +29,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How many censuses must find a process without an agent before it counts as one that stays so: those that come at the usual
 /// pace. Where memory is short there are more, within milliseconds, which give nobody time to join.
@@ -37,6 +38,8 @@ const SIGHTINGS: u32 = 25;
 const SIGHTINGS_STATIC: u32 = 1;
 /// So many where the pager owes somebody an answer: on a busy machine it serves a dozen forked children in a second.
 const SIGHTINGS_OWED: u32 = 300;
+/// The CPU time by which one that always runs has had its chance.
+const CHANCE: Duration = Duration::from_millis(50);
 /// How often the agent is tried to be put into one.
 const ATTEMPTS: u32 = 2;
 /// How many pages that count elsewhere are not worth another walk of the page tables.
@@ -51,8 +54,11 @@ struct Stranger {
     /// Censuses that found it, after the first, and when the next of them counts.
     sightings: u32,
     next: Instant,
-    /// Those in which it could have gone on to join.
+    /// Those in which it could have gone on to join, and what the CPUs have given it since the last.
     chances: u32,
+    watch: Watch,
+    /// How many attempts to give the agent to others had ended when it was last looked at.
+    ended: u64,
     /// Pages of it that count elsewhere, by the last look.
     elsewhere: u64,
     /// That could not be measured.
@@ -73,6 +79,8 @@ impl Stranger {
             sightings: 0,
             next: now + CENSUS,
             chances: 0,
+            watch: Watch::new(pid),
+            ended: inject::ended(),
             elsewhere: 0,
             unseen: true,
             kind: None,
@@ -92,9 +100,9 @@ impl Stranger {
         self.due = clock.now() + clock.since(began) * 3;
     }
 
-    /// A census finds it again; whether that counts.
-    fn is_seen(&mut self, now: Instant) -> bool {
-        let counts = now >= self.next;
+    /// A census finds it again; whether that counts. It does not while others are given the agent and want a CPU.
+    fn is_seen(&mut self, now: Instant, kept_waiting: bool) -> bool {
+        let counts = now >= self.next && !kept_waiting;
         if counts {
             self.sightings += 1;
             self.next = now + CENSUS;
@@ -119,6 +127,10 @@ impl Stranger {
             }
         }
         if matches!(self.injection, Attempt::Later) {
+            if std::mem::replace(&mut self.ended, inject::ended()) != self.ended {
+                // Its turn comes nearer.
+                self.sightings = 0;
+            }
             self.inject(pager, pid);
         }
         // To join takes memory, and nobody is to while the run is given back.
@@ -128,6 +140,11 @@ impl Stranger {
         if !counts || waits || owed || self.comes() || matches!(proc::state(pid), Some('T' | 't')) {
             return;
         }
+        // So has one that is to get a CPU first.
+        if self.watch.waited(CHANCE).is_none() {
+            return;
+        }
+        self.watch = Watch::new(pid);
         self.chances += 1;
         let due = matches!(self.chances, SIGHTINGS_STATIC | SIGHTINGS);
         if !due || self.kind.is_some() || self.statm.anonymous_pages().unwrap_or(0) == 0 {
@@ -177,7 +194,7 @@ impl Stranger {
 impl Strangers {
     /// Takes note of the processes of the tree that are not `mms`.
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
-        let now = pager.clock.now();
+        let (now, kept_waiting) = (pager.clock.now(), inject::is_kept_waiting());
         // Without hooks a forked child does not join by itself (N4).
         let joins = |mm: &Mm| !mm.is_bare() || mm.link.get().is_some();
         let is = |mm: &Mm, pid| !mm.closing.load(Relaxed) && mm.pid() == pid && joins(mm);
@@ -192,7 +209,7 @@ impl Strangers {
                 if stranger.elsewhere > FEW && now >= stranger.due {
                     stranger.look(&pager.clock, pid, has_parent);
                 }
-                let counts = stranger.is_seen(now);
+                let counts = stranger.is_seen(now, kept_waiting);
                 stranger.judge(pager, pid, counts);
             } else if lenders().any(|lender| process::shares_memory(lender, pid)) {
                 // Between vfork and exec: it is counted where it borrows.
@@ -287,12 +304,12 @@ mod tests {
         names.iter().map(area).collect()
     }
 
-    /// A child that nobody could tell was counted as an address space, and again as a process.
     /// I5 of `inject.rs`: where those that have the places keep them for ever, who waits for one is told of all the same.
     #[test]
     fn who_waits_for_a_place_in_vain_is_told_of() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let mut stranger = Stranger::open(child.id(), Instant::now()).expect("it is there");
+        let now = Clock::simulated().now();
+        let mut stranger = Stranger::open(child.id(), now).expect("it is there");
         assert!(!stranger.comes());
         stranger.injection = Attempt::Later;
         assert!(stranger.comes());
@@ -306,15 +323,17 @@ mod tests {
     #[test]
     fn censuses_in_a_row_are_one() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let began = Instant::now();
+        let began = Clock::simulated().now();
         let mut stranger = Stranger::open(child.id(), began).expect("it is there");
-        let seen = (0..1000u32).filter(|&ms| stranger.is_seen(began + CENSUS * ms / 100));
+        let seen = (0..1000u32).filter(|&ms| stranger.is_seen(began + CENSUS * ms / 100, false));
         assert_eq!(seen.count(), 9);
         assert_eq!(stranger.sightings, 9);
+        assert!(!stranger.is_seen(began + CENSUS * 20, true), "others want a CPU");
         child.kill().expect("it runs");
         child.wait().expect("it was a child");
     }
 
+    /// A child that nobody could tell was counted as an address space, and again as a process.
     #[test]
     fn a_child_that_nobody_could_tell_counts_once() {
         let mut held = Held::default();

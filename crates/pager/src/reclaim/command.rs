@@ -5,14 +5,12 @@
 
 use super::Reclaim;
 use crate::lru_gen::{DONE, REFUSED};
+use crate::patience::{Patience, Wait};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::observe::lru_gen::{Action, Command, CommandError, run_all};
 use ebb_mm::types::PAGE_SIZE;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
-
-/// How long bringing areas under management may take that were left alone so far.
-const ADOPTION: Duration = Duration::from_secs(2);
 
 /// So many passes in a row may find nothing before what was wanted is given up: where all is young the first only ages.
 /// As many as the kernel's `memory.reclaim` takes.
@@ -98,8 +96,8 @@ impl Reclaim {
         }
         self.pager.small.store(true, SeqCst);
         self.pager.monitor.raise();
-        let since = self.pager.clock.now();
-        while self.pager.resident().evictable() == 0 && self.pager.clock.since(since) < ADOPTION {
+        let wait = Wait::new(&self.pager.clock, Patience::Adoption);
+        while self.pager.resident().evictable() == 0 && !wait.is_over(&self.pager.clock) {
             self.pager.host.sleep(Duration::from_millis(1));
         }
     }

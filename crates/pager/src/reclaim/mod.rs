@@ -13,6 +13,7 @@ mod sample;
 use crate::limits::SLICE_PAGES;
 use crate::link::Outcome;
 use crate::mm::Mm;
+use crate::patience::Patience;
 use crate::server::Pager;
 use crate::thread_words::ThreadWords;
 use cool::Fate;
@@ -23,7 +24,7 @@ use ebb_mm::resident::{Place, Resident};
 use ebb_mm::types::{MmId, Pfn};
 use ebb_swap::StoreError;
 use ebb_sys::anon::PageBuffer;
-use oom::{BUSY_MAX, Vain};
+use oom::Vain;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -226,7 +227,7 @@ impl Reclaim {
         // The end of a round.
         let progress = std::mem::take(&mut self.round_progress);
         if progress > 0 {
-            self.vain.progress(self.pager.clock.now(), progress);
+            self.vain.progress(self.pager.clock.moment(), progress);
         } else if self.count_vain_round() {
             self.end_pass();
             self.despair();
@@ -257,7 +258,7 @@ impl Reclaim {
     /// A round has stored nothing: counted where threads wait. Whether that is so for long (O1).
     fn count_vain_round(&mut self) -> bool {
         self.does_anybody_wait() && {
-            self.vain.round(self.pager.clock.now());
+            self.vain.round(self.pager.clock.moment());
             self.vain.is_long(&self.pager)
         }
     }
@@ -286,7 +287,7 @@ impl Reclaim {
         if unheard && long {
             self.watch_silent();
         }
-        if brought && !self.vain.lasts(&self.pager, BUSY_MAX) {
+        if brought && !self.vain.is_over(&self.pager, Patience::MemoryUnseen) {
             return;
         }
         if self.vain.is_long(&self.pager) && self.judge_end() {
@@ -415,7 +416,7 @@ impl Reclaim {
             }
             let link = mm.link.get().expect("it began a batch");
             // An agent that has ended in the middle of it, while another process has its memory, goes on with nothing.
-            if link.wait(Duration::ZERO) != Outcome::Done && !mm.closing.load(Relaxed) {
+            if link.wait(None) != Outcome::Done && !mm.closing.load(Relaxed) {
                 self.stalled.push(Stalled { mm, work });
                 continue;
             }

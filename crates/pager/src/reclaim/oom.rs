@@ -6,15 +6,15 @@
 //!   of: of one that hundreds share each can let go without a byte of memory to be had. A page now and then is no
 //!   progress either: each makes up for [`PAGE_TIME`]. A touch that waits for something else does not wait for memory,
 //!   and none waits for longer than since it was made; nor does a thread for longer than since the brake holds.
-//! * O2: Two seconds after that began the run ends ([`HOPELESS`]): three seconds after the first of these threads was
-//!   refused memory, at most.
+//! * O2: Two seconds after that began the run ends ([`Patience::Memory`]), of the time that the host grants: a host that
+//!   stops, or runs this process late, makes that longer.
 //! * O3: Children that have yet to join, and agents that do not answer, may have pages to give back. They are waited for
-//!   half a second longer ([`PATIENCE`]), however many they are and others are born meanwhile. Where an agent has just
-//!   brought what it owed, a round looks at that first, within the time of O4.
+//!   half a second longer ([`Patience::MemoryOwed`]), however many they are and others are born meanwhile. Where an agent
+//!   has just brought what it owed, a round looks at that first.
 //! * O4: A machine that is busy is no reason to end a run. While one of those could run and no CPU is given to it, its time
-//!   does not count, for [`BUSY_MAX`] in all; and a thread of the pager that is not run has seen nothing
-//!   ([`ROUNDS_MIN`]). Those that were born since are not waited for: where children are born all the time one of
-//!   them always wants a CPU, and it is the program itself that keeps it from the others.
+//!   does not count; and a thread of the pager that is not run has seen nothing ([`ROUNDS_MIN`]). Children that were
+//!   born since are not waited for: where children are born all the time one of them always wants a CPU, and it
+//!   is the program itself that keeps it from the others.
 //! * O5: Who is stopped, by a signal or by a debugger, is not killed for it. What it holds is lent to the others beyond
 //!   the limit (`Reclaim::lend`), and they store pages of their own: who still waits in vain waits for the store, as
 //!   beside one that runs. And its own threads wait for nothing as long as it is stopped: the signal has taken
@@ -27,23 +27,20 @@
 use super::{Reclaim, Stalled, Work};
 use crate::events::{Event, Why};
 use crate::mm::Mm;
+use crate::patience::{Moment, Patience, Watch};
 use crate::seam::Process;
 use crate::server::Pager;
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_swap::StoreError;
-use ebb_sys::{proc, sched};
+use ebb_sys::proc;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// How long threads wait in vain before the run is given up (O2).
-const HOPELESS: Duration = Duration::from_secs(2);
-/// The same while pages may yet be given back (O3).
-const PATIENCE: Duration = Duration::from_millis(2500);
-/// The longest, for the sake of those that no CPU is given to (O4).
-pub const BUSY_MAX: Duration = Duration::from_secs(10);
+/// The CPU time by which an agent that does not answer has shown that it will not (O4).
+const PROOF: Duration = Duration::from_secs(1);
 /// How often it must be seen in that time that there is nothing (O4).
 const ROUNDS_MIN: u32 = 16;
 /// How much of the time in vain a page that is stored makes up for (O1): far less than any device takes that pages go to.
@@ -54,27 +51,27 @@ const LISTED_MAX: usize = 16;
 /// For how long threads have waited in vain (O1).
 #[derive(Debug, Default)]
 pub struct Vain {
-    since: Option<Instant>,
+    since: Option<Moment>,
     /// Rounds that stored nothing in that time.
     rounds: u32,
-    /// How long each agent had waited for a CPU when it was first looked at in that time.
-    kept_ns: HashMap<MmId, u64>,
+    /// The agents that are waited for, from the first look in that time on.
+    watches: HashMap<MmId, Watch>,
     /// How much of that time does not count, for want of a CPU (O4).
     uncounted: Duration,
 }
 
 impl Vain {
     /// A round has stored nothing, and threads wait.
-    pub fn round(&mut self, now: Instant) {
+    pub fn round(&mut self, now: Moment) {
         self.since.get_or_insert(now);
         self.rounds += 1;
     }
 
     /// So many pages were stored.
-    pub fn progress(&mut self, now: Instant, pages: u64) {
+    pub fn progress(&mut self, now: Moment, pages: u64) {
         let made_up = PAGE_TIME * u32::try_from(pages).unwrap_or(u32::MAX);
         match self.since.as_mut() {
-            Some(since) if *since + made_up < now => *since += made_up,
+            Some(since) if since.after(made_up) < now => *since = since.after(made_up),
             _ => self.end(),
         }
     }
@@ -90,8 +87,8 @@ impl Vain {
         let starved = pager.starved_since_ms.load(Relaxed);
         let held = if pager.held.load(Relaxed) > 0 { pager.held_since_ms.load(Relaxed) } else { 0 };
         let began = [starved, held].into_iter().filter(|&ms| ms > 0).min();
-        let began = began.map(|ms| pager.started + Duration::from_millis(ms));
-        pager.clock.since(began.map_or(since, |began| since.max(began)))
+        let began = began.map_or(since, |ms| since.max(Moment::of_ms(ms)));
+        pager.clock.moment().since(began)
     }
 
     /// Whether it is so for longer than `time`.
@@ -99,24 +96,27 @@ impl Vain {
         self.since.is_some() && self.time(pager) > time
     }
 
-    /// Whether it is time to ask whether the run is over.
-    pub fn is_long(&self, pager: &Pager) -> bool {
-        self.lasts(pager, HOPELESS)
+    /// Whether it is so for longer than `patience`.
+    pub fn is_over(&self, pager: &Pager, patience: Patience) -> bool {
+        self.since.is_some() && patience.is_over(self.time(pager))
     }
 
-    /// For how long an agent was given no CPU in that time; None if it wants one now.
+    /// Whether it is time to ask whether the run is over.
+    pub fn is_long(&self, pager: &Pager) -> bool {
+        self.is_over(pager, Patience::Memory)
+    }
+
+    /// How long an agent, or the thread that is to start it, was given no CPU in that time. None if it wants one now.
     fn kept_from_running(&mut self, mm: &Mm) -> Option<Duration> {
         let Some(process) = mm.process() else { return Some(Duration::ZERO) };
-        let Some(agent) = process.agent() else {
-            let wants = process.threads().iter().any(|&(_, state)| state == 'R');
-            return (!wants).then_some(Duration::ZERO);
-        };
-        if proc::state(agent) == Some('R') {
-            return None;
+        let runnable = || process.threads().into_iter().find(|&(_, state)| state == 'R');
+        let thread = process.agent().or_else(|| runnable().map(|(thread, _)| thread));
+        let Some(thread) = thread else { return Some(Duration::ZERO) };
+        let watch = self.watches.entry(mm.id).or_insert_with(|| Watch::new(thread));
+        if !watch.is_of(thread) {
+            *watch = Watch::new(thread);
         }
-        let waited_ns = sched::run_times(agent).map_or(0, |times| times.waited_ns);
-        let before = *self.kept_ns.entry(mm.id).or_insert(waited_ns);
-        Some(Duration::from_nanos(waited_ns.saturating_sub(before)))
+        watch.waited(PROOF)
     }
 }
 
@@ -134,21 +134,21 @@ impl Reclaim {
             if mms.iter().any(|mm| mm.is_hungry()) {
                 self.vain.end();
             }
-            return self.vain.lasts(&pager, BUSY_MAX);
+            return self.vain.is_over(&pager, Patience::MemoryUnseen);
         }
-        let (mut owed, mut kept) = (false, Duration::ZERO);
+        let (mut owed, mut kept) = (false, Some(Duration::ZERO));
         let so_long = self.vain.time(&pager);
         for mm in &mms {
             let silent = self.owes_an_answer(mm);
             owed |= silent || mm.is_infant();
             if mm.age() >= so_long && (silent || mm.is_late()) {
-                kept = kept.max(self.vain.kept_from_running(mm).unwrap_or(BUSY_MAX));
+                kept = kept.zip(self.vain.kept_from_running(mm)).map(|(one, other)| one.max(other));
             }
         }
-        let patience = if owed { PATIENCE } else { HOPELESS };
-        let over = self.vain.lasts(&pager, (patience + kept).min(BUSY_MAX));
-        if !over && so_long > patience {
-            self.vain.uncounted = so_long - patience;
+        let patience = if owed { Patience::MemoryOwed } else { Patience::Memory };
+        let over = kept.is_some_and(|kept| patience.is_over_but(so_long, kept));
+        if !over {
+            self.vain.uncounted = patience.beyond(so_long);
         }
         over
     }
@@ -156,7 +156,7 @@ impl Reclaim {
     /// The agents that do not answer are watched from here on (O4).
     pub fn watch_silent(&mut self) {
         for mm in self.pager.mms() {
-            if !self.vain.kept_ns.contains_key(&mm.id) && self.owes_an_answer(&mm) {
+            if !self.vain.watches.contains_key(&mm.id) && self.owes_an_answer(&mm) {
                 self.vain.kept_from_running(&mm);
             }
         }
@@ -354,7 +354,7 @@ mod tests {
         let mut reclaim = Reclaim::new(&pager);
         pager.held.store(1, Relaxed);
         for round in 0..2 * ROUNDS_MIN {
-            reclaim.vain.round(clock.now());
+            reclaim.vain.round(clock.moment());
             clock.advance(Duration::from_millis(100));
             if round == 0 {
                 late(&pager, 2, &children[0]);
@@ -364,15 +364,17 @@ mod tests {
         reclaim.vain.end();
         late(&pager, 3, &children[1]);
         for _ in 0..2 * ROUNDS_MIN {
-            reclaim.vain.round(clock.now());
+            reclaim.vain.round(clock.moment());
             clock.advance(Duration::from_millis(100));
         }
         let wants = |child: &Child| proc::state(child.id()) == Some('R');
         assert!(children.iter().all(wants));
         assert!(!reclaim.judge_end(), "born before anybody waited");
         assert!(reclaim.vain.uncounted > Duration::from_millis(500), "{:?}", reclaim.vain);
-        clock.advance(BUSY_MAX);
-        assert!(reclaim.judge_end(), "it has had its time");
+        ebb_testing::eventually("its CPU time, which proves that it does not come", || {
+            clock.advance(Duration::from_secs(1));
+            reclaim.judge_end()
+        });
         for child in &mut children {
             child.kill().expect("it runs");
             child.wait().expect("it was a child");
@@ -386,24 +388,40 @@ mod tests {
         let clock = Clock::simulated();
         let pager = pager_by(clock.clone());
         let mut vain = Vain::default();
-        vain.round(clock.now());
-        pager.starved_since_ms.store(pager.ms_at(clock.now()), Relaxed);
+        vain.round(clock.moment());
+        pager.starved_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(5));
         assert!(vain.is_long(&pager), "a touch that waits since then");
         pager.starved_since_ms.store(0, Relaxed);
         pager.held.store(1, Relaxed);
-        pager.held_since_ms.store(pager.ms_at(clock.now()), Relaxed);
+        pager.held_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_secs(1));
         assert!(vain.lasts(&pager, Duration::from_millis(900)) && !vain.is_long(&pager));
-        pager.starved_since_ms.store(pager.ms_at(clock.now()), Relaxed);
+        pager.starved_since_ms.store(clock.moment().ms(), Relaxed);
         clock.advance(Duration::from_millis(1100));
         assert!(vain.is_long(&pager), "the one that has waited longest");
     }
 
+    /// A run ended as out of memory after two seconds in which the host had run nobody.
+    #[test]
+    fn a_host_that_stops_ends_no_run() {
+        let clock = Clock::simulated();
+        let pager = Arc::new(pager_by(clock.clone()));
+        let mut reclaim = Reclaim::new(&pager);
+        pager.held.store(1, Relaxed);
+        for _ in 0..2 * ROUNDS_MIN {
+            reclaim.vain.round(clock.moment());
+            clock.stall(Duration::from_secs(10));
+        }
+        assert!(!reclaim.vain.is_long(&pager) && !reclaim.judge_end());
+        clock.advance(Duration::from_secs(2));
+        assert!(reclaim.vain.is_long(&pager) && reclaim.judge_end());
+    }
+
     #[test]
     fn a_page_now_and_then_is_no_progress_and_a_batch_is() {
-        let began = Instant::now();
-        let at = |ms: u64| began + Duration::from_millis(ms);
+        let at = |ms: u64| Moment::of_ms(1000 + ms);
+        let began = at(0);
         let mut vain = Vain::default();
         vain.progress(began, 1);
         assert_eq!(vain.since, None, "nobody waits");

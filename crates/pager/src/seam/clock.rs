@@ -1,5 +1,6 @@
 //! The time, as the machine or a simulation has it.
 
+use crate::patience::{Granted, Moment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -10,20 +11,22 @@ pub struct Clock {
     began: Instant,
     /// Simulated time since `began`, in nanoseconds; absent: the machine's.
     simulated: Option<Arc<AtomicU64>>,
+    /// What of it the host has granted.
+    granted: Arc<Granted>,
 }
 
 impl Clock {
     /// The machine's.
     #[must_use]
     pub fn real() -> Self {
-        Self { began: Instant::now(), simulated: None }
+        Self { began: Instant::now(), simulated: None, granted: Arc::default() }
     }
 
     /// One that stands still until it is told to go on.
     #[cfg(any(test, feature = "sim"))]
     #[must_use]
     pub fn simulated() -> Self {
-        Self { began: Instant::now(), simulated: Some(Arc::default()) }
+        Self { began: Instant::now(), simulated: Some(Arc::default()), granted: Arc::default() }
     }
 
     /// The time.
@@ -39,6 +42,18 @@ impl Clock {
     #[must_use]
     pub fn since(&self, then: Instant) -> Duration {
         self.now().saturating_duration_since(then)
+    }
+
+    /// Now, in the time that the host grants ([`crate::patience`]).
+    #[must_use]
+    pub fn moment(&self) -> Moment {
+        self.granted.moment()
+    }
+
+    /// That time.
+    #[must_use]
+    pub fn granted(&self) -> &Granted {
+        &self.granted
     }
 
     /// How long a thread may really wait for another: not at all where all of them are one.
@@ -62,6 +77,19 @@ impl Clock {
     pub fn advance(&self, by: Duration) {
         let ns = self.simulated.as_ref().expect("a simulated clock");
         ns.fetch_add(by.as_nanos() as u64, Relaxed);
+        self.granted.add(by);
+    }
+
+    /// Has a simulated host stop for so long.
+    ///
+    /// # Panics
+    ///
+    /// If it is the machine's.
+    #[cfg(any(test, feature = "sim"))]
+    pub fn stall(&self, by: Duration) {
+        let ns = self.simulated.as_ref().expect("a simulated clock");
+        ns.fetch_add(by.as_nanos() as u64, Relaxed);
+        self.granted.beat(by);
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Driver {
     /// How often programs, agents, the fault thread, kswapd, the monitor, the door run, time passes, errands are gone, and
     /// somebody wants another limit.
     weights: [u64; 9],
+    /// The host stops now and then, for seconds.
+    pub stalls: bool,
     /// The limit at first, in pages.
     limit: u64,
     pub steps: Cell<u64>,
@@ -163,6 +165,8 @@ impl Driver {
             active: Cell::new(true),
             mix,
             weights,
+            // Of a lot of its own, as well.
+            stalls: super::rng::Rng::new(seed ^ 0x57a11).once_in(4),
             limit,
             steps: Cell::new(0),
             looks: Cell::new(0),
@@ -199,6 +203,7 @@ impl Driver {
             Rule::P4 => self.mix.replace + self.mix.unmap > 100 && self.mix.map > 50,
             Rule::P1 | Rule::P2 | Rule::P5 | Rule::W1 => true,
             Rule::D1 | Rule::P6 => self.mix.fork > 6,
+            Rule::Patience1 => self.stalls,
         }
     }
 
@@ -321,6 +326,10 @@ impl Driver {
             6 => {
                 let us = self.world.lock().rng.below(3000);
                 self.pager.clock.advance(Duration::from_micros(us));
+                if self.stalls && self.world.lock().rng.once_in(10) {
+                    let ms = self.world.lock().rng.between(40, 10_000);
+                    self.pager.clock.stall(Duration::from_millis(ms));
+                }
             }
             7 if free && !self.on_errand.replace(true) => {
                 errand::go(&self.pager, &self.pending);

@@ -17,8 +17,17 @@ use std::sync::atomic::Ordering::Relaxed;
 
 static QUIET: std::sync::Once = std::sync::Once::new();
 
-const RULES: [Rule; 8] =
-    [Rule::P1, Rule::P2, Rule::P3, Rule::P4, Rule::P5, Rule::P6, Rule::W1, Rule::D1];
+const RULES: [Rule; 9] = [
+    Rule::P1,
+    Rule::P2,
+    Rule::P3,
+    Rule::P4,
+    Rule::P5,
+    Rule::P6,
+    Rule::W1,
+    Rule::D1,
+    Rule::Patience1,
+];
 
 /// A run from a seed.
 struct Run {
@@ -135,6 +144,15 @@ fn every_page_is_what_was_written_in_a_hundred_thousand_steps() {
     assert!(steps >= 100_000, "{steps} steps");
 }
 
+/// Nothing is killed, lost or turned away by a host that stops for seconds.
+#[test]
+fn a_host_that_stops_for_seconds_ends_nothing() {
+    let stalls = (0..).filter(|&seed| Driver::new(seed, false).stalls);
+    let runs = number("EBB_SIM_SEEDS", 20) as usize;
+    let steps: u64 = stalls.take(runs).map(|seed| expect_clean(seed..seed + 1, 2500).0).sum();
+    assert!(steps >= 2500, "{steps} steps");
+}
+
 /// What a failing seed shows once it must show again.
 #[test]
 fn a_seed_repeats_itself() {
@@ -179,6 +197,11 @@ fn changes_between_the_slices_of_a_fork_are_noticed() {
 #[test]
 fn a_thread_whose_page_was_placed_and_that_is_not_woken_is_noticed() {
     expect_noticed(Rule::W1);
+}
+
+#[test]
+fn time_that_counts_though_the_host_stops_is_noticed() {
+    expect_noticed(Rule::Patience1);
 }
 
 #[test]
