@@ -322,18 +322,18 @@ mod tests {
 
     #[test]
     fn a_place_that_others_cannot_reach_is_told_apart() {
-        let folder = std::env::temp_dir().join(format!("ebb-reach-{}", std::process::id()));
-        let inner = folder.join("inner");
+        // TMPDIR may lie where nobody reaches it.
+        let folder = tempfile::tempdir_in("/tmp").unwrap();
+        let inner = folder.path().join("inner");
         let set = |mode| {
-            std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+            std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(mode)).unwrap();
         };
-        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::create_dir(&inner).unwrap();
         std::fs::set_permissions(&inner, PermissionsExt::from_mode(0o755)).unwrap();
         set(0o711);
         let reached = others_reach(&inner);
         set(0o700);
         let behind = others_reach(&inner);
-        std::fs::remove_dir_all(&folder).unwrap();
         assert!(reached && !behind);
     }
 

@@ -37,7 +37,7 @@ static void leave(const char *name, const char *text) {
 }
 
 static void await(const char *name, char *text, size_t most) {
-    for (int tries = 0; tries < 2000; tries++) {
+    for (int tries = 0; tries < 60000; tries++) {
         int file = open(in_folder(name), O_RDONLY);
         if (file >= 0) {
             ssize_t got = read(file, text, most - 1);

@@ -108,6 +108,20 @@ static void look(const struct ballast *b, const char *what) {
     }
 }
 
+/* Waits until some of what this process has is out. */
+static void until_out(unsigned long mib) {
+    unsigned long kib = ~0ul;
+    while (kib / 1024 >= mib) {
+        char line[128];
+        FILE *status = fopen("/proc/self/status", "r");
+        MUST(status);
+        while (fgets(line, sizeof line, status))
+            if (sscanf(line, "RssAnon: %lu", &kib) == 1) break;
+        fclose(status);
+        usleep(1000);
+    }
+}
+
 static struct ballast inherited;
 static void *wiped, *withheld;
 static bool by_library;
@@ -153,6 +167,7 @@ static int case_successor(int argc, char **argv) {
         inherited = load(argc, argv);
         /* Some of it is out, and there is room for what comes back. */
         struct ballast more = ballast_new(40, 29);
+        until_out(78);
         MUST(munmap(more.start, more.bytes) == 0);
         void *stack = map(MIB);
         MUST(clone(go_on, (char *)stack + MIB, CLONE_VM | SIGCHLD, ends) > 0);

@@ -35,7 +35,7 @@ static int ask_to_join(uint32_t thread, uint32_t descriptor) {
     place->what = ASK_JOIN, place->a = thread, place->b = descriptor;
     place->state = CALL_MADE;
     raw(SYS_madvise, bells + bell * PAGE, PAGE, MADV_DONTNEED);
-    for (int tries = 0; tries < 500 && place->state == CALL_MADE; tries++) usleep(10 * 1000);
+    for (int tries = 0; tries < 60000 && place->state == CALL_MADE; tries++) usleep(10 * 1000);
     int answer = (place->state & 3) == CALL_ANSWERED ? (int)(place->state >> 2 & 0xfff) : -1;
     place->state = 0;
     return answer;

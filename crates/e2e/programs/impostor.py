@@ -1,7 +1,7 @@
 """A process of a run that greets as what it is not: impostor.py CASE [SETUID FOLDER]
 
   foreign   brings the userfaultfd of another process
-  exec      becomes a setuid program before the pager has looked who it is
+  exec      becomes a setuid program before the pager has looked who it is, until there is FOLDER/end
 
 Prints what came of it.
 """
@@ -11,15 +11,21 @@ import ctypes
 import mmap
 import os
 import signal
+import select
 import socket
 import struct
 import sys
-import time
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 POOL = int(os.environ["EBB_POOL_BYTES"])
 MAGIC, VERSION, GREET_START = 0x31424245, 6, 0
+
+
+def until(holds):
+    """Whoever runs this ends it if that never comes."""
+    while not holds():
+        select.select([], [], [], 0.01)
 
 
 def make_uffd():
@@ -54,7 +60,6 @@ def foreign():
         signal.pause()
     _, (uffd,), _, _ = socket.recv_fds(own, 1, 1)
     line = greet(uffd, pool)
-    line.settimeout(10)
     answer = line.recv(8)
     # Refused, or hung up on.
     print("foreign: taken" if answer and struct.unpack("=2I", answer)[1] == 0 else "foreign: refused")
@@ -73,13 +78,20 @@ def pager_of(process):
 def stop(process):
     """Until all of its threads stand: on a busy machine that takes a while."""
     os.kill(process, signal.SIGSTOP)
-    states = ""
-    while set(states) != {"T"}:
-        time.sleep(0.001)
-        states = ""
+
+    def stands():
+        states = set()
         for thread in os.listdir(f"/proc/{process}/task"):
             with open(f"/proc/{process}/task/{thread}/stat", encoding="ascii") as stat:
-                states += stat.read().rpartition(")")[2].split()[0]
+                states.add(stat.read().rpartition(")")[2].split()[0])
+        return states == {"T"}
+
+    until(stands)
+
+
+def effective_user(process):
+    with open(f"/proc/{process}/status", encoding="ascii") as status:
+        return [line.split()[2] for line in status if line.startswith("Uid:")]
 
 
 def become(program, folder):
@@ -88,14 +100,10 @@ def become(program, folder):
     here, there = os.pipe()
     if os.fork() == 0:
         os.write(there, b"x")
-        while open(f"/proc/{own}/comm", encoding="ascii").read().strip() != os.path.basename(program):
-            time.sleep(0.01)
-        time.sleep(0.2)
+        until(lambda: effective_user(own) == ["0"])
         os.kill(pager, signal.SIGCONT)
-        time.sleep(1)
-        with open(f"/proc/{own}/status", encoding="ascii") as status:
-            user = [line.split()[2] for line in status if line.startswith("Uid:")]
-        print("exec: acts as", *user, flush=True)
+        until(lambda: os.path.exists(os.path.join(folder, "end")))
+        print("exec: acts as", *effective_user(own), flush=True)
         os.kill(own, signal.SIGKILL)
         os._exit(0)
     # The other has joined, for which it needs the pager.

@@ -26,6 +26,8 @@ static int case_exit(int argc, char **argv) { return number(argc, argv, 0, 0); }
 static int case_signal(int argc, char **argv) {
     struct ballast b = load(argc, argv, 1);
     ballast_check(&b, "before the signal");
+    /* Whoever started the tests may have it ignored. */
+    signal(number(argc, argv, 0, SIGTERM), SIG_DFL);
     kill(getpid(), number(argc, argv, 0, SIGTERM));
     pause();
     return WRONG;
@@ -666,6 +668,8 @@ static void look(int signal) {
     uint64_t key = page_key(seen.seed, page, 1);
     for (size_t w = 0; w < WORDS; w++)
         if (words[w] != word_at(key, w)) die("wrong word: in a signal handler");
+    /* The next comes when this one is done, however long that took. */
+    ualarm(1000, 0);
 }
 
 static int case_timer(int argc, char **argv) {
@@ -674,10 +678,9 @@ static int case_timer(int argc, char **argv) {
     MUST(sigaltstack(&stack, NULL) == 0);
     struct sigaction action = {.sa_handler = look, .sa_flags = SA_ONSTACK | SA_RESTART};
     MUST(sigaction(SIGALRM, &action, NULL) == 0);
-    ualarm(1000, 1000);
-    for (int pass = 0; pass < 4; pass++) ballast_check(&seen, "between signals");
-    ualarm(0, 0);
-    if (ticks == 0) die("no timer signal arrived");
+    ualarm(1000, 0);
+    for (int pass = 0; pass < 4 || ticks == 0; pass++) ballast_check(&seen, "between signals");
+    MUST(signal(SIGALRM, SIG_IGN) != SIG_ERR);
     puts("timer: ok");
     return 0;
 }

@@ -11,6 +11,9 @@ import signal
 import sys
 import time
 
+# Whoever waits for so long waits for what never comes.
+HANG_SECONDS = 600
+
 
 class Terminal:
     def __init__(self, command):
@@ -34,7 +37,7 @@ class Terminal:
         self.screen += data.decode("utf-8", "replace")
         return bool(data)
 
-    def expect(self, pattern, seconds=60):
+    def expect(self, pattern, seconds=HANG_SECONDS):
         """Waits for a pattern in what was written since the last match."""
         end = time.monotonic() + seconds
         while True:
@@ -54,7 +57,7 @@ class Terminal:
     def type(self, text):
         os.write(self.terminal, text.encode())
 
-    def status(self, seconds=60):
+    def status(self, seconds=HANG_SECONDS):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             pid, status = os.waitpid(self.child, os.WNOHANG)
@@ -62,6 +65,14 @@ class Terminal:
                 return os.waitstatus_to_exitcode(status)
             self.read(0.05)
         self.fail("does not end")
+
+    def expect_job(self):
+        """Waits until the shell has given the terminal to a job."""
+        end = time.monotonic() + HANG_SECONDS
+        while os.tcgetpgrp(self.terminal) == self.child:
+            if time.monotonic() > end:
+                self.fail("the shell keeps the terminal")
+            self.read(0.01)
 
     def fail(self, why):
         print("%s; screen:\n%s" % (why, self.screen))
@@ -116,7 +127,7 @@ def stop_and_go(command):
     terminal.type("echo alive-$((1+1))\n")
     terminal.expect("alive-2")
     terminal.type("fg\n")
-    time.sleep(0.3)
+    terminal.expect_job()
     terminal.type("\x03")
     terminal.expect("signal 2")
     terminal.type("echo code-$?\n")
@@ -141,7 +152,7 @@ def typing(command):
     """The command copies its input: the program is in the terminal's foreground."""
     terminal = shell()
     terminal.type(shlex.join(command) + "\n")
-    time.sleep(0.5)
+    terminal.expect_job()
     terminal.type("one line\n")
     terminal.expect("one line\r\none line")
     terminal.type("\x04")

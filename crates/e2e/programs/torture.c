@@ -1,6 +1,6 @@
 /*
  * torture SECONDS SEED [MIB [spoil]]: eight threads verify every word of every page they ever
- * wrote while another thread changes the address space at random.
+ * wrote while another thread changes the address space at random. With 0 for SECONDS: until SIGTERM.
  *
  * Ends with "torture: ok" and 0, or at the first wrong word with a line that names it and 3.
  * With HUGE_PAGES in its environment it asks for huge pages everywhere.
@@ -175,19 +175,22 @@ static void spoil(void) {
     page_words(r, 0)[1] ^= 4;
 }
 
+static void remember(int signal) { stop = signal; }
+
 int main(int argc, char **argv) {
     if (argc > 2 && strcmp(argv[1], "brief") == 0) return brief(strtoull(argv[2], NULL, 0));
     self = argv[0];
     long seconds = number(argc, argv, 1, 10), seed = number(argc, argv, 2, 1);
     size_t mib = number(argc, argv, 3, 96);
     pthread_t threads[WORKERS + 1];
+    if (seconds == 0) signal(SIGTERM, remember);
     set_up(mib);
     uint64_t random = seed;
     for (int i = 0; i < 400; i++) chaos_step(&random);
     for (size_t i = 0; i < WORKERS + 1; i++)
         MUST(pthread_create(&threads[i], NULL, i < WORKERS ? work : change,
                             (void *)(uintptr_t)(seed * 1000 + i + 1)) == 0);
-    for (long ms = 0; ms < seconds * 1000; ms += 10) usleep(10000);
+    for (long ms = 0; seconds == 0 ? !stop : ms < seconds * 1000; ms += 10) usleep(10000);
     stop = 1;
     for (size_t i = 0; i < WORKERS + 1; i++) MUST(pthread_join(threads[i], NULL) == 0);
     if (argc > 4) spoil();

@@ -1,6 +1,6 @@
 /*
- * touch MIB SECONDS: fills memory and goes through its pages at random, a few changes and checks for each, for so
- * long.
+ * touch MIB SECONDS [FILE]: fills memory and goes through its pages at random, a few changes and checks for each, for so
+ * long, or until there is such a file.
  */
 #include "common.h"
 
@@ -11,7 +11,9 @@ int main(int argc, char **argv) {
     long seconds = number(argc, argv, 2, 12);
     uint64_t *words = map(pages * PAGE), state = 1, touched = 0;
     for (size_t page = 0; page < pages; page++) words[page * WORDS] = page;
+    const char *file = argc > 3 ? argv[3] : "";
     for (time_t end = time(NULL) + seconds; time(NULL) < end; touched++) {
+        if (touched % 64 == 0 && access(file, F_OK) == 0) break;
         state = state * 6364136223846793005 + 1442695040888963407;
         size_t page = (state >> 33) % pages;
         if (words[page * WORDS] != page) die("wrong word: page %zu", page);

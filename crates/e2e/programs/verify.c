@@ -1,13 +1,16 @@
 /*
  * verify MIB ROUNDS SEED THREADS [SPAN]: fills memory, then reads and rewrites pages at random.
  *
- * With SPAN, words repeat after that many, so that a page can be compressed.
+ * With 0 for ROUNDS it does so until SIGTERM. With SPAN, words repeat after that many, so that a page can be compressed.
  * Each thread owns its pages, so every read has one right answer. Two reads in three go to a
  * tenth of the pages. Ends with one line that depends on SEED and ROUNDS alone.
  */
 #include "common.h"
 
 static size_t span = WORDS;
+static volatile sig_atomic_t told;
+
+static void remember(int signal) { told = signal; }
 
 struct share {
     pthread_t thread;
@@ -38,7 +41,7 @@ static void write_page(struct share *s, size_t page) {
 static void *work(void *argument) {
     struct share *s = argument;
     for (size_t page = 0; page < s->pages; page++) write_page(s, page);
-    for (size_t step = 0; step < s->rounds * s->pages; step++) {
+    for (size_t step = 0; s->rounds == 0 ? !told : step < s->rounds * s->pages; step++) {
         size_t reach = below(&s->random, 3) ? s->pages / 10 + 1 : s->pages;
         size_t page = below(&s->random, reach);
         check_page(s, page);
@@ -54,6 +57,7 @@ int main(int argc, char **argv) {
     long seed = number(argc, argv, 3, 1), threads = number(argc, argv, 4, 1);
     span = number(argc, argv, 5, WORDS);
     size_t pages = mib * MIB / PAGE / threads;
+    if (rounds == 0) signal(SIGTERM, remember);
     struct share *shares = calloc(threads, sizeof *shares);
     uint64_t digest = 0;
     for (long t = 0; t < threads; t++) {

@@ -2,20 +2,49 @@
 //! may run: `ebb` and the test programs, as the checkout may lie where nobody else can go.
 //!
 //! What is done as the user is done through a login shell, so that nothing of root's is left: no
-//! environment, no group, no capability. Making it takes root, and a test that needs one fails without:
-//! to pass over it would be to say that it holds.
+//! environment, no group, no capability. Making it takes root, and a test that needs one is skipped without.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tempfile::TempDir;
 
+use ebb_testing::{eventually_some, skip};
+
 use crate::build;
 use crate::launch::{Launch, Outcome};
+use crate::same::need;
+
+const DEVICE: &str = "/dev/userfaultfd";
+
+/// A test that needs root is skipped without.
+#[track_caller]
+pub fn need_root() {
+    if !rustix::process::getuid().is_root() {
+        skip("it needs root");
+    }
+}
+
+/// The list of accounts and the rights of the device are read, changed and written: by one at a time, of all tests of this
+/// machine. What the lock is on is of no matter.
+fn alone() -> Option<File> {
+    let file = File::open("/etc/passwd").ok()?;
+    file.lock().ok().map(|()| file)
+}
+
+/// Changes accounts, when nobody else does.
+fn of_accounts(command: &mut Command) -> Output {
+    let _alone = alone();
+    eventually_some("the list of accounts", || {
+        let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let is_taken = String::from_utf8_lossy(&output.stderr).contains("try again later");
+        (!is_taken).then_some(output)
+    })
+}
 
 /// The account.
 #[derive(Debug)]
@@ -36,17 +65,18 @@ impl Account {
     #[expect(clippy::new_without_default, reason = "it changes the machine")]
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        assert!(
-            rustix::process::getuid().is_root(),
-            "this test makes a user account, which only root may: run ./test as root"
-        );
+        need_root();
+        for path in ["/usr/sbin/useradd", "/usr/sbin/userdel", "/bin/su", DEVICE] {
+            need(path);
+        }
         let name = format!("ebb{}x{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let folder = tempfile::tempdir().expect("a folder");
         let home = folder.path().join("home");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
         let mut useradd = Command::new("useradd");
         useradd.args(["--create-home", "--shell", "/bin/sh", "--home-dir"]);
-        as_root(useradd.arg(&home).arg(&name));
+        let output = of_accounts(useradd.arg(&home).arg(&name));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let account = Self { name, folder };
         account.copy(build::ebb(), "ebb");
         account
@@ -115,6 +145,7 @@ impl Account {
         folders.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
         let path = std::env::join_paths(folders).expect("a PATH");
         let mut shell = Command::new("sh");
+        let _alone = alone();
         as_root(shell.args(["-c", line]).env("PATH", path).env("USER", OsStr::new(&self.name)));
     }
 
@@ -135,7 +166,10 @@ impl Drop for Account {
     fn drop(&mut self) {
         // Each may have nothing to do.
         let acl = format!("u:{}", self.name);
-        let _ = Command::new("setfacl").args(["-x", &acl, "/dev/userfaultfd"]).output();
-        let _ = Command::new("userdel").args(["--force", &self.name]).output();
+        {
+            let _alone = alone();
+            let _ = Command::new("setfacl").args(["-x", &acl, DEVICE]).output();
+        }
+        of_accounts(Command::new("userdel").args(["--force", &self.name]));
     }
 }

@@ -2,13 +2,21 @@
 //! write values and to check each of them.
 
 use ebb_mm::random as numbers;
+use ebb_testing::HANG;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
 
-/// How long a server may take for one answer before it counts as hanging.
-const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
+use crate::build;
+
+/// A figure of a run that goes on, by its front's process: what `ebb stat` says. None if it does not answer, or has none.
+pub fn stat(front: i32, name: &str) -> Option<u64> {
+    let output = Command::new(build::ebb()).args(["stat", &front.to_string()]).output();
+    let text = String::from_utf8_lossy(&output.expect("ebb runs").stdout).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line?.parse().ok()
+}
 
 /// A connection over a Unix socket.
 pub struct Connection {
@@ -19,8 +27,8 @@ impl Connection {
     /// Connects, if the server listens already.
     pub fn open(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(ANSWER_AT_MOST))?;
-        stream.set_write_timeout(Some(ANSWER_AT_MOST))?;
+        stream.set_read_timeout(Some(HANG))?;
+        stream.set_write_timeout(Some(HANG))?;
         Ok(Self { reader: BufReader::with_capacity(1 << 16, stream) })
     }
 

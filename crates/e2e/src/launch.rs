@@ -1,7 +1,7 @@
 //! Starting one program, watching its memory, and waiting for it.
 //!
 //! Output goes to files, not pipes: an orphan that keeps a pipe open must not keep a test waiting.
-//! A sampler thread looks at the tree every 10 ms. With several processes the figures are read
+//! A sampler thread looks at the tree every 50 ms. With several processes the figures are read
 //! one after the other, so memory that changes hands in between can count twice: a reading above
 //! what was seen so far counts only if no process came or went meanwhile, and the smaller of two
 //! such readings does.
@@ -24,8 +24,8 @@ use tempfile::TempDir;
 use crate::build;
 use crate::tree::{Root, TAG, Tree};
 
-/// How often the tree's memory is read.
-const SAMPLE_EVERY: Duration = Duration::from_millis(10);
+/// How often the tree's memory is read. A reading of all of /proc takes milliseconds of a CPU that the run could use.
+const SAMPLE_EVERY: Duration = Duration::from_millis(50);
 
 /// How often a reading of several processes is taken again because some came or went.
 const READINGS_MAX: usize = 8;
@@ -128,6 +128,9 @@ impl Launch {
 
     /// Starts it and begins to watch.
     pub fn start(&self) -> Running {
+        if self.limit.is_some() && !may_page() {
+            ebb_testing::skip("no userfaultfd for this user; `ebb doctor` says why");
+        }
         static RUNS: AtomicU64 = AtomicU64::new(0);
         let number = RUNS.fetch_add(1, Ordering::Relaxed);
         let tag = format!("{}-{number}", std::process::id());
@@ -155,6 +158,14 @@ impl Launch {
     pub fn run(&self) -> Outcome {
         self.start().finish()
     }
+}
+
+/// Whether this user may have a userfaultfd that hears of the kernel's faults, too.
+pub fn may_page() -> bool {
+    let device = || File::options().read(true).write(true).open("/dev/userfaultfd").is_ok();
+    let setting = || fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    let is_open = || setting().is_ok_and(|text| text.trim() == "1");
+    rustix::process::geteuid().is_root() || device() || is_open()
 }
 
 /// The most memory seen, and by whom.

@@ -4,6 +4,7 @@
 //! * [`tree`] finds every process of a run and adds up its anonymous memory.
 //! * [`same`] runs a program plainly, then in less memory than it took, and compares.
 //! * [`account`] makes an ordinary user for a test.
+//! * [`busy`] keeps processors busy beside a test.
 //! * [`build`] compiles the C programs and finds the `ebb` binary.
 //! * [`client`] speaks to the servers that the tests start.
 //!
@@ -16,6 +17,7 @@
 
 pub mod account;
 pub mod build;
+pub mod busy;
 pub mod client;
 pub mod launch;
 pub mod redis;

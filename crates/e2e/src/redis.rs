@@ -1,9 +1,13 @@
 //! Servers of Redis for tests: each in a folder of its own, on a free port, without persistence.
 
-use std::net::{TcpListener, TcpStream};
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+
+use ebb_testing::{eventually, eventually_is, eventually_some, skip};
 use tempfile::TempDir;
 
 /// One `redis-server`, killed at the end.
@@ -14,35 +18,42 @@ pub struct Redis {
     options: Vec<String>,
 }
 
+/// Ports that nobody is given who asks for any, nor the bus of a node, which lies 10 000 above.
+const PORTS: std::ops::Range<u16> = 10_000..22_000;
+
 /// A port that nobody listens on, nor on the one that a cluster's node has beside it.
 pub fn free_port() -> u16 {
-    loop {
-        let Ok(listener) = TcpListener::bind("127.0.0.1:0") else { continue };
-        let port = listener.local_addr().expect("an address").port();
-        if port < 50_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
-            return port;
-        }
-    }
+    eventually_some("a free port", || {
+        let random = RandomState::new().hash_one(0);
+        let port = PORTS.start + (random % u64::from(PORTS.end - PORTS.start)) as u16;
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        (is_free(port) && is_free(port + 10_000)).then_some(port)
+    })
 }
 
 impl Redis {
     /// With options as on its command line.
     pub fn start(options: &[&str]) -> Self {
-        let folder = TempDir::with_prefix("ebb-redis-").expect("a folder");
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
-        let port = free_port();
-        let child = spawn(folder.path(), port, &options);
-        let this = Self { child, folder, port, options };
-        this.wait();
-        this
+        // Another test may take the port before the server does.
+        eventually_some("a server", || {
+            let folder = TempDir::with_prefix("ebb-redis-").expect("a folder");
+            let port = free_port();
+            let child = spawn(folder.path(), port, &options);
+            let mut this = Self { child, folder, port, options: options.clone() };
+            this.answers().then_some(this)
+        })
     }
 
-    fn wait(&self) {
-        let began = Instant::now();
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            assert!(began.elapsed() < Duration::from_secs(20), "no server on port {}", self.port);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    /// Waits until this very server answers at its port. False if it has ended.
+    fn answers(&mut self) -> bool {
+        let own = format!("process_id:{}\r", self.pid());
+        let mut ended = false;
+        eventually("an answer of the server", || {
+            ended = self.child.try_wait().expect("wait").is_some();
+            ended || self.ask(&["info", "server"]).contains(&own)
+        });
+        !ended
     }
 
     /// Where it listens.
@@ -60,6 +71,11 @@ impl Redis {
         format!("redis://{}", self.address())
     }
 
+    /// The same, of a server that is waited for as long as a test may last.
+    pub fn patient_url(&self) -> String {
+        format!("{}{PATIENT}", self.url())
+    }
+
     /// The server's process.
     pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
@@ -73,8 +89,10 @@ impl Redis {
 
     /// Starts it again, empty, at the same port.
     pub fn restart(&mut self) {
-        self.child = spawn(self.folder.path(), self.port, &self.options);
-        self.wait();
+        eventually("the server again", || {
+            self.child = spawn(self.folder.path(), self.port, &self.options);
+            self.answers()
+        });
     }
 
     /// What `redis-cli` says to a command.
@@ -93,6 +111,12 @@ impl Redis {
         self.ask(&["--scan"]).lines().map(str::to_owned).filter(|key| !key.is_empty()).collect()
     }
 
+    /// Waits until it has no key.
+    #[track_caller]
+    pub fn expect_no_keys(&self) {
+        eventually_is("the server's keys", vec![], || self.keys());
+    }
+
     /// Stops and continues it.
     pub fn signal(&self, name: &str) {
         let sent =
@@ -100,6 +124,9 @@ impl Redis {
         assert!(sent.expect("kill").success());
     }
 }
+
+/// How long a server is waited for that goes away while a test wants it.
+const PATIENT: &str = "?wait=600";
 
 impl Drop for Redis {
     fn drop(&mut self) {
@@ -126,7 +153,10 @@ fn spawn(folder: &Path, port: u16, options: &[String]) -> Child {
     let mut server = Command::new("redis-server");
     server.args(plain).arg("--dir").arg(folder).args(options);
     server.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
-    server.spawn().expect("redis-server")
+    match server.spawn() {
+        Err(error) if error.kind() == ErrorKind::NotFound => skip("redis-server is missing"),
+        child => child.expect("redis-server"),
+    }
 }
 
 /// A cluster of three masters, each with a replica.
@@ -136,9 +166,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Whose nodes miss each other after a second and a half.
+    /// Its nodes never miss each other by themselves, however slow the host is: see
+    /// [`Cluster::lose`].
     pub fn start() -> Self {
-        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "1500"];
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "600000"];
         let mut options = options.to_vec();
         options.extend(["--repl-diskless-sync-delay", "0", "--cluster-config-file", "nodes.conf"]);
         let nodes: Vec<Redis> = (0..6).map(|_| Redis::start(&options)).collect();
@@ -152,27 +183,35 @@ impl Cluster {
         this
     }
 
-    /// Waits until all masters have a replica that is up to date.
+    /// Waits until all nodes agree and all masters have a replica that is up to date.
     fn settle(&self) {
-        let began = Instant::now();
-        let all = |name: &str, text: &str| {
-            self.nodes.iter().all(|node| node.ask(&["info", name]).contains(text))
+        eventually("the nodes to agree", || {
+            let mut check = Command::new("redis-cli");
+            let check = check.args(["--cluster", "check", &self.nodes[0].address()]).output();
+            let is_ok = |node: &Redis| node.ask(&["cluster", "info"]).contains("cluster_state:ok");
+            let has_replica =
+                |&at: &usize| self.nodes[at].ask(&["info", "replication"]).contains("state=online");
+            let masters = self.masters();
+            masters.len() == 3
+                && self.nodes.iter().all(is_ok)
+                && masters.iter().all(has_replica)
+                && check.expect("redis-cli").status.success()
+        });
+    }
+
+    /// Kills a master, and its replica takes its slots over, as after an election.
+    pub fn lose(&mut self, master: usize) {
+        self.nodes[master].kill();
+        let port = format!("\n{}\n", self.nodes[master].port());
+        let is_its = |node: &&Redis| {
+            let role = node.ask(&["role"]);
+            role.starts_with("slave") && format!("{role}\n").contains(&port)
         };
-        loop {
-            let ok = self
-                .nodes
-                .iter()
-                .all(|node| node.ask(&["cluster", "info"]).contains("cluster_state:ok"));
-            let linked = self
-                .masters()
-                .iter()
-                .all(|&at| self.nodes[at].ask(&["info", "replication"]).contains("state=online"));
-            if ok && linked && self.masters().len() == 3 && all("server", "redis_version") {
-                return;
-            }
-            assert!(began.elapsed() < Duration::from_secs(60), "the cluster does not settle");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let replica = self.nodes.iter().find(is_its).expect("a replica");
+        eventually("a master again", || {
+            replica.ask(&["cluster", "failover", "takeover"]);
+            replica.ask(&["role"]).starts_with("master")
+        });
     }
 
     /// Which of the nodes are masters now.
@@ -184,11 +223,17 @@ impl Cluster {
     /// As `--swap` takes it.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.nodes.iter().take(3).map(Redis::address).collect();
-        format!("redis://{}", hosts.join(","))
+        format!("redis://{}{PATIENT}", hosts.join(","))
     }
 
     /// The keys that its masters have.
     pub fn keys(&self) -> Vec<String> {
         self.masters().into_iter().flat_map(|at| self.nodes[at].keys()).collect()
+    }
+
+    /// Waits until they have none.
+    #[track_caller]
+    pub fn expect_no_keys(&self) {
+        eventually_is("the cluster's keys", vec![], || self.keys());
     }
 }

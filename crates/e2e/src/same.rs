@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::SMALL;
 use crate::launch::{Launch, Outcome, note};
 
 /// The shares of the plain run's peak that every program is given.
@@ -15,7 +16,7 @@ pub fn same_in_less(name: &str, launch: &Launch) -> Outcome {
     plain.expect_code(0);
     record(name, 100, &plain);
     for percent in PERCENTS {
-        let limited = launch.clone().limit(plain.peak.bytes * percent / 100).run();
+        let limited = launch.clone().limit((plain.peak.bytes * percent / 100).max(SMALL)).run();
         record(name, percent, &limited);
         same(&plain, &limited);
         limited.note_peak();

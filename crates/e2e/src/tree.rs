@@ -76,6 +76,16 @@ impl Tree {
         self.program.iter().chain(&self.ebb).copied()
     }
 
+    /// The program's first process: none of the others is its parent.
+    pub fn first(&self) -> Option<i32> {
+        let parent = |pid: i32| {
+            let line = line_of(&format!("/proc/{pid}/status"), "PPid:");
+            line.split_whitespace().nth(1).and_then(|word| word.parse::<i32>().ok())
+        };
+        let is_first = |&pid: &i32| parent(pid).is_some_and(|of| !self.program.contains(&of));
+        self.program.iter().copied().find(is_first)
+    }
+
     /// Bytes of anonymous memory that the program's processes hold.
     pub fn anonymous(&self) -> u64 {
         match self.program[..] {

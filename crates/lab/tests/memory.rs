@@ -1,29 +1,41 @@
 //! What a replay holds in memory, by the footprint of what it replays.
 
+use ebb_testing::{eventually, skip};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
-/// The most a replay held, in bytes, read while it ran.
+/// The most a replay held, in bytes, up to its first word of output: until that is read it stands,
+/// for nothing more fits where it writes to.
 fn peak_bytes(arguments: &[&str]) -> u64 {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_ebb-lab"))
-        .args(arguments)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let path = format!("/proc/{}/status", child.id());
-    let mut peak = 0;
-    loop {
-        // A process that has ended but was not waited for has a status without these lines.
-        let status = std::fs::read_to_string(&path).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-        peak = peak.max(kib.unwrap_or(0) * 1024);
-        if let Some(status) = child.try_wait().unwrap() {
-            assert!(status.success(), "{arguments:?}");
-            return peak;
-        }
-        std::thread::sleep(Duration::from_millis(1));
+    let (mut from, mut to) = UnixStream::pair().unwrap();
+    to.set_nonblocking(true).unwrap();
+    while to.write(&[0; 4096]).is_ok_and(|written| written > 0) {}
+    // Less than so much, down to a byte.
+    while to.write(&[0]).is_ok() {}
+    assert_eq!(to.write(&[0]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    to.set_nonblocking(false).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ebb-lab"));
+    let mut child = command.args(arguments).stdout(Stdio::from(OwnedFd::from(to))).spawn().unwrap();
+    drop(command);
+    let folder = format!("/proc/{}", child.id());
+    let read = |name: &str| std::fs::read_to_string(format!("{folder}/{name}"));
+    if read("syscall").is_err_and(|error| error.kind() != ErrorKind::NotFound) {
+        skip("the calls of other processes are not to be seen here");
     }
+    // write(1, …)
+    eventually("its output", || {
+        assert!(child.try_wait().unwrap().is_none(), "{arguments:?}");
+        read("syscall").unwrap().starts_with("1 0x1 ")
+    });
+    let status = read("status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    let mut output = Vec::new();
+    from.read_to_end(&mut output).unwrap();
+    assert!(child.wait().unwrap().success(), "{arguments:?}");
+    kib.unwrap() * 1024
 }
 
 /// A loop is in memory whole after its first round, and stays so for two more.

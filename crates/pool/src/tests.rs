@@ -2,7 +2,6 @@
 
 use crate::{Options, PageId, Pool, PoolError};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 fn open(folder: &Path, options: Options) -> Pool {
     Pool::open(folder.join("pages"), options).unwrap()
@@ -90,11 +89,7 @@ fn what_was_asked_for_ahead_is_there() {
     let pages: Vec<PageId> = (1_000..1_100).map(PageId).collect();
     let asked = pool.prefetch(&pages) as u64;
     assert!(asked > 50, "{asked}");
-    let began = Instant::now();
-    while pool.stats().reads_ahead < asked {
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", pool.stats());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    ebb_testing::eventually_is("the reads ahead", asked, || pool.stats().reads_ahead);
     let before = pool.stats().reads;
     (1_000..1_100).for_each(|page| read(&pool, page));
     assert_eq!(pool.stats().reads, before);

@@ -109,27 +109,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a measurement: cargo test --release -p ebb-swap --lib crypt -- --ignored --nocapture"]
-    fn what_it_costs() {
-        let key = Key::new().expect("a key");
-        let mut page = [7; 4096];
-        let (mut seals, mut opens) = (Vec::new(), Vec::new());
-        for turn in 0..20_000 {
-            let began = std::time::Instant::now();
-            let seal = key.seal(0, turn, &mut page);
-            let between = std::time::Instant::now();
-            key.open(0, turn, &seal, &mut page).expect("its own");
-            opens.push(between.elapsed());
-            seals.push(between - began);
-        }
-        let median = |mut times: Vec<std::time::Duration>| {
-            times.sort_unstable();
-            times[times.len() / 2]
-        };
-        println!("a page: sealed in {:?}, opened in {:?}", median(seals), median(opens));
-    }
-
-    #[test]
     fn no_nonce_comes_twice_and_the_same_page_never_looks_the_same() {
         let key = Key::new().expect("a key");
         let (mut seen, mut numbers) =

@@ -10,10 +10,13 @@ use ebb_mm::random::mix;
 use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Store, StoreError, ZERO_PAGE};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::thread::ScopedJoinHandle;
 
 const SLOTS: u32 = 1000;
-const TIME: Duration = Duration::from_millis(1500);
+/// What each has done at least when all of them stop: the putter's rounds, and pages that each
+/// reader got.
+const ROUNDS: u64 = 300;
+const PAGES: u64 = 3000;
 
 /// A page that names its slot and version, of which a share depending on both is noise.
 fn versioned(slot: u32, version: u64) -> Page {
@@ -39,6 +42,8 @@ fn word(page: &Page, at: usize) -> u64 {
 struct Versions {
     begun: Vec<AtomicU64>,
     ended: Vec<AtomicU64>,
+    /// What the putter and the two readers have done.
+    done: [AtomicU64; 3],
     stop: AtomicBool,
 }
 
@@ -67,6 +72,7 @@ impl Versions {
 fn putter(store: &Store, versions: &Versions) {
     let mut results = Vec::new();
     for round in 1u64.. {
+        versions.done[0].store(round, Ordering::SeqCst);
         if versions.stop.load(Ordering::SeqCst) {
             return;
         }
@@ -92,30 +98,31 @@ fn putter(store: &Store, versions: &Versions) {
     }
 }
 
-fn reader(store: &Store, versions: &Versions, seed: u64) -> u64 {
+fn reader(store: &Store, versions: &Versions, seed: u64) {
     let (mut page, mut count) = (ZERO_PAGE, 0);
     for round in 0u64.. {
+        versions.done[1].store(count, Ordering::SeqCst);
         if versions.stop.load(Ordering::SeqCst) {
-            break;
+            return;
         }
         let slot = mix(seed ^ round) as u32 % SLOTS;
         let ended = versions.ended(slot);
         let result = store.get(SlotId(slot), &mut page);
         count += versions.judge(slot, ended, result.map(|()| &page));
     }
-    count
 }
 
 /// Reads with `get_or_start` and `start_batch`; a token is the slot and the version stored last.
-fn asynchronous_reader(store: &Store, versions: &Versions, seed: u64) -> u64 {
+fn asynchronous_reader(store: &Store, versions: &Versions, seed: u64) {
     let (mut page, mut count) = (ZERO_PAGE, 0);
     let mut waiting = 0;
     let mut round = 0;
     let token = |slot: u32| versions.ended(slot) << 16 | u64::from(slot);
     loop {
+        versions.done[2].store(count, Ordering::SeqCst);
         let stop = versions.stop.load(Ordering::SeqCst);
         if stop && waiting == 0 {
-            return count;
+            return;
         }
         if !stop && waiting < 64 {
             round += 1;
@@ -148,16 +155,21 @@ fn readers_see_only_what_was_current() {
     {
         let store = open(tiers, "", use_io_uring);
         let zeros = || (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
-        let versions = Versions { begun: zeros(), ended: zeros(), stop: AtomicBool::new(false) };
-        let start = Instant::now();
-        let (plain, asynchronous) = std::thread::scope(|scope| {
-            scope.spawn(|| putter(&store, &versions));
-            let plain = scope.spawn(|| reader(&store, &versions, 1 << 40));
-            let asynchronous = scope.spawn(|| asynchronous_reader(&store, &versions, 2 << 40));
-            std::thread::sleep(TIME.saturating_sub(start.elapsed()));
+        let (done, stop) = (Default::default(), AtomicBool::new(false));
+        let versions = Versions { begun: zeros(), ended: zeros(), done, stop };
+        std::thread::scope(|scope| {
+            let threads = [
+                scope.spawn(|| putter(&store, &versions)),
+                scope.spawn(|| reader(&store, &versions, 1 << 40)),
+                scope.spawn(|| asynchronous_reader(&store, &versions, 2 << 40)),
+            ];
+            // One that has panicked does no more.
+            ebb_testing::eventually("all three to have done enough", || {
+                let done = versions.done.each_ref().map(|done| done.load(Ordering::SeqCst));
+                threads.iter().any(ScopedJoinHandle::is_finished)
+                    || done[0] > ROUNDS && done[1] > PAGES && done[2] > PAGES
+            });
             versions.stop.store(true, Ordering::SeqCst);
-            (plain.join().expect("reader"), asynchronous.join().expect("reader"))
         });
-        assert!(plain > 100 && asynchronous > 100, "{tiers}: {plain}, {asynchronous} pages read");
     }
 }

@@ -25,14 +25,12 @@ mod tests {
 
     #[test]
     fn only_a_userfaultfd_is_taken_for_one() {
-        let folder = std::env::temp_dir().join(format!("ebb-descriptor-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
-        let path = folder.join("anon_inode:[userfaultfd]");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("anon_inode:[userfaultfd]");
         let file = std::fs::File::create(&path).unwrap();
         assert!(!is_userfaultfd(&file));
         let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
         assert!(!is_userfaultfd(&event));
-        std::fs::remove_dir_all(&folder).unwrap();
         if let Ok(uffd) = crate::uffd::Uffd::create(true) {
             assert!(is_userfaultfd(&uffd));
         }

@@ -257,16 +257,15 @@ fn parse_credentials(status: &str) -> Option<Credentials> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_testing::eventually_is;
     use std::process::Command;
 
     /// One that waits in a system call would notice to be held.
     #[test]
     fn who_is_in_a_system_call_touches_nothing() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
-        while handle.state(None) != Some('S') {
-            std::thread::yield_now();
-        }
+        eventually_is("its state", Some('S'), || handle.state(None));
         assert!(!handle.touches(child.id()));
         assert!(!handle.touches(1), "a thread of another");
         child.kill().unwrap();
@@ -278,11 +277,7 @@ mod tests {
     fn whom_this_process_holds_is_not_stopped() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
-        let stands = |state| {
-            while handle.state(None) != Some(state) {
-                std::thread::yield_now();
-            }
-        };
+        let stands = |state| eventually_is("its state", Some(state), || handle.state(None));
         crate::trace::hold(child.id()).unwrap();
         stands('t');
         assert!(!handle.is_stopped(None) && !handle.is_stopped(Some(child.id())));
@@ -323,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_of_an_ended_process_is_an_error_and_never_anothers() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("3600").spawn().unwrap();
         let handle = Handle::open(child.id()).unwrap();
         assert!(handle.areas(None).is_ok() && handle.has_thread(child.id()));
         assert!(matches!(handle.is_in_another_user_namespace(), Ok(false)));

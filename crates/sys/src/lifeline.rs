@@ -70,7 +70,7 @@ mod tests {
     use std::process::{Child, Command};
 
     fn sleeper() -> Child {
-        Command::new("sleep").arg("1000").spawn().expect("it starts")
+        Command::new("sleep").arg("3600").spawn().expect("it starts")
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         for child in [&mut tied, &mut also] {
             assert_eq!(child.wait().expect("a child").signal(), Some(libc::SIGKILL));
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        ebb_testing::give_time(std::time::Duration::from_millis(50));
         assert!(let_go.try_wait().expect("a child").is_none());
         let_go.kill().expect("it runs");
         let_go.wait().expect("it ends");

@@ -105,8 +105,7 @@ mod tests {
     #[test]
     fn drains_with_membarrier_lose_and_double_nothing() {
         let Some(fence) = Membarrier::register() else {
-            eprintln!("membarrier is refused here: nothing to test");
-            return;
+            ebb_testing::skip("membarrier is refused here");
         };
         let mut config = Config::flat(32 * 1024, 2);
         config.fence = Some(Arc::new(fence));

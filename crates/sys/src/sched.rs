@@ -238,20 +238,21 @@ pub fn cpu_of(thread: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ebb_testing::eventually_some;
 
     #[test]
-    fn sleeps_are_counted() {
+    fn times_of_rest_are_counted() {
         let (pid, thread) = (std::process::id(), this_thread());
         let before = sleeps_in(pid, thread).unwrap();
-        (0..5).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(1)));
-        let after = sleeps_in(pid, thread).unwrap();
-        assert!((5..50).contains(&(after - before)), "{before} {after}");
+        // The wait rests between its looks.
+        let after = eventually_some("five of them to be counted", || {
+            sleeps_in(pid, thread).filter(|&after| after >= before + 5)
+        });
         assert!(own_sleeps() >= after);
         // It may be sent away between the two reads.
         let (ran, later) = (run_times_in(pid, thread).unwrap(), run_times(thread).unwrap());
         assert!(ran.arrivals >= after, "{ran:?} {after}");
-        let [own, others] = [ran, later].map(|times| times.ran_ns);
-        assert!((own..own + 1_000_000_000).contains(&others), "{ran:?} {later:?}");
+        assert!(later.arrivals >= ran.arrivals && later.ran_ns >= ran.ran_ns, "{ran:?} {later:?}");
     }
 
     #[test]

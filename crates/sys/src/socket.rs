@@ -332,19 +332,22 @@ mod tests {
     #[test]
     fn an_interrupted_wait_goes_on() {
         let (one, other) = Socket::pair().unwrap();
-        one.receive_within(Duration::from_secs(20)).unwrap();
+        one.receive_within(Duration::from_secs(3600)).unwrap();
         let (told, tell) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
             // SAFETY: asks for this thread's own name.
-            told.send(unsafe { libc::pthread_self() }).unwrap();
+            let name = unsafe { libc::pthread_self() };
+            told.send((name, crate::sched::this_thread())).unwrap();
             one.receive(&mut [0; 8], &mut Vec::new())
         });
-        let thread = tell.recv().unwrap();
+        let (thread, number) = tell.recv().unwrap();
         // SAFETY: the handler does nothing, and the thread lives until it is joined below.
         unsafe {
             libc::signal(libc::SIGURG, nothing as *const () as libc::sighandler_t);
             for _ in 0..20 {
-                std::thread::sleep(Duration::from_millis(2));
+                ebb_testing::eventually_is("the state of who waits", Some('S'), || {
+                    crate::proc::state(number)
+                });
                 libc::pthread_kill(thread, libc::SIGURG);
             }
         }

@@ -167,9 +167,9 @@ impl Rest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
-    use std::process::{Command, Stdio};
-    use std::time::{Duration, Instant};
+    use ebb_testing::{eventually_is, eventually_some};
+    use std::io::{Read, Write};
+    use std::process::{Child, ChildStdout, Command, Stdio};
 
     #[test]
     fn a_held_process_does_nothing_and_then_goes_on() {
@@ -182,11 +182,7 @@ mod tests {
         hold(child.id()).unwrap();
         assert!(hold(child.id()).is_err(), "held already");
         let state = || crate::proc::state(child.id());
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while state() != Some('t') && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(state(), Some('t'));
+        eventually_is("its state", Some('t'), state);
         assert!(is_held(child.id()));
         let News::Stands(thread, stop) = next() else { panic!("it stands") };
         assert_eq!((thread, stop), (child.id(), Stop::Asked));
@@ -202,104 +198,131 @@ mod tests {
         assert_eq!(next(), News::NoneHeld);
     }
 
-    /// Has a thread stand wherever it is, and lets it go. Whether it had the rest of a call to do.
-    fn disturb(thread: u32) -> bool {
-        hold(thread).unwrap();
-        let (mut rest, mut had_rest) = (None::<Rest>, false);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
-            match next() {
-                News::Stands(_, stop) => {
-                    rest =
-                        rest.take().map_or_else(|| let_go(thread, stop), |rest| rest.go_on(stop));
-                    if rest.is_none() {
-                        return had_rest;
-                    }
-                    had_rest = true;
-                }
-                News::NoneYet => std::thread::sleep(Duration::from_millis(1)),
+    /// Has a thread stand where it waits, and lets it go. Whether it had the rest of a call to do.
+    /// `stands` runs as it stands first, `goes_on` once it does the rest.
+    fn disturb(thread: u32, stands: impl FnOnce(), goes_on: impl FnOnce()) -> bool {
+        let held = || {
+            eventually_some("the thread to stand", || match next() {
+                News::Stands(_, stop) => Some(stop),
+                News::NoneYet => None,
                 news => panic!("{news:?}"),
+            })
+        };
+        // One that is stopped meanwhile, or told to go on, stands for that.
+        let stop = eventually_some("it to stand as asked", || {
+            hold(thread).unwrap();
+            let stop = held();
+            if stop == Stop::Asked {
+                return Some(stop);
             }
+            assert!(let_go(thread, stop).is_none());
+            None
+        });
+        stands();
+        let Some(rest) = let_go(thread, stop) else { return false };
+        // At the entry of the call.
+        let mut rest = rest.go_on(held());
+        goes_on();
+        while let Some(left) = rest {
+            rest = left.go_on(held());
         }
-        panic!("it stands or does not end what is left to do");
+        true
     }
 
-    fn perl(script: &str) -> std::process::Child {
-        let mut command = Command::new("perl");
-        command.args(["-e", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().unwrap();
-        // It is in its call by then.
-        std::thread::sleep(Duration::from_millis(300));
-        child
+    /// A thread that waits, in a call.
+    fn waits(thread: u32) {
+        eventually_is("its state", Some('S'), || crate::proc::state(thread));
+    }
+
+    /// A script that says "ready" on its standard output right before its call: it is in that when
+    /// this returns.
+    fn perl(script: &str) -> (Child, ChildStdout) {
+        if !std::path::Path::new("/usr/bin/perl").exists() {
+            ebb_testing::skip("/usr/bin/perl is missing");
+        }
+        let script = format!("sub ready {{ syswrite(STDOUT, 'ready') }} {script}");
+        let mut command = Command::new("/usr/bin/perl");
+        let command = command.args(["-e", &script]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let mut word = [0; 5];
+        output.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"ready");
+        waits(child.id());
+        (child, output)
+    }
+
+    fn all_of(mut output: impl Read) -> String {
+        let mut text = String::new();
+        output.read_to_string(&mut text).unwrap();
+        text
     }
 
     /// It was told EINTR, and believed that nobody would answer.
     #[test]
     fn who_is_held_while_it_waits_for_some_time_waits_on() {
-        let child = perl(
+        let (mut child, output) = perl(
             r#"use Socket; socketpair(my $here, my $there, AF_UNIX, SOCK_STREAM, PF_UNSPEC);
-            setsockopt($here, SOL_SOCKET, SO_RCVTIMEO, pack("qq", 20, 0));
-            if (!fork) { select(undef, undef, undef, 1); syswrite($there, "x"); exit }
-            print sysread($here, my $got, 1) // "failed: $!";"#,
+            setsockopt($here, SOL_SOCKET, SO_RCVTIMEO, pack("qq", 3600, 0));
+            if (!fork) { sysread(STDIN, my $word, 1); syswrite($there, "x"); exit }
+            ready; print sysread($here, my $got, 1) // "failed: $!";"#,
         );
-        assert!(!disturb(child.id()) && !disturb(child.id()));
-        assert_eq!(child.wait_with_output().unwrap().stdout, b"1");
+        for _ in 0..2 {
+            waits(child.id());
+            assert!(!disturb(child.id(), || {}, || {}));
+        }
+        child.stdin.take().unwrap().write_all(b"x").unwrap();
+        assert_eq!(all_of(output), "1");
+        child.wait().unwrap();
     }
 
     /// It had written a part, which who takes no signals need not expect.
     #[test]
     fn who_is_held_while_it_writes_writes_all() {
-        let mut child = perl("print STDERR syswrite(STDOUT, 'x' x 1000000)");
-        let mut output = child.stdout.take().unwrap();
+        let (child, mut output) = perl("ready; print STDERR syswrite(STDOUT, 'x' x 1000000)");
+        let (go, gone) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
+            gone.recv().unwrap();
             let mut all = Vec::new();
             output.read_to_end(&mut all).map(|_| all.len())
         });
-        assert!(disturb(child.id()), "a pipe has not room for all");
+        let is_read = || go.send(()).unwrap();
+        assert!(disturb(child.id(), is_read, || {}), "a pipe has not room for all");
         assert_eq!(child.wait_with_output().unwrap().stderr, b"1000000");
         assert_eq!(reader.join().unwrap().unwrap(), 1_000_000);
+    }
+
+    const HANDLER: &str = r#"
+        use POSIX; POSIX::sigaction(SIGUSR1, POSIX::SigAction->new(sub { print "handled " }));
+        ready; my $got = syswrite(STDERR, "x" x 1000000);
+        print $got < 1000000 ? "a part" : "all";"#;
+
+    fn signal(child: u32) {
+        // SAFETY: a signal to a child of this process.
+        unsafe { libc::kill(child as libc::pid_t, libc::SIGUSR1) };
     }
 
     /// A handler that is to end a call does.
     #[test]
     fn who_is_held_as_a_signal_comes_is_told_of_that() {
-        let child = perl(
-            r#"use POSIX; POSIX::sigaction(SIGUSR1, POSIX::SigAction->new(sub { print "handled " }));
-            my $got = syswrite(STDERR, "x" x 1000000); print $got < 1000000 ? "a part" : "all";"#,
-        );
-        hold(child.id()).unwrap();
-        let stop = loop {
-            if let News::Stands(_, stop) = next() {
-                break stop;
-            }
-        };
-        // SAFETY: a signal to a child of this process.
-        unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGUSR1) };
-        assert!(let_go(child.id(), stop).is_none());
-        assert_eq!(child.wait_with_output().unwrap().stdout, b"handled a part");
+        let (mut child, output) = perl(HANDLER);
+        let pid = child.id();
+        assert!(!disturb(pid, || signal(pid), || {}), "the signal has ended the call");
+        assert_eq!(all_of(output), "handled a part");
+        child.wait().unwrap();
     }
 
     /// Once what is left of a call waits, it ends as any call does that a signal interrupts.
     #[test]
     fn who_does_the_rest_of_a_call_takes_signals() {
-        let mut child = perl(
-            r#"use POSIX; POSIX::sigaction(SIGUSR1, POSIX::SigAction->new(sub { print "handled " }));
-            my $got = syswrite(STDERR, "x" x 1000000); print $got < 1000000 ? "a part" : "all";"#,
-        );
+        let (mut child, output) = perl(HANDLER);
         let pid = child.id();
-        let sender = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
-            // SAFETY: a signal to a child of this process.
-            unsafe { libc::kill(pid as libc::pid_t, libc::SIGUSR1) };
-        });
-        let errors = child.stderr.take();
-        assert!(disturb(pid), "nobody reads, so there is a rest");
-        sender.join().unwrap();
-        let mut output = String::new();
-        child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
-        drop(errors);
+        let goes_on = || {
+            waits(pid);
+            signal(pid);
+        };
+        assert!(disturb(pid, || {}, goes_on), "nobody reads, so there is a rest");
+        assert_eq!(all_of(output), "handled a part");
         child.wait().unwrap();
-        assert_eq!(output, "handled a part");
     }
 }

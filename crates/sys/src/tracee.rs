@@ -344,7 +344,9 @@ impl Drop for Tracee {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Stdio;
+    use ebb_testing::{eventually_is, eventually_some};
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Child, Stdio};
 
     fn standing(script: &str) -> std::process::Child {
         let mut command = Command::new("sh");
@@ -422,41 +424,74 @@ mod tests {
     /// Calls that it is in, with a limit of time and without, are in no way shortened by it.
     #[test]
     fn one_that_sleeps_is_interrupted_and_sleeps_on() {
-        let began = std::time::Instant::now();
-        let script =
-            "import select,time; time.sleep(1); select.select([], [], [], 1); print('slept')";
-        let mut command = Command::new("/usr/bin/python3");
-        let child = command.args(["-c", script]).stdout(Stdio::piped()).spawn().expect("it runs");
-        while child.id() > 0 && began.elapsed().as_millis() < 1800 {
-            std::thread::sleep(std::time::Duration::from_millis(100));
-            let mut program = match Tracee::interrupt(child.id()) {
-                Ok(program) => program,
-                Err(error) => panic!("{error}"),
-            };
+        // It says of itself whether all of its time went by, and waits for its end until nobody
+        // interrupts it.
+        let mut child = script(
+            "/usr/bin/python3",
+            "import select, sys, time; t = time.monotonic(); print('ready', flush=True)\n\
+             time.sleep(1); select.select([], [], [], 1); whole = time.monotonic() - t >= 2\n\
+             print('slept' if whole else 'cut short', flush=True); sys.stdin.read()",
+        );
+        let (mut lines, said) = (lines_of(&mut child), std::sync::mpsc::channel());
+        assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+        let reader = std::thread::spawn(move || lines.try_for_each(|line| said.0.send(line)));
+        let line = eventually_some("it to have slept", || {
+            let mut program = interrupt(&child);
             assert!(Tracee::interrupt(child.id()).is_err(), "traced already");
             let memory = program.allocate(4096).expect("memory");
             program.write(memory, b"here").expect("it can be written");
             program.unmap(memory, 4096).expect("there");
+            drop(program);
+            said.1.try_recv().ok()
+        });
+        assert_eq!(line.expect("text"), "slept");
+        drop(child.stdin.take());
+        assert!(child.wait().expect("it ends").success());
+        reader.join().expect("a thread").expect("somebody listens");
+    }
+
+    /// Once it is not stopped, as all that a terminal has started may be.
+    fn interrupt(child: &Child) -> Tracee {
+        eventually_some("it to run", || match Tracee::interrupt(child.id()) {
+            Err(error) if error.to_string() == "it is stopped" => None,
+            tracee => Some(tracee.expect("it runs")),
+        })
+    }
+
+    /// A program with its script, and pipes to and from it.
+    fn script(program: &str, script: &str) -> Child {
+        if !std::path::Path::new(program).exists() {
+            ebb_testing::skip(&format!("{program} is missing"));
         }
-        let output = child.wait_with_output().expect("it ends");
-        assert!(output.status.success() && output.stdout == b"slept\n");
-        assert!(began.elapsed().as_millis() >= 2000);
+        let option = if program.ends_with("perl") { "-e" } else { "-c" };
+        let mut command = Command::new(program);
+        command.args([option, script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().expect("it runs")
+    }
+
+    fn lines_of(child: &mut Child) -> impl Iterator<Item = std::io::Result<String>> + use<> {
+        BufReader::new(child.stdout.take().expect("a pipe")).lines()
     }
 
     /// It was told EINTR, and believed that nobody would answer.
     #[test]
     fn one_that_waits_for_some_time_waits_on() {
-        let script = r#"use Socket; socketpair(my $here, my $there, AF_UNIX, SOCK_STREAM, PF_UNSPEC);
-            setsockopt($here, SOL_SOCKET, SO_RCVTIMEO, pack("qq", 20, 0));
-            if (!fork) { select(undef, undef, undef, 1); syswrite($there, "x"); exit }
-            print sysread($here, my $got, 1) // "failed: $!";"#;
-        let mut command = Command::new("perl");
-        let child = command.args(["-e", script]).stdout(Stdio::piped()).spawn().expect("it runs");
+        let mut child = script(
+            "/usr/bin/perl",
+            r#"use Socket; socketpair(my $here, my $there, AF_UNIX, SOCK_STREAM, PF_UNSPEC);
+            setsockopt($here, SOL_SOCKET, SO_RCVTIMEO, pack("qq", 3600, 0));
+            if (!fork) { sysread(STDIN, my $word, 1); syswrite($there, "x"); exit }
+            syswrite(STDOUT, "ready\n"); print sysread($here, my $got, 1) // "failed: $!";"#,
+        );
+        let mut lines = lines_of(&mut child);
+        assert_eq!(lines.next().expect("a line").expect("text"), "ready");
         for _ in 0..3 {
-            std::thread::sleep(std::time::Duration::from_millis(200));
-            let mut program = Tracee::interrupt(child.id()).expect("it runs");
+            eventually_is("its state", Some('S'), || crate::proc::state(child.id()));
+            let mut program = interrupt(&child);
             program.call(libc::SYS_getpid, [0; 6]).expect("a call");
         }
-        assert_eq!(child.wait_with_output().expect("it ends").stdout, b"1");
+        child.stdin.take().expect("a pipe").write_all(b"x").expect("it reads");
+        assert_eq!(lines.next().expect("a line").expect("text"), "1");
+        assert!(child.wait().expect("it ends").success());
     }
 }

@@ -2,10 +2,11 @@
 //! each made to happen. The pager's answers to them (`not_placed`, `fresh`) rest on this.
 
 use ebb_sys::pagemap::Pagemap;
+use ebb_sys::probe;
 use ebb_sys::uffd::{Event, Mode, PlaceError, Uffd, feature};
+use ebb_testing::{eventually, eventually_some, skip};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 
@@ -27,16 +28,30 @@ fn byte(address: u64) -> u8 {
 }
 
 fn uffd(features: u64) -> Uffd {
-    let uffd = Uffd::create(false).or_else(|_| Uffd::create(true)).expect("a userfaultfd");
-    uffd.handshake(features | feature::FLAG_WP).expect("the features are there");
+    let features = features | feature::FLAG_WP;
+    let (Ok(uffd), Ok(known)) =
+        (Uffd::create(false).or_else(|_| Uffd::create(true)), probe::features_known())
+    else {
+        skip("userfaultfd is refused here");
+    };
+    if features & !known != 0 {
+        skip(&format!("this kernel lacks features {:#x}", features & !known));
+    }
+    match uffd.handshake(features) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            skip("only root may follow forks")
+        }
+        granted => granted.expect("the features are there"),
+    };
     uffd
 }
 
 fn events_of(uffd: &Uffd) -> Vec<Event> {
-    let (mut events, since) = (Vec::new(), Instant::now());
-    while events.is_empty() && since.elapsed() < Duration::from_secs(10) {
+    let mut events = Vec::new();
+    eventually("a message", || {
         uffd.read(|event| events.push(event)).expect("messages can be read");
-    }
+        !events.is_empty()
+    });
     events
 }
 
@@ -73,14 +88,11 @@ fn while_a_discard_is_unread_nothing_is_placed_and_the_discard_waits() {
         // SAFETY: the memory is the test's own.
         unsafe { libc::madvise(at as *mut libc::c_void, PAGE as usize, libc::MADV_DONTNEED) }
     });
-    let since = Instant::now();
-    let refused = loop {
+    // Until the discard has begun the page goes in, or is there already.
+    let refused = eventually_some("the discard to begin", || {
         let placed = uffd.copy(at + PAGE, &[6; PAGE as usize]);
-        // Until the discard has begun the page goes in, or is there already.
-        if placed == Err((0, PlaceError::Changing)) || since.elapsed() > Duration::from_secs(10) {
-            break placed;
-        }
-    };
+        (!matches!(placed, Ok(_) | Err((0, PlaceError::Exists)))).then_some(placed)
+    });
     assert_eq!(refused, Err((0, PlaceError::Changing)), "EAGAIN");
     assert!(!discard.is_finished(), "it waits for its message to be read");
     let events = events_of(&uffd);
@@ -202,8 +214,7 @@ fn what_is_vacant_can_be_told_from_what_is_guarded() {
     let guard = (at + PAGE) as *mut libc::c_void;
     // SAFETY: the memory is the test's own.
     if unsafe { libc::madvise(guard, PAGE as usize, GUARD_INSTALL) } != 0 {
-        // Before Linux 6.13 there are no guards.
-        return;
+        skip("before Linux 6.13 there are no guards");
     }
     assert_eq!(vacant(), [false, false, true, true]);
     uffd.copy(at + PAGE, &[2; PAGE as usize]).expect("the kernel takes the guard for nothing");
@@ -219,8 +230,7 @@ fn huge_pages_are_not_registered() {
     // SAFETY: a new mapping wherever the kernel likes, without a page.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), len, access, kind, -1, 0) };
     if at == libc::MAP_FAILED {
-        // A kernel without huge pages.
-        return;
+        skip("this kernel has no huge pages");
     }
     let refused = uffd.register(at as u64, len as u64, Mode::Managed);
     assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL));

@@ -284,7 +284,10 @@ mod tests {
 
     #[test]
     fn the_wall_is_from_the_first_start_to_the_last_end() {
-        let zero = Instant::now();
+        // Any moment will do.
+        let (counter, barrier) = (Counter(Mutex::default()), Barrier::new(1));
+        let load = Load { threads: 1, order: 0, blocks: 1, pattern: Pattern::Bulk, passes: 1 };
+        let zero = one_thread(&mut counter.worker(0, 1), &load, 0, &barrier, &[]).taking[0].0;
         let at = |ms| zero + std::time::Duration::from_millis(ms);
         let of = |taking| Spent { taking, ..Spent::default() };
         let apart = [of(vec![(at(0), at(3)), (at(20), at(21))]), of(vec![(at(5), at(9))])];

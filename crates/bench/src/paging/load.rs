@@ -333,6 +333,6 @@ mod tests {
             || Worker { words: &words, popularity: None, random: Random(3), scan: true, cursor: 0 };
         assert!(phase(&mut [worker(), worker()], 0.01).is_ok());
         words[2 * WORDS].store(5, Relaxed);
-        assert!(phase(&mut [worker()], 5.0).is_err());
+        assert!(phase(&mut [worker()], 600.0).is_err());
     }
 }

@@ -1,5 +1,6 @@
 // Cases of a static program of Go: each keeps words that it knows, more than there is memory for, does something
-// beside that, and says `NAME: ok`.
+// beside that, and says `NAME: ok`. With the word `paged` after the number it waits before that until much of as many
+// words has left memory.
 package main
 
 import (
@@ -57,6 +58,25 @@ func expect(words []uint64, when string) {
 			die("wrong word %s: page %d", when, at/page)
 		}
 	}
+}
+
+// How much of it is in memory, in bytes.
+func resident() int {
+	status, err := os.ReadFile("/proc/self/status")
+	must(err)
+	_, rest, _ := bytes.Cut(status, []byte("RssAnon:"))
+	kib, err := strconv.Atoi(string(bytes.Fields(rest)[0]))
+	must(err)
+	return kib << 10
+}
+
+// Has words until half of them have left memory.
+func paged(bytes int) {
+	words := numbered(bytes)
+	for resident() > bytes/2 {
+		time.Sleep(time.Millisecond)
+	}
+	expect(words, "of what has left")
 }
 
 // By several goroutines, with garbage in between.
@@ -280,11 +300,16 @@ func main() {
 		"fills": fills, "waits": waits, "signals": signals, "threads": threads, "gives-back": givesBack, "maps": maps,
 		"starts": starts, "serves": serves, "bare": bare,
 	}
-	if len(os.Args) != 3 || cases[os.Args[1]] == nil {
+	isPaged := len(os.Args) == 4 && os.Args[3] == "paged"
+	if len(os.Args) != 3 && !isPaged || cases[os.Args[1]] == nil {
 		die("which case, and how many MiB?")
 	}
 	size, err := strconv.Atoi(os.Args[2])
 	must(err)
+	if isPaged {
+		paged(size * mib)
+		debug.FreeOSMemory()
+	}
 	cases[os.Args[1]](size * mib)
 	fmt.Printf("%s: ok\n", os.Args[1])
 }

@@ -183,28 +183,36 @@ mod tests {
 
     #[test]
     fn the_engine_as_it_is_breaks_no_rule() {
-        let caught = hunt(&hunt_of(&[], 200, None), &|_| false).unwrap();
+        let caught = hunt(&hunt_of(&[], 100, None), &|_| false).unwrap();
         let told: Vec<String> = caught
             .findings
             .iter()
             .map(|f| format!("{}: {:?}: {}", f.seed, f.oracle, f.told))
             .collect();
-        assert_eq!((told, caught.machines), (Vec::new(), 200));
+        assert_eq!((told, caught.machines), (Vec::new(), 100));
     }
 
     #[test]
     fn each_bug_of_kernels_is_found_from_a_cold_start_and_small_again() {
+        // It takes hundreds of runs: not of a kswapd that is busy, whose are the longest.
+        let mut smalls = std::collections::BTreeSet::from(["busy-kswapd"]);
         for Bug { about, set, oracle, machines } in BUGS {
             let oracle = oracle::find(oracle).unwrap();
             let caught = hunt(&hunt_of(set, *machines, Some(oracle)), &|_| false).unwrap();
             let found = caught.findings.first().unwrap_or_else(|| panic!("not found: {about}"));
-            let (small, steps) = found.shrunk();
-            assert!(steps > 0, "{about}");
+            // One of each rule is made small.
+            let text = if smalls.insert(oracle.name) {
+                let (small, steps) = found.shrunk();
+                assert!(steps > 0, "{about}");
+                small
+            } else {
+                found.text.clone()
+            };
             // Its file shows it, and without the bug does not.
-            let mut scenario = machine(&small).unwrap();
-            assert!(!examine(&scenario, Some(oracle)).is_empty(), "{about}: {small}");
+            let mut scenario = machine(&text).unwrap();
+            assert!(!examine(&scenario, Some(oracle)).is_empty(), "{about}: {text}");
             scenario.switches.retain(|pair| !set.contains(&pair.as_str()));
-            assert!(examine(&scenario, Some(oracle)).is_empty(), "{about}: {small}");
+            assert!(examine(&scenario, Some(oracle)).is_empty(), "{about}: {text}");
         }
     }
 
@@ -212,7 +220,7 @@ mod tests {
     fn what_is_found_does_not_depend_on_the_number_of_threads() {
         let with = |jobs| {
             let only = Some(oracle::find("busy-kswapd").unwrap());
-            let hunt_of = Hunt { jobs, ..hunt_of(&["kswapd.balanced=all"], 200, only) };
+            let hunt_of = Hunt { jobs, ..hunt_of(&["kswapd.balanced=all"], 100, only) };
             let caught = hunt(&hunt_of, &|_| false).unwrap();
             caught.findings.iter().map(|f| (f.seed, f.told.clone())).collect::<Vec<_>>()
         };

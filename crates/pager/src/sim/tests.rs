@@ -323,6 +323,8 @@ fn who_is_not_taken_on_leaves_nothing_in_the_budget() {
     let driver = Driver::new(1, false);
     let mix = driver.mix.clone();
     driver.world.lock().begin_fork(0, 0, &mix);
+    // The fork has returned: its token can be put there.
+    driver.world.lock().spaces[0].changing = 0;
     let held = driver.pager.resident().zone.held();
     let uffd = Box::new(FakeSpace { world: driver.world.clone(), id: 0 });
     let other = Box::new(FakeProcess { world: driver.world.clone(), id: 1, pid: 0 });

@@ -389,23 +389,37 @@ mod tests {
             crate::TierSpec::Redis(spec) => *spec,
             other => panic!("{other:?}"),
         };
-        spec.wait = Duration::from_millis(250);
+        // The test moves the times of the address that is away: longer than any run of it.
+        let ages = 2 * ebb_testing::HANG;
+        spec.wait = ages;
         let (said, heard) = std::sync::mpsc::channel();
         let said = Mutex::new(said);
         let notice = Notice::new(move |text| lock(&said).send(text.to_owned()).expect("heard"));
         let server = Server::new(TierName::Redis(0), &spec, None, None, notice);
         let address = spec.hosts[0].clone();
         assert!(server.begin(&address).is_ok() && server.begin(&address).is_ok());
+        let times = |change: fn(&mut Away, Duration)| {
+            change(lock(&server.away).get_mut(&address).expect("it is away"), ages);
+        };
         assert!(!server.failed(&address, "gone"));
+        times(|away, ages| {
+            let waits = away.next_try.duration_since(away.since);
+            assert_eq!(waits, PROBE_EVERY);
+            away.next_try += ages;
+        });
         assert!(
             matches!(server.begin(&address), Err(NotNow::Away(why)) if why == "gone"),
             "not at once"
         );
-        std::thread::sleep(PROBE_EVERY);
+        times(|away, ages| away.next_try = away.since - ages);
         assert!(server.begin(&address).is_ok());
         assert!(matches!(server.begin(&address), Err(NotNow::Away(_))), "one is trying");
         assert!(!server.failed(&address, "gone still"));
-        std::thread::sleep(Duration::from_millis(200));
+        times(|away, ages| {
+            assert!(away.next_try >= away.since + PROBE_EVERY);
+            away.since -= 2 * ages;
+            away.next_try = away.since;
+        });
         assert!(server.begin(&address).is_ok());
         assert!(matches!(server.begin(&address), Err(NotNow::Lost(_))), "for too long");
         server.answered(&address);

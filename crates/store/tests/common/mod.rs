@@ -55,9 +55,9 @@ pub fn complete(store: &Store, count: usize) -> HashMap<u64, Result<Page, StoreE
     while done.len() < count {
         let fd = store.completion_fd();
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-        let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let limit = Timespec::try_from(ebb_testing::HANG).expect("some time");
         let ready = poll(&mut fds, Some(&limit)).expect("poll");
-        assert!(ready > 0, "no completion in 20 s: {} of {count}", done.len());
+        assert!(ready > 0, "hangs: {} of {count} completions", done.len());
         store.poll_completions(&mut |token, result| {
             let before = done.insert(token, result.copied());
             assert!(before.is_none(), "token {token} completed twice");

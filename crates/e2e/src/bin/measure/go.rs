@@ -1,0 +1,44 @@
+//! How many of the static programs of Go that a tree starts are given the agent.
+
+use std::process::{Child, Command};
+
+use ebb_e2e::build::go_program;
+use ebb_e2e::launch::Launch;
+
+use crate::figure;
+
+/// Forty that start at once, each for half a second; sixteen at a time are given the agent.
+pub fn forty_at_once() {
+    let work = go_program("go-work", false, &[]);
+    let script = format!("{} wait", "\"$0\" waits 4 & ".repeat(40));
+    let launch = Launch::new("sh").args(["-c", &script]).arg(&work).limit(64 << 20);
+    let launch = launch.options("--report json");
+    let run = |what: &str| {
+        let outcome = launch.run();
+        // The shell, and those that it forked until they are others, are of them.
+        figure(&format!("met with an agent, {what}"), outcome.figure("processes") as f64, "", "40");
+        let strict = launch.clone().options("--strict").run();
+        let ended = f64::from(u8::from(strict.code() != 0));
+        figure(&format!("ended by --strict, {what}"), ended, "", "0");
+    };
+    run("alone");
+    let _busy = Busy::new(8);
+    run("beside eight busy processes");
+}
+
+/// Processes that want a CPU, as long as this lives.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn new(count: usize) -> Self {
+        let start = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        Self((0..count).map(|_| start().expect("it starts")).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // Each may have been killed.
+        self.0.iter_mut().for_each(|child| drop(child.kill().and_then(|()| child.wait())));
+    }
+}

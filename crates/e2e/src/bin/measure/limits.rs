@@ -1,0 +1,51 @@
+//! What a run waits for under its limit.
+
+use ebb_e2e::launch::Launch;
+use ebb_e2e::{MIB, build};
+
+use crate::figure;
+
+/// 96 MiB that are filled once, and 8 that are used all the time, for 20 seconds.
+const COLD: &str = "
+import mmap, time
+areas = [mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for mib in (96, 8)]
+for area in areas:
+    for at in range(0, len(area), 4096):
+        area[at:at + 8] = at.to_bytes(8, 'little')
+end = time.time() + 20
+while time.time() < end:
+    for at in range(0, len(areas[1]), 4096):
+        areas[1][at] = 1
+";
+
+/// The limit goes down until the pressure is at its target: what is used is not waited for.
+pub fn pressure() {
+    let launch = Launch::new("/usr/bin/python3").args(["-c", COLD]).limit(1024 * MIB);
+    let outcome = launch.options("--pressure-target 5% --report json").run();
+    let [wall, lost] = ["wall_time_us", "total_us"].map(|name| outcome.figure(name) as f64);
+    figure("lost to waiting at a target of 5 %", lost * 100.0 / wall, "%", "25");
+}
+
+/// It and its pager get a three-hundredth of a busy CPU.
+pub fn idle() {
+    let launch = Launch::new("chrt").args(["-i", "0"]).arg(build::ebb());
+    let launch = launch.args(["run", "--memory-max", "16M", "--report-file", "/dev/null", "--"]);
+    let outcome = launch.arg(build::program("verify")).args(["20", "1"]).run();
+    figure("20 MiB in 16 in the idle class", outcome.wall.as_secs_f64(), "s", "5");
+}
+
+/// A program goes through 96 MiB: with so much it would not thrash.
+pub fn enough() {
+    let launch = Launch::program("touch", "96 13").limit(16 * MIB);
+    let options = "--swap file --report json --inject slow-read=1ms@n1";
+    let enough = launch.options(options).run().figure("enough_bytes") as f64 / MIB as f64;
+    figure("would be enough", enough, "MiB", "96 to 128");
+}
+
+/// Processes that want the pager to wait for ever: see harass.c.
+pub fn harassed() {
+    for what in ["full", "drained", "others", "forged"] {
+        let outcome = Launch::program("harass", what).limit(24 * MIB).run();
+        figure(&format!("harass {what}"), outcome.wall.as_secs_f64(), "s", "10");
+    }
+}

@@ -1,0 +1,29 @@
+//! Processes that want a processor all the time, beside a test.
+
+use std::process::{Child, Command};
+
+/// They end with the value, and soon after whoever has it.
+#[derive(Debug)]
+pub struct Busy(Vec<Child>);
+
+impl Busy {
+    /// So many of them.
+    pub fn start(count: usize) -> Self {
+        let one = || {
+            let mut shell = Command::new("sh");
+            // One whose parent is killed ends too.
+            shell.args(["-c", "while kill -0 $PPID 2>/dev/null; do :; done"]);
+            shell.spawn().expect("a shell")
+        };
+        Self((0..count).map(|_| one()).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Static programs of glibc, into which the agent is put while they stand at their first instruction. Nothing in there
+//! stands before the C library's functions: what hooks would tell the pager finds out.
+
+use ebb_e2e::build::{foreign_program, static_pie_program, static_program};
+use ebb_e2e::launch::{Launch, Outcome, send};
+use ebb_e2e::{MIB, SMALL};
+use rustix::process::Signal;
+
+/// A case with 48 MiB of its own, in a third of that.
+#[track_caller]
+fn case(program: &str, name: &str) {
+    let program = static_program(program).display().to_string();
+    let outcome = Launch::new(program).args([name, "48"]).limit(SMALL).run();
+    outcome.expect_line(&format!("{name}: ok")).note_peak();
+    outcome.expect_silence();
+}
+
+fn verify(program: String) -> Outcome {
+    Launch::new(program).args(["24", "2"]).limit(SMALL).options("--report json --strict").run()
+}
+
+/// Runs what has 48 MiB in a third of that, until most of it is out, which nobody in there tells
+/// of; and to its end then.
+#[track_caller]
+fn is_paged(launch: &Launch, code: i32) {
+    let mut run = launch.clone().limit(SMALL).options("--report json --strict").start();
+    run.wait_for("ready");
+    run.wait_until("the limit", |run| run.root().descendants().anonymous() <= SMALL + 8 * MIB);
+    for pid in run.root().find().program {
+        let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        if exe.file_name().is_some_and(|name| name.to_string_lossy().starts_with("process")) {
+            send(pid, Signal::TERM);
+        }
+    }
+    let outcome = run.finish();
+    outcome.expect_code(code).note_peak();
+    assert_eq!(outcome.text(), "ready\nsignal 15\n");
+    assert!(outcome.figure("pages_evicted") > 20 << 8, "{}", outcome.report);
+}
+
+#[test]
+fn every_word_is_right_of_programs_that_lie_where_they_like() {
+    for program in [static_program("verify"), static_pie_program("verify")] {
+        let outcome = verify(program.display().to_string());
+        outcome.expect_code(0).note_peak();
+        assert!(outcome.text().starts_with("verify: ok"), "{}", outcome.text());
+    }
+    for program in [static_program("process"), static_pie_program("process")] {
+        is_paged(&Launch::new(program).args(["wait-for-signal", "48"]), 40);
+    }
+}
+
+/// Forks, threads that end, mappings that change: all that the agent's hooks see elsewhere.
+#[test]
+fn threads_that_verify_while_the_address_space_changes() {
+    let program = static_program("torture").display().to_string();
+    for (seed, limit) in [("7", 48 * MIB), ("8", 24 * MIB)] {
+        let launch = Launch::new(&program).args(["4", seed]).limit(limit);
+        launch.run().expect_line("torture: ok").note_peak();
+    }
+}
+
+/// Newer C libraries have the kernel write to a thread's descriptor whenever it has not run for a while (rseq), which brings
+/// it back just in time.
+#[test]
+fn threads_are_joined_whose_descriptors_nobody_tells_of() {
+    let program = static_program("threads").display().to_string();
+    let launch = Launch::new(program).args(["bare-exit", "48"]).limit(SMALL);
+    launch.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").run().expect_line("bare-exit: ok");
+    case("threads", "threads");
+    case("threads", "standard-threads");
+}
+
+#[test]
+fn fork_gives_the_child_a_snapshot() {
+    case("process", "fork-snapshot");
+}
+
+/// It fills memory before it is met, and is given the agent that it does not ask for.
+#[test]
+fn a_child_that_maps_memory_of_its_own() {
+    case("children", "_Fork");
+}
+
+/// Whoever is stopped cannot be given it, and is not killed for that: the run ended as out of memory.
+#[test]
+fn a_stopped_child_holds_up_nobody() {
+    let program = static_program("process").display().to_string();
+    let outcome = Launch::new(program).args(["stopped", "32"]).limit(SMALL).run();
+    outcome.expect_line("stopped: ok");
+}
+
+#[test]
+fn one_that_a_script_starts_is_paged() {
+    let script = "\"$0\" wait-for-signal 48; true";
+    is_paged(&Launch::new("sh").args(["-c", script]).arg(static_program("process")), 0);
+}
+
+/// Of a library that nobody knows it is not known either what its threads leave to be cleared.
+#[test]
+fn one_of_another_library_is_refused() {
+    let outcome = verify(foreign_program("verify").display().to_string());
+    outcome.expect_code(126);
+    assert!(outcome.stderr.contains("neither against glibc nor of Go alone"), "{}", outcome.stderr);
+}

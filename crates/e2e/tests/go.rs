@@ -1,0 +1,226 @@
+//! Static programs of Go, into which the agent is put while they stand at their first instruction.
+
+use std::fs;
+use std::process::Command;
+
+use ebb_e2e::SMALL;
+use ebb_e2e::build::{ebb, go_program, script};
+use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::same::need;
+use ebb_testing::{eventually_some, skip};
+
+fn work() -> String {
+    need_go();
+    go_program("go-work", false, &[]).display().to_string()
+}
+
+#[track_caller]
+fn need_go() {
+    if !Command::new("go").arg("version").output().is_ok_and(|output| output.status.success()) {
+        skip("go is missing");
+    }
+}
+
+/// Of 48 MiB half are out at least once where a case waits for that (`paged`).
+const OUT: u64 = 20 << 8;
+
+#[test]
+fn one_that_a_script_starts_is_paged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = folder.path().join("script");
+    fs::write(&script, format!("#!/bin/sh\n'{}' waits 48 paged\n", work())).expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&script, mode).expect("executable");
+    let launch = Launch::new(script.display().to_string()).limit(SMALL);
+    // It would end the run if it were met as one that cannot be managed.
+    let outcome = launch.options("--report json --strict").run();
+    outcome.expect_line("waits: ok").note_peak();
+    assert!(outcome.figure("pages_evicted") > OUT, "{}", outcome.report);
+}
+
+/// Sixteen are given the agent at a time; who came meanwhile stayed without, and so did who was
+/// still another program when it was met. The number of those with an agent is measured:
+/// `./test measure go`.
+#[test]
+fn forty_that_start_at_once_end_well() {
+    let script = format!("{} wait", "\"$0\" waits 4 & ".repeat(40));
+    let launch = Launch::new("sh").args(["-c", &script, &work()]).limit(64 << 20);
+    let outcome = launch.run();
+    outcome.expect_code(0).note_peak();
+    assert_eq!(outcome.text(), "waits: ok\n".repeat(40));
+}
+
+#[test]
+fn one_that_takes_the_place_of_ebb_is_paged() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let report = folder.path().join("report").display().to_string();
+    let options = format!("--exec --report json --report-file {report}");
+    let launch = Launch::new(work()).args(["waits", "48", "paged"]).limit(SMALL);
+    let outcome = launch.options(&options).run();
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), "waits: ok\n");
+    let read = || serde_json::from_str(&fs::read_to_string(&report).unwrap_or_default()).ok();
+    let report: serde_json::Value = eventually_some("a report", read);
+    assert!(report["pages_evicted"].as_u64() > Some(OUT), "{report}");
+}
+
+/// Go's own tools start each other, dozens within seconds: each is given the agent or has ended before.
+#[test]
+fn a_build_by_go_of_many_packages() {
+    need_go();
+    let folder = tempfile::tempdir().expect("a folder");
+    let main = "package main\n\nfunc main() { println(1) }\n";
+    fs::write(folder.path().join("go.mod"), "module ebb.test/small\n\ngo 1.19\n").expect("a file");
+    fs::write(folder.path().join("main.go"), main).expect("a file");
+    let build = |output: &str| {
+        let script = format!(
+            "CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOCACHE=$PWD/cache-{output} \
+             go build -p 2 -trimpath -o {output} ."
+        );
+        Launch::new("sh").args(["-c", &script]).directory(folder.path())
+    };
+    build("plain").run().expect_code(0);
+    let outcome = build("paged").limit(256 << 20).options("--report json").run();
+    outcome.expect_code(0);
+    assert!(outcome.figure("processes") > 0, "{}", outcome.report);
+    let read = |name: &str| fs::read(folder.path().join(name)).expect("a program");
+    assert!(read("plain") == read("paged"), "other bytes");
+}
+
+/// A case with 48 MiB of its own, in a third of that.
+fn run(program: &str, name: &str) -> Outcome {
+    let launch = Launch::new(program).args([name, "48", "paged"]).limit(SMALL);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_line(&format!("{name}: ok")).note_peak();
+    outcome
+}
+
+#[track_caller]
+fn case(name: &str) {
+    let outcome = run(&work(), name);
+    assert!(outcome.figure("pages_evicted") > OUT, "little of it was ever out");
+}
+
+#[test]
+fn goroutines_fill_memory_and_collect_garbage() {
+    case("fills");
+}
+
+#[test]
+fn signals_come_while_pages_do() {
+    case("signals");
+}
+
+#[test]
+fn threads_that_end_are_let_go() {
+    case("threads");
+}
+
+#[test]
+fn what_the_runtime_gives_back_is_gone() {
+    case("gives-back");
+}
+
+#[test]
+fn mappings_around_the_runtime() {
+    case("maps");
+}
+
+#[test]
+fn programs_with_and_without_loaders_are_started() {
+    case("starts");
+}
+
+#[test]
+fn a_server_and_its_clients() {
+    case("serves");
+}
+
+#[test]
+fn it_is_let_go_as_it_was_started() {
+    case("bare");
+}
+
+/// It has a loader, and brings the agent itself.
+#[test]
+fn one_that_lies_anywhere_in_memory() {
+    need_go();
+    let program = go_program("go-work-pie", false, &["-buildmode=pie"]).display().to_string();
+    assert!(run(&program, "fills").figure("pages_evicted") > OUT);
+}
+
+/// The same object, byte by byte, in a third of what the compiler takes.
+#[test]
+fn gos_own_compiler() {
+    need_go();
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("big.go");
+    let function = |number: usize| {
+        format!(
+            "func F{number}(a, b int, s []int) int {{\n\tfor i := range s {{\n\t\tif s[i]%{} == 0 {{ a += s[i] * b }}\n\t\t\
+             switch a & 3 {{ case 0: a++; case 1: a -= b; case 2: s[i] = a }}\n\t}}\n\treturn a\n}}\n",
+            number + 2
+        )
+    };
+    let text: String = (0..1200).map(function).collect();
+    fs::write(&source, format!("package big\n{text}")).expect("a source");
+    let named = Command::new("go").args(["tool", "-n", "compile"]).output().expect("go runs");
+    let compiler = String::from_utf8(named.stdout).expect("a path").trim().to_owned();
+    let compile = |object: &str| {
+        let (object, source) = (folder.path().join(object), source.display().to_string());
+        let object = object.display().to_string();
+        Launch::new(&compiler).args(["-c=2", "-p", "big", "-o", &object, &source])
+    };
+    compile("plain.o").run().expect_code(0);
+    let outcome = compile("paged.o").limit(40 << 20).options("--report json").run();
+    outcome.expect_code(0);
+    assert!(outcome.figure("processes") > 0, "{}", outcome.report);
+    let read = |name: &str| fs::read(folder.path().join(name)).expect("an object");
+    assert!(read("plain.o") == read("paged.o"), "other bytes");
+}
+
+/// Whom somebody else traces nobody can stop: it runs, unpaged, and that is said.
+#[test]
+fn one_that_is_traced_already_runs_without_an_agent() {
+    need("/usr/bin/strace");
+    let words = ["-f", "-o", "/dev/null", &ebb().display().to_string(), "run", "--memory-max"];
+    let program = work();
+    let run = ["16M", "--", &program, "fills", "8"];
+    let outcome = Launch::new("strace").args(words).args(run).run();
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), "fills: ok\n");
+    assert!(outcome.stderr.contains("(ptrace): Operation not permitted"), "{}", outcome.stderr);
+}
+
+#[test]
+fn how_it_ends_is_told() {
+    let program = work();
+    let nothing = Launch::new(&program).limit(SMALL).run();
+    nothing.expect_code(1);
+    assert!(nothing.stderr.contains("which case, and how many MiB?"), "{}", nothing.stderr);
+}
+
+/// With C in it, and with glibc's threads.
+#[test]
+fn one_with_c_in_it_is_paged() {
+    need_go();
+    let folder = tempfile::tempdir().expect("a folder");
+    for file in ["go.mod", "main.go"] {
+        fs::copy(script("go").join(file), folder.path().join(file)).expect("a copy");
+    }
+    fs::write(folder.path().join("c.go"), "package main\n\nimport \"C\"\n").expect("a file");
+    let mixed = folder.path().join("mixed");
+    let built = Command::new("go")
+        .args(["build", "-buildvcs=false", "-ldflags", "-linkmode=external -extldflags=-static"])
+        .arg("-o")
+        .arg(&mixed)
+        .arg(".")
+        .env("CGO_ENABLED", "1")
+        .current_dir(folder.path())
+        .status();
+    assert!(built.expect("go runs").success());
+    for name in ["threads", "fills"] {
+        let outcome = run(&mixed.display().to_string(), name);
+        assert!(outcome.figure("pages_evicted") > OUT, "{}", outcome.report);
+    }
+}

@@ -1,0 +1,90 @@
+//! Ebb dies at a random moment. The program must die with it, and must never have read a wrong byte.
+//! `EBB_KILL_ROUNDS` says how often (16 unless said).
+
+use std::time::Duration;
+
+use ebb_e2e::MIB;
+use ebb_e2e::busy::Busy;
+use ebb_e2e::client::Random;
+use ebb_e2e::launch::{Launch, Running, send};
+use ebb_e2e::tree::is_alive;
+use ebb_testing::{eventually_is, give_time};
+use rustix::process::Signal;
+
+fn victims(run: &Running, front: bool) -> Vec<i32> {
+    let own = run.root().find().ebb;
+    let others: Vec<i32> = own.into_iter().filter(|pid| *pid != run.pid()).collect();
+    if front || others.is_empty() { vec![run.pid()] } else { others }
+}
+
+/// Runs what does not end by itself, and kills the front or the others of Ebb.
+fn end_of(launch: &Launch, number: u64, random: &mut Random) {
+    let mut run = launch.start();
+    // A front that dies before it has a pager leaves its folder, for the next run to remove.
+    run.wait_until("its program", |run| !run.root().find().program.is_empty());
+    // Whatever it has come to by then.
+    give_time(Duration::from_millis(30 + random.below(900)));
+    assert!(!run.ended(), "round {number}: ended by itself: {}", run.stderr());
+    let before: Vec<i32> = run.root().find().all().collect();
+    for pid in victims(&run, number.is_multiple_of(2)) {
+        send(pid, Signal::KILL);
+    }
+    eventually_is("processes that outlive Ebb", vec![], || {
+        let left = run.root().find();
+        let all = before.iter().copied().chain(left.all());
+        all.filter(|pid| is_alive(*pid)).collect::<Vec<i32>>()
+    });
+    eventually_is("folders that are left", vec![], || folders_of(run.pid()));
+    let stderr = run.stderr();
+    assert!(!stderr.contains("wrong"), "round {number}: {stderr}");
+    run.finish();
+}
+
+/// The folders of the run of process `front`.
+fn folders_of(front: i32) -> Vec<String> {
+    let prefix = format!("ebb-{front}-");
+    let own = std::env::var("XDG_RUNTIME_DIR").unwrap_or_default();
+    let places = ["/tmp", "/dev/shm", "/var/tmp", &own].map(std::fs::read_dir);
+    let names = places.into_iter().flatten().flatten().flatten();
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(&prefix)).collect()
+}
+
+#[test]
+fn the_program_dies_with_ebb_and_never_reads_a_wrong_byte() {
+    let rounds = std::env::var("EBB_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
+    let mut random = Random::new(9);
+    for number in 0..rounds.unwrap_or(16) {
+        let launch = Launch::program("torture", &format!("0 {number}")).limit(24 * MIB);
+        end_of(&launch, number, &mut random);
+    }
+}
+
+/// A program of one thread has the fault thread beside it in the idle class, where it may wait long
+/// for a processor, also to end. The program is not to wait for that.
+#[test]
+fn a_fault_thread_that_ends_late() {
+    let _busy = Busy::start(6);
+    let launch = Launch::program("verify", "48 0 5 1").limit(16 * MIB);
+    let mut random = Random::new(10);
+    for round in 0..6 {
+        end_of(&launch, 2 * round + 1, &mut random);
+    }
+}
+
+/// Processes each of which makes the next and ends: whoever looks for them finds the one before. The pager kills again and
+/// again until nobody is left.
+#[test]
+fn a_tree_that_forks_faster_than_it_is_killed_ends() {
+    for chains in [4, 24] {
+        let launch = Launch::program("vain", &format!("relay {chains}")).limit(16 * MIB);
+        let run = launch.options("--swap ram:1M").start();
+        let root = run.root().clone();
+        let outcome = run.finish();
+        outcome.expect_code(128 + 9);
+        assert!(outcome.stderr.contains("out of memory"), "{}", outcome.stderr);
+        eventually_is("processes that are left", vec![], || {
+            root.find().all().filter(|pid| is_alive(*pid)).collect::<Vec<i32>>()
+        });
+    }
+}

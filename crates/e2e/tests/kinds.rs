@@ -1,0 +1,209 @@
+//! What a page can be beside plain memory: guards, areas of other kinds, pages that are locked, freed
+//! lazily, moved, or put over others. Each works or is left alone, while most memory is elsewhere.
+
+use ebb_e2e::MIB;
+use ebb_e2e::SMALL;
+use ebb_e2e::account::need_root;
+use ebb_e2e::launch::Launch;
+use ebb_testing::{eventually, skip};
+use std::fs;
+
+/// A case with 48 MiB of its own, in a third of that.
+#[track_caller]
+fn case(arguments: &str) {
+    let mut words = arguments.split(' ');
+    let name = words.next().unwrap_or_default();
+    let how = words.next().unwrap_or_default();
+    let launch = Launch::program("kinds", &format!("{name} 48 {how}")).limit(SMALL);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_line(&format!("{name}: ok")).note_peak();
+    // What there is no room for has left at least once, but for what the brake allows.
+    assert!(outcome.figure("pages_evicted") > 24 << 8, "little of it was ever out");
+}
+
+/// Guards are Linux 6.13's.
+#[track_caller]
+fn need_guards() {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel has a release");
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    if (numbers.next(), numbers.next()) < (Some(6), Some(13)) {
+        skip("this kernel has no guards");
+    }
+}
+
+/// Readahead put pages over them: 49 of 64 were lost in one pass.
+#[test]
+fn guards_in_fresh_memory_are_not_read_ahead_over() {
+    need_guards();
+    case("guards");
+    case("guards instruction");
+}
+
+/// Look-around and loads did the same where stored pages lay under guards.
+#[test]
+fn guards_over_stored_pages_hold_and_leave_zeros() {
+    need_guards();
+    case("guards-over-data");
+    case("guards-over-data process");
+}
+
+/// Without the agent's help: the page map is looked at.
+#[test]
+fn guards_put_there_by_an_instruction_of_ones_own_hold() {
+    need_guards();
+    case("guards-over-data instruction");
+}
+
+#[test]
+fn areas_of_other_kinds() {
+    case("areas-of-other-kinds");
+}
+
+/// How often to ask for huge pages.
+const TRIES: u32 = 20;
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+/// Has the kernel keep huge pages for a while, where that is permitted; nobody else does meanwhile.
+struct HugePages {
+    before: String,
+    _alone: fs::File,
+}
+
+impl HugePages {
+    fn reserve(count: u32) -> Option<Self> {
+        let alone = fs::File::open("/etc/passwd").ok()?;
+        alone.lock().ok()?;
+        let before = fs::read_to_string(HUGE_PAGES).ok()?;
+        let had: u32 = before.trim().parse().ok()?;
+        let reserved = Self { before, _alone: alone };
+        for _ in 0..TRIES {
+            fs::write(HUGE_PAGES, (had + count).to_string()).ok()?;
+            let has = fs::read_to_string(HUGE_PAGES).ok()?.trim().parse::<u32>().ok()?;
+            if has >= had + count {
+                return Some(reserved);
+            }
+            // No stretch of memory is free in one piece.
+            let _ = fs::write("/proc/sys/vm/drop_caches", "1");
+            let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+        }
+        None
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(HUGE_PAGES, self.before.trim());
+    }
+}
+
+/// MiB in huge pages that `huge` had at first, and in the last area.
+fn huge_mib(limit: Option<u64>) -> [u64; 2] {
+    let launch = Launch::program("huge", "");
+    let outcome = limit.map_or(launch.clone(), |bytes| launch.limit(bytes)).run();
+    let text = outcome.expect_code(0).text();
+    if limit.is_some() {
+        outcome.note_peak();
+    }
+    let numbers = text.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+    let figures: Vec<u64> = numbers.collect();
+    assert!(text.starts_with("huge: ok"), "{text}");
+    figures.try_into().expect("two figures")
+}
+
+/// Until shortly before they are managed page by page. What there is by then is taken apart where it leaves, not before.
+#[test]
+fn huge_pages_are_as_the_system_has_them_until_memory_is_short() {
+    let mode = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if mode.is_ok_and(|mode| mode.contains("[never]")) || huge_mib(None)[0] < 64 {
+        skip("the system makes no huge pages");
+    }
+    // How many it makes depends on what is free in one piece just then.
+    eventually("as many as without Ebb", || {
+        let [first, last] = huge_mib(Some(1024 * MIB));
+        // All of it fits; areas beside each other are one to the kernel.
+        first == 64 && last >= 32
+    });
+    eventually("as many as without Ebb, in less memory", || {
+        let [first, last] = huge_mib(Some(256 * MIB));
+        assert_eq!(last, 0, "memory is short");
+        first == 64
+    });
+}
+
+/// Memory comes by 2 MiB at a time until it is managed, at 20 GiB a second.
+#[test]
+fn huge_pages_do_not_outrun_the_limit() {
+    for limit in [16, 72, 160].map(|mib| mib * MIB) {
+        let launch = Launch::program("hog", "256 4").limit(limit).env("HUGE_PAGES", "1");
+        launch.run().expect_line("hog: ok").note_peak();
+    }
+}
+
+#[test]
+fn huge_pages_that_are_taken_apart_keep_every_word() {
+    for seed in [1, 2] {
+        let launch = Launch::program("torture", &format!("4 {seed} 192")).limit(96 * MIB);
+        let outcome = launch.env("HUGE_PAGES", "1").run();
+        outcome.expect_line("torture: ok").note_peak();
+    }
+}
+
+/// They were announced and registered, and the first touch waited for ever.
+#[test]
+fn huge_pages_are_left_alone() {
+    // Nobody else can lay them in.
+    need_root();
+    let Some(_reserved) = HugePages::reserve(4) else { skip("no room for four huge pages") };
+    case("huge");
+}
+
+#[test]
+fn other_kinds_put_over_memory_that_is_out() {
+    case("put-over");
+}
+
+#[test]
+fn memory_freed_lazily_around_the_c_library() {
+    case("lazily-freed process");
+    case("lazily-freed instruction");
+}
+
+#[test]
+fn advice_of_every_kind() {
+    case("advice");
+}
+
+#[test]
+fn memory_that_is_filled_before_it_is_touched() {
+    case("filled-ahead");
+}
+
+#[test]
+fn memory_that_is_read_only_or_closed_for_a_while() {
+    case("read-only");
+}
+
+#[test]
+fn some_pages_locked_and_some_as_they_come() {
+    case("locked");
+}
+
+#[test]
+fn areas_moved_onto_others_and_left_behind() {
+    case("moved");
+}
+
+#[test]
+fn references_cleared_and_memory_bound_to_a_node() {
+    case("marked");
+}
+
+#[test]
+fn a_signal_arrives_on_a_stack_that_is_out() {
+    case("signal-stack");
+}
+
+#[test]
+fn a_userfaultfd_of_the_program_is_refused_at_worst() {
+    case("own-userfaultfd");
+}

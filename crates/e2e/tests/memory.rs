@@ -1,0 +1,282 @@
+//! Kinds of memory, and the kernel or another process reaching into it, while most of it is
+//! elsewhere.
+
+use ebb_e2e::launch::Launch;
+use ebb_e2e::same::need;
+use ebb_e2e::{MIB, SMALL, build};
+use ebb_testing::{eventually, skip};
+use rustix::fs::{Mode, OFlags};
+
+/// A case with 48 MiB of its own, in a third of that.
+#[track_caller]
+fn case(arguments: &str) {
+    case_of(Launch::program("memory", arguments), arguments);
+}
+
+#[track_caller]
+fn case_of(launch: Launch, name: &str) {
+    let name = name.split(' ').next().unwrap_or_default();
+    let outcome = launch.limit(SMALL).run();
+    outcome.expect_line(&format!("{name}: ok")).note_peak();
+    outcome.expect_silence();
+}
+
+/// The same, with direct I/O. Files lie beside the compiled programs, because not every /tmp has that.
+#[track_caller]
+fn case_of_direct_io(name: &str) {
+    let folder = tempfile::tempdir_in(build::target()).expect("a folder");
+    let file = folder.path().join("file");
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::DIRECT;
+    if rustix::fs::open(&file, flags, Mode::RUSR | Mode::WUSR).is_err() {
+        skip("no direct I/O where the build is");
+    }
+    case_of(Launch::program("memory", &format!("{name} 48")).arg(folder.path()), name);
+}
+
+fn python(program: &str) -> Launch {
+    Launch::new(need("/usr/bin/python3")).args(["-c", program]).limit(40 * MIB)
+}
+
+/// Reads a little more than fits, in order, again and again, and checks every page.
+const PASSES: &str = "
+memory = bytearray(40 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 251
+for _ in range(6):
+    for at in range(0, len(memory), 4096):
+        assert memory[at] == at // 4096 % 251, at
+print('same')
+";
+
+#[test]
+fn a_pass_over_memory_brings_back_what_lies_ahead() {
+    let pass = |options: &str| {
+        let outcome = python(PASSES).options("--report json").options(options).run();
+        outcome.expect_line("same").note_peak();
+        outcome.figure("rescued_ahead")
+    };
+    eventually("a pass in which something comes back beside what is touched", || pass("") > 0);
+    assert_eq!(pass("--set look_around=0"), 0);
+}
+
+/// Writes to the same pages over and over beside a pass over others; checks every byte.
+const WRITES: &str = "
+memory = bytearray(60 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 251
+for turn in range(6):
+    for at in range(0, 16 << 20, 4096):
+        memory[at + 1] = turn
+    for at in range(16 << 20, len(memory), 4096):
+        assert memory[at] == at // 4096 % 251, at
+for at in range(0, len(memory), 4096):
+    assert memory[at] == at // 4096 % 251, at
+    assert memory[at + 1] == (5 if at < 16 << 20 else 0), at
+print('same')
+";
+
+#[test]
+fn written_pages_are_found_and_every_byte_is_kept() {
+    let run = |options: &str| {
+        let outcome = python(WRITES).options("--report json").options(options).run();
+        outcome.expect_line("same").note_peak();
+        (outcome.figure("harvests"), outcome.figure("harvested_pages"))
+    };
+    eventually("a run in which harvests find pages", || {
+        let (harvests, pages) = run("--set harvest=1");
+        harvests > 0 && pages > 0
+    });
+    assert_eq!(run(""), (0, 0));
+}
+
+/// Reads all of its memory first, which maps the kernel's zero page everywhere; writes more than fits then.
+const ZEROS: &str = "
+import mmap
+memory = mmap.mmap(-1, 60 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+assert not any(memory[at] for at in range(0, len(memory), 4096))
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 250 + 1
+assert all(memory[at] == at // 4096 % 250 + 1 for at in range(0, len(memory), 4096))
+print('same')
+";
+
+/// Their first writes ask nobody when the kernel resolves them: they are pages that nobody has told of.
+#[test]
+fn zero_pages_written_unseen_are_taken_on_by_a_harvest() {
+    python(ZEROS).options("--set harvest=1").run().expect_line("same");
+}
+
+#[test]
+fn forks_under_a_harvest_keep_every_byte() {
+    python(FORKS).options("--set harvest=1").run().expect_line("same");
+}
+
+/// Four children change what they inherit, and see their own changes only.
+const FORKS: &str = "
+import os
+memory = bytearray(30 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = at // 4096 % 251
+for child in range(1, 5):
+    if os.fork() == 0:
+        for turn in range(3):
+            for at in range(0, len(memory), 4096):
+                memory[at + child] = turn + 1
+        for at in range(0, len(memory), 4096):
+            assert memory[at] == at // 4096 % 251, at
+            assert sum(memory[at + 1:at + 5]) == memory[at + child] == 3, at
+        os._exit(0)
+for child in range(4):
+    assert os.wait()[1] == 0
+for at in range(0, len(memory), 4096):
+    assert memory[at] == at // 4096 % 251 and not any(memory[at + 1:at + 5]), at
+print('same')
+";
+
+#[test]
+fn wiped_on_fork() {
+    case("wipe-on-fork 48");
+}
+
+/// Advice given beside a fork was taken for what that fork had gone by: a child lacked what was stored, or was given it.
+#[test]
+fn advice_that_changes_while_a_thread_forks_is_for_all_of_a_child_or_for_nothing() {
+    case("advice-taken-back 48");
+}
+
+/// It waited for the fork that it had interrupted, for some seconds each time.
+#[test]
+fn a_handler_that_gives_advice_within_a_fork_does_not_wait_for_that() {
+    case("advice-in-handler");
+}
+
+/// Between the count of forks and the note of whose one is, it took its own thread's for another's.
+#[test]
+fn a_handler_that_gives_advice_at_any_step_of_a_fork_does_not_wait_for_that() {
+    case("advice-at-each-step 200");
+}
+
+#[test]
+fn absent_after_fork() {
+    case("dont-fork 48");
+}
+
+#[test]
+fn discarded_memory_is_zero() {
+    case("discard 48");
+}
+
+#[test]
+fn the_break_grows_and_shrinks() {
+    case("break 48");
+}
+
+#[test]
+fn direct_io_from_and_into_memory() {
+    case_of_direct_io("direct-io");
+}
+
+#[test]
+fn aio_from_and_into_memory() {
+    case_of_direct_io("aio");
+}
+
+#[test]
+fn one_call_with_many_buffers() {
+    case("vectors 48");
+}
+
+#[test]
+fn pages_lent_to_a_pipe() {
+    case("vmsplice 48");
+}
+
+#[test]
+fn another_process_reads_and_writes() {
+    case("peek 48");
+}
+
+#[test]
+fn a_huge_area_touched_sparsely() {
+    case("sparse 48");
+}
+
+#[test]
+fn a_thousand_areas() {
+    case("areas 48 1000");
+}
+
+#[test]
+fn areas_that_come_and_go() {
+    case("short-lived 48");
+}
+
+#[test]
+fn a_deep_stack() {
+    case("stack 48");
+}
+
+#[test]
+#[ignore = "not met: MOVE takes no page of an area that is not writable"]
+fn a_write_barrier_of_the_program() {
+    case("write-barrier 48");
+}
+
+#[test]
+fn locked_pages_stay() {
+    case("lock 48");
+}
+
+#[test]
+fn shared_memory_and_private_file_pages() {
+    let outcome = Launch::program("memory", "shared 48").limit(SMALL).run();
+    outcome.expect_line("shared: ok").note_peak();
+    let lines = outcome.said();
+    assert!(lines.len() == 1 && lines[0].contains("shares memory"), "{}", outcome.stderr);
+}
+
+#[test]
+fn threads_that_wait_on_pages_that_left() {
+    case("waiters 48");
+}
+
+#[test]
+fn two_threads_touch_one_missing_page() {
+    case("together 48");
+}
+
+#[test]
+fn mappings_that_never_stop_changing() {
+    case("restless 24");
+}
+
+#[test]
+fn everything_locked_for_a_while() {
+    case("lock-all 48");
+}
+
+/// The pool was locked and full of pages that hold nothing, none could be discarded, and the run ended as
+/// out of memory.
+#[test]
+fn everything_locked_around_the_c_library() {
+    case("lock-all 48 raw");
+}
+
+#[test]
+fn a_program_that_reads_all_of_its_address_space() {
+    case("scan-self 48");
+}
+
+/// The handler waited for the thread that it had interrupted between taking and giving back the right to move.
+#[test]
+fn a_handler_of_signals_that_moves_memory() {
+    case("move-in-handler 48");
+}
+
+/// Some of what was filled so was never found, and one run in twenty beside busy programs was ended as out of memory.
+#[test]
+fn areas_that_nobody_announces_are_found_all() {
+    for _ in 0..8 {
+        Launch::program("memory", "unheard 8 64 64").limit(SMALL).run().expect_line("unheard: ok");
+    }
+}

@@ -1,0 +1,291 @@
+//! Forks, threads, signals and endings while most of the program's memory is elsewhere.
+
+use std::fs;
+
+use ebb_e2e::launch::Launch;
+use ebb_e2e::same::need;
+use ebb_e2e::tree::is_alive;
+use ebb_e2e::{MIB, SMALL, build};
+use ebb_testing::{eventually, eventually_is};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+/// A case with 48 MiB of its own, in a third of that.
+#[track_caller]
+fn case(arguments: &str) {
+    case_of("process", arguments);
+}
+
+#[track_caller]
+fn case_of(program: &str, arguments: &str) {
+    let name = arguments.split(' ').next().unwrap_or_default();
+    let outcome = Launch::program(program, arguments).limit(SMALL).run();
+    let line = name.strip_suffix("-from-thread").unwrap_or(name);
+    outcome.expect_line(&format!("{line}: ok")).note_peak();
+    outcome.expect_silence();
+}
+
+#[test]
+fn fork_gives_the_child_a_copy() {
+    case("fork 48");
+}
+
+#[test]
+fn fork_gives_the_child_a_snapshot() {
+    case("fork-snapshot 48");
+}
+
+/// Its child ran with an area that nobody had registered, and lost what was taken out of it.
+#[test]
+fn an_area_that_came_under_management_between_a_fork_and_its_message() {
+    let outcome = Launch::program("process", "fork-new-areas 96").limit(SMALL).run();
+    outcome.expect_code(0).expect_silence();
+}
+
+#[test]
+fn forks_around_the_c_library() {
+    case("raw-fork 48");
+}
+
+#[test]
+fn forks_of_a_child_made_around_the_c_library() {
+    case("raw-fork-fork 32");
+}
+
+/// The brake traces who outruns the limit, and the kernel attaches a child that asks for it to whoever traces its parent: it
+/// stood for ever, and its parent waited for it.
+#[test]
+fn a_child_that_is_to_be_traced_like_its_parent_goes_on() {
+    case("traced-children 100");
+}
+
+/// Who was held in the middle of a move kept the right to change areas, and nothing was taken on until it was let go.
+#[test]
+fn who_is_held_while_it_moves_memory_holds_up_nobody() {
+    case("moves-untold 3000");
+}
+
+/// Calls gave up with EINTR, or after a part, though no signal had come: `ebb stat` in a program that was held failed so.
+#[test]
+fn who_is_held_while_it_waits_does_not_notice() {
+    let launch = Launch::program("waits", "2").limit(SMALL).options("--report json");
+    eventually("a run in which it is held", || {
+        let outcome = launch.run();
+        outcome.expect_line("waits: ok").figure("brake_us") > 0
+    });
+}
+
+#[test]
+fn a_stopped_child_holds_up_nobody() {
+    case("stopped 32");
+}
+
+/// What it holds cool was taken for stock that reclaim could turn to, pages shared with it were to be
+/// copied for ever, and those the others had to themselves were never looked at.
+#[test]
+fn a_stopped_child_that_shares_nearly_everything() {
+    let outcome = Launch::program("process", "stopped 64").limit(48 * MIB).run();
+    outcome.expect_line("stopped: ok").note_peak();
+}
+
+#[test]
+fn threads_of_the_c_standard() {
+    case_of("threads", "standard-threads 48 10");
+}
+
+#[test]
+fn threads_that_end_when_their_memory_is_gone() {
+    case_of("threads", "late-threads 48");
+}
+
+#[test]
+fn threads_that_end_far_from_their_descriptors() {
+    let launch = Launch::program("threads", "bare-exit 48").limit(SMALL);
+    launch.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").run().expect_line("bare-exit: ok");
+}
+
+#[test]
+fn threads_that_end_while_a_child_shares_their_pages() {
+    case_of("threads", "forked-threads 24 6");
+}
+
+#[test]
+fn a_robust_lock_of_a_dead_thread() {
+    case_of("threads", "robust-lock 48");
+}
+
+/// A page that thirteen processes share is free only when the last of them has let it go, and each
+/// must have a copy of its own to do so.
+#[test]
+fn many_children_at_once_keep_the_limit() {
+    case("many 48 12");
+}
+
+#[test]
+fn children_of_children() {
+    case("deep 24 5");
+}
+
+const CHILDREN: &str = "
+import os
+memory = bytearray(28 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = 1
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print('forked')
+";
+
+#[test]
+fn children_that_share_everything() {
+    let python = Launch::new(need("/usr/bin/python3")).args(["-c", CHILDREN]);
+    python.limit(48 * MIB).run().expect_line("forked").note_peak();
+}
+
+#[test]
+fn a_child_that_crashes() {
+    case("crash-child 48");
+}
+
+#[test]
+fn vfork_posix_spawn_system_popen() {
+    case("vfork 48");
+}
+
+#[test]
+fn a_child_that_borrows_the_memory_for_a_while() {
+    case("borrow 48");
+}
+
+#[test]
+fn exec_in_place() {
+    case("exec 48 3");
+}
+
+#[test]
+fn exec_from_a_thread() {
+    case("exec-from-thread 48");
+}
+
+#[test]
+fn threads_end_and_are_joined() {
+    case_of("threads", "threads 48 20");
+}
+
+#[test]
+fn signal_handlers_read_memory() {
+    case("timer 48");
+}
+
+#[test]
+fn closing_every_descriptor() {
+    case("close-all 48");
+}
+
+#[test]
+fn a_daemon_goes_on_after_its_parents() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let word = folder.path().join("word");
+    let launch = Launch::program("process", "daemon 48").arg(&word).limit(SMALL);
+    // The status is the started program's own, and the daemon keeps its memory until its end.
+    let mut run = launch.start();
+    run.wait_for("daemon: left");
+    eventually_is("the daemon's word", "daemon: ok\n".to_owned(), || {
+        fs::read_to_string(&word).unwrap_or_default()
+    });
+    run.finish().expect_line("daemon: left").note_peak();
+}
+
+#[test]
+fn a_hundred_short_children() {
+    let script = "i=0; while [ $i -lt 100 ]; do /bin/true & i=$((i+1)); done; wait; echo done";
+    let outcome = Launch::new("sh").args(["-c", script]).limit(SMALL).run();
+    outcome.expect_line("done").note_peak();
+}
+
+#[test]
+fn a_pipeline_of_programs() {
+    let script = "seq 200000 | sort -S 64M -rn | sed 's/7/x/' | md5sum";
+    let launch = Launch::new("sh").args(["-c", script]);
+    let plain = launch.run();
+    let limited = launch.limit(SMALL).run();
+    ebb_e2e::same::same(&plain, &limited);
+    limited.note_peak();
+}
+
+#[test]
+fn exit_from_a_thread() {
+    Launch::program("process", "exit-from-thread 5 48").limit(SMALL).run().expect_code(5);
+}
+
+#[test]
+fn the_main_thread_ends_first() {
+    let outcome = Launch::program("process", "main-thread-ends 48").limit(SMALL).run();
+    assert_eq!(outcome.expect_code(7).text(), "outlived\n");
+}
+
+#[test]
+fn a_crash_of_the_program() {
+    Launch::program("process", "crash 48").limit(SMALL).run().expect_code(128 + 11);
+}
+
+#[test]
+fn the_program_is_killed() {
+    Launch::program("process", "signal 9 48").limit(SMALL).run().expect_code(128 + 9);
+    // From outside too, while it works.
+    let mut run = Launch::program("torture", "0 1").limit(32 * MIB).start();
+    run.wait_until("work of it", |run| run.root().find().anonymous() > 20 * MIB);
+    let program = run.root().find().first().expect("a program");
+    ebb_e2e::launch::send(program, Signal::KILL);
+    run.finish().expect_code(128 + 9);
+    eventually("the end of the program", || !is_alive(program));
+}
+
+#[test]
+fn a_signal_to_ebb_reaches_the_program() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1] {
+        let mut run = Launch::program("process", "wait-for-signal 48").limit(SMALL).start();
+        run.wait_for("ready");
+        run.signal(signal);
+        let outcome = run.finish();
+        let text = format!("ready\nsignal {}\n", signal.as_raw());
+        assert_eq!(outcome.expect_code(40).text(), text);
+    }
+}
+
+/// The place that the handle was written to was read after the thread had unmapped it.
+#[test]
+fn detached_threads_that_free_their_own_job() {
+    case_of("threads", "detached 48 2000");
+}
+
+#[test]
+fn threads_that_are_cancelled_or_exit_run_their_cleanups() {
+    case_of("threads", "cancelled 48");
+}
+
+/// Their descriptors were noted by nobody; joined when these were out, they were waited for for ever.
+#[test]
+fn threads_of_a_library_that_begins_before_the_agent() {
+    let launch = Launch::program("threads", "early 48").limit(SMALL);
+    let early = launch.env("LD_PRELOAD", build::library("early")).env("EARLY", "threads");
+    early.run().expect_line("early: ok").note_peak();
+}
+
+/// What there was no place for was left out without a word.
+#[test]
+fn more_pages_that_must_stay_than_can_be_noted() {
+    let outcome = Launch::program("threads", "pins 9000").limit(80 * MIB).run();
+    outcome.expect_line("pins: ok");
+    assert!(outcome.report.contains("with too many pages that must stay"), "{}", outcome.report);
+}
+
+/// Nobody stands before those that the C library makes for itself, for timers, asynchronous reads and names looked up.
+/// They work, and the stacks of those that have ended are used again.
+#[test]
+fn threads_of_the_c_librarys_own() {
+    case_of("threads", "inner-threads 32");
+}

@@ -1,0 +1,580 @@
+//! Pages in a Redis server: they come back as they were, or an error does.
+
+#[path = "../../store/tests/common/mod.rs"]
+mod common;
+
+use common::{complete, get, page, put, try_put};
+use ebb_e2e::redis::{self, Cluster, Redis};
+use ebb_e2e::same::need;
+use ebb_mm::types::SlotId;
+use ebb_swap::{Encrypt, Notice, Options, Page, Store, StoreError, TierName, parse_tiers};
+use ebb_testing::{eventually, eventually_is, eventually_some};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+
+const WITH_AND_WITHOUT: [Encrypt; 2] = [Encrypt::Remote, Encrypt::None];
+
+/// What a store says of a server that takes longer than an answer may, as one does on a host that
+/// stops for seconds.
+const SILENT: &str = "it does not answer";
+
+/// What a store has said.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl Said {
+    fn lines(&self, word: &str) -> Vec<String> {
+        let all = self.0.lock().expect("said");
+        all.iter().filter(|line| line.contains(word)).cloned().collect()
+    }
+
+    fn has(&self, word: &str) -> bool {
+        !self.lines(word).is_empty()
+    }
+}
+
+fn try_open(tiers: &str, encrypt: Encrypt) -> Result<(Store, Said), StoreError> {
+    let said = Said::default();
+    let their = said.clone();
+    let notice = Notice::new(move |text| their.0.lock().expect("said").push(text.to_owned()));
+    let options = Options { encrypt, notice, ..Options::default() };
+    Store::open(&parse_tiers(tiers).expect("tiers"), &options).map(|store| (store, said))
+}
+
+/// Opens it when the servers answer; with what it says.
+fn open_and_hear(tiers: &str, encrypt: Encrypt) -> (Store, Said) {
+    eventually_some("an open store", || match try_open(tiers, encrypt) {
+        Err(error) if error.to_string().contains(SILENT) => None,
+        opened => Some(opened.expect("open")),
+    })
+}
+
+fn open(tiers: &str, encrypt: Encrypt) -> Store {
+    open_and_hear(tiers, encrypt).0
+}
+
+/// What a refusal says.
+fn refused(tiers: &str) -> String {
+    eventually_some("a refusal", || match try_open(tiers, Encrypt::Remote) {
+        Ok(_) => panic!("{tiers} was taken"),
+        Err(error) => Some(error.to_string()).filter(|why| !why.contains(SILENT)),
+    })
+}
+
+fn pages(range: std::ops::Range<u32>) -> Vec<(u32, Page)> {
+    range.map(|n| (n, page(u64::from(n), 1 + u64::from(n % 15)))).collect()
+}
+
+/// Puts pages when there is room for them: numbers become free with their keys.
+fn put_in_the_end(store: &Store, pages: &[(u32, Page)]) {
+    eventually("room", || try_put(store, pages).iter().all(Result::is_ok));
+}
+
+#[test]
+fn pages_come_back_and_their_keys_go() {
+    let server = Redis::start(&[]);
+    for encrypt in WITH_AND_WITHOUT {
+        for tiers in [
+            server.patient_url(),
+            format!("ram:200K,{}", server.patient_url()),
+            format!("ram:100K,{}:1M,file", server.patient_url()),
+        ] {
+            let (store, said) = open_and_hear(&tiers, encrypt);
+            let all = pages(0..1200);
+            all.chunks(64).for_each(|batch| put(&store, batch));
+            for (slot, page) in &all {
+                assert!(get(&store, *slot).expect("get") == *page, "{tiers}: slot {slot}");
+            }
+            let reads: Vec<_> = (0..1200).map(|n| (SlotId(n), u64::from(n))).collect();
+            store.start_batch(&reads);
+            for (token, page) in complete(&store, 1200) {
+                assert!(page.expect("read") == all[token as usize].1, "{tiers}: token {token}");
+            }
+            let of = |store: &Store| {
+                store
+                    .stats()
+                    .tiers
+                    .into_iter()
+                    .find(|of| of.name == TierName::Redis(0))
+                    .expect("it")
+            };
+            let stats = of(&store);
+            assert!(
+                stats.pages > 200 && stats.writes >= stats.pages && stats.reads > 200,
+                "{stats:?}"
+            );
+            assert_eq!(stats.encrypted, encrypt == Encrypt::Remote);
+            assert_eq!(stats.errors > 0, said.has(SILENT), "{stats:?}: {:?}", said.lines(""));
+            assert!(stats.read_times.is_some_and(|times| times.mean_ns > 0), "{stats:?}");
+            // A key for each, and one for the run.
+            let one_each = || {
+                eventually("a key for each", || {
+                    let before = of(&store).pages;
+                    server.keys().len() as u64 == before + 1 && of(&store).pages == before
+                });
+            };
+            one_each();
+            (0..1200).filter(|slot| slot % 3 > 0).for_each(|slot| store.remove(SlotId(slot)));
+            one_each();
+            assert!(of(&store).pages < stats.pages / 2);
+            assert!(get(&store, 600).expect("get") == all[600].1);
+            drop(store);
+            server.expect_no_keys();
+        }
+    }
+}
+
+#[test]
+fn what_is_there_is_not_what_was_written() {
+    let server = Redis::start(&[]);
+    let text = || {
+        let keys = server.keys();
+        let key = keys.iter().find(|key| key.ends_with("}:0")).expect("the first page");
+        server.ask(&["get", key])
+    };
+    let plain = (7, [b'x'; 4096].map(|byte: u8| byte));
+    let plain = {
+        let (slot, mut content) = plain;
+        content[9] = b'y';
+        (slot, content)
+    };
+    let store = open(&server.patient_url(), Encrypt::None);
+    put(&store, &[plain]);
+    assert!(text().contains("xxxxxxyxxxxxx"), "in the clear when asked for");
+    drop(store);
+    let store = open(&server.patient_url(), Encrypt::Remote);
+    put(&store, &[plain]);
+    assert!(!text().contains("xxx"), "and not otherwise");
+}
+
+/// Something else under a page's key, for whatever reason, is noticed.
+#[test]
+fn planted_moved_and_missing_pages_are_noticed() {
+    let server = Redis::start(&[]);
+    for encrypt in WITH_AND_WITHOUT {
+        let store = open(&server.patient_url(), encrypt);
+        let all = pages(0..64);
+        put(&store, &all);
+        let key = |page: u32| {
+            server
+                .keys()
+                .into_iter()
+                .find(|key| key.ends_with(&format!("}}:{page:x}")))
+                .expect("a key")
+        };
+        server.ask(&["set", &key(1), "nonsense"]);
+        server.ask(&["setrange", &key(2), "2000", "#"]);
+        server.ask(&["copy", &key(4), &key(3), "replace"]);
+        server.ask(&["unlink", &key(5)]);
+        server.ask(&["append", &key(6), "more"]);
+        let check = |slot: u32, result: Result<Page, StoreError>| match (slot, result) {
+            (1..=3, Err(StoreError::Corrupt { tier, .. } | StoreError::Read { tier, .. })) => {
+                assert_eq!(tier, TierName::Redis(0));
+            }
+            (5, Err(StoreError::Read { source, .. })) => {
+                assert_eq!(source.kind(), std::io::ErrorKind::NotFound);
+            }
+            // Without encryption only the page counts.
+            (6, Ok(page)) if encrypt == Encrypt::None => assert!(page == all[6].1),
+            (6, Err(StoreError::Read { .. })) if encrypt == Encrypt::Remote => {}
+            (slot, Ok(page)) if !(1..=3).contains(&slot) && slot != 5 => {
+                assert!(page == all[slot as usize].1, "slot {slot}");
+            }
+            (slot, other) => panic!("{encrypt:?}, slot {slot}: {:?}", other.map(|_| "a page")),
+        };
+        (0..64).for_each(|slot| check(slot, get(&store, slot)));
+        // Read together, one bad page takes no other along.
+        store.start_batch(&(0..64).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
+        complete(&store, 64).into_iter().for_each(|(token, result)| check(token as u32, result));
+        put(&store, &[all[1], all[5]]);
+        assert!(get(&store, 1).expect("stored anew") == all[1].1 && get(&store, 5).is_ok());
+    }
+}
+
+#[test]
+fn a_replayed_page_is_noticed() {
+    let server = Redis::start(&[]);
+    for encrypt in WITH_AND_WITHOUT {
+        let (key, store) = eventually_some("a key that is used again", || {
+            let store = open(&format!("{}:4096", server.patient_url()), encrypt);
+            put(&store, &[(1, page(1, 9))]);
+            let key = server.keys().into_iter().find(|key| key.ends_with("}:0")).expect("a key");
+            server.ask(&["copy", &key, "kept", "replace"]);
+            store.remove(SlotId(1));
+            // None is where the server did not answer in time.
+            eventually("the other page", || {
+                try_put(&store, &[(1, page(2, 9))])[0].is_ok() || store.stats().tiers[0].errors > 0
+            });
+            (store.stats().tiers[0].errors == 0).then_some((key, store))
+        });
+        assert!(get(&store, 1).expect("the second") == page(2, 9));
+        server.ask(&["copy", "kept", &key, "replace"]);
+        assert!(get(&store, 1).is_err(), "the first, sealed for this very place");
+        server.ask(&["del", "kept"]);
+    }
+}
+
+#[test]
+fn a_full_tier_is_full_and_says_so() {
+    let server = Redis::start(&["--maxmemory", "4mb"]);
+    let (store, said) = open_and_hear(&server.patient_url(), Encrypt::default());
+    let all = pages(0..2048);
+    let mut taken = Vec::new();
+    for batch in all.chunks(64) {
+        for ((slot, _), result) in batch.iter().zip(try_put(&store, batch)) {
+            match result {
+                Ok(()) => taken.push(*slot),
+                Err(error) => assert!(matches!(error, StoreError::Full), "{error}"),
+            }
+        }
+    }
+    assert!((128..1024).contains(&taken.len()), "{} pages in 4 MB", taken.len());
+    assert!(store.stats().tiers[0].disk_full);
+    for slot in &taken {
+        assert!(get(&store, *slot).expect("what it took it has") == all[*slot as usize].1);
+    }
+    let full = said.lines("tier redis: full: 127.0.0.1:");
+    assert!(full.len() == 1, "{:?}", said.lines(""));
+    // Until what it did not take is forgotten.
+    eventually("no room", || {
+        try_put(&store, &pages(3000..3064));
+        !store.has_room()
+    });
+    drop(store);
+    server.expect_no_keys();
+    // The next tier takes the rest.
+    let store = open(&format!("{},file", server.patient_url()), Encrypt::Remote);
+    all.chunks(64).for_each(|batch| put(&store, batch));
+    for (slot, page) in &all {
+        assert!(get(&store, *slot).expect("get") == *page);
+    }
+    assert!(store.stats().tiers[1].pages > 500);
+}
+
+#[test]
+fn a_limit_is_kept_and_what_is_let_go_makes_room() {
+    let server = Redis::start(&[]);
+    let store = open(&format!("{}:512K", server.patient_url()), Encrypt::Remote);
+    let results = try_put(&store, &pages(0..192));
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 128);
+    for turn in 1..5 {
+        (0..128).for_each(|slot| store.remove(SlotId(slot)));
+        let again: Vec<_> = (0..128).map(|n| (n, page(u64::from(n + turn * 1000), 9))).collect();
+        put_in_the_end(&store, &again[..64]);
+        put_in_the_end(&store, &again[64..]);
+        for (slot, page) in &again {
+            assert!(get(&store, *slot).expect("get") == *page);
+        }
+        assert!(server.keys().len() <= 129);
+    }
+}
+
+#[test]
+fn servers_that_will_not_do_are_refused_with_advice() {
+    let port = redis::free_port();
+    let why = refused(&format!("redis://127.0.0.1:{port}"));
+    assert!(why.contains("refused") && why.contains("is the server running"), "{why}");
+    let why = refused("redis://no-such-host.invalid:1");
+    assert!(why.starts_with("tier redis: no-such-host.invalid:1: "), "{why}");
+
+    let drops = Redis::start(&["--maxmemory-policy", "allkeys-lru"]);
+    let why = refused(&drops.url());
+    assert!(why.contains("config set maxmemory-policy noeviction"), "{why}");
+    assert_eq!(drops.keys(), [""; 0], "nothing is written");
+    drops.ask(&["config", "set", "maxmemory-policy", "volatile-lru"]);
+    drop(open(&drops.url(), Encrypt::Remote));
+
+    let locked = Redis::start(&["--requirepass", "open sesame"]);
+    for login in ["", ":wrong@", "me:open%20sesame@"] {
+        let why = refused(&format!("redis://{login}{}", locked.address()));
+        assert!(why.contains("redis://USER:PASSWORD@HOST:PORT"), "{login}: {why}");
+        assert!(!why.contains("wrong@") && !why.contains("sesame"), "{why}");
+    }
+    let store = open(&format!("redis://:open%20sesame@{}", locked.address()), Encrypt::Remote);
+    put(&store, &pages(0..3));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "open sesame\n").expect("written");
+    let url = format!("redis://{}?password-file={}", locked.address(), file.path().display());
+    drop(open(&url, Encrypt::Remote));
+    let why = refused(&format!("redis://{}?password-file=/nowhere", locked.address()));
+    assert!(why.contains("/nowhere: No such file"), "{why}");
+
+    let master = Redis::start(&[]);
+    let replica = Redis::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+    let why = refused(&replica.url());
+    assert!(why.contains(&format!("name 127.0.0.1:{}", master.port())), "{why}");
+    let why = refused(&format!("redis://{},{}", master.address(), locked.address()));
+    assert!(why.contains("is no node of a cluster"), "{why}");
+
+    master.ask(&["acl", "setuser", "few", "on", ">pw", "~*", "+info"]);
+    let why = refused(&format!("redis://few:pw@{}", master.address()));
+    assert!(why.contains("NOPERM") && why.contains("docs/remote-tier.md"), "{why}");
+    let rights = ["+info", "+mget", "+mset", "+unlink", "+wait", "+select"];
+    let enough = [&["acl", "setuser", "some", "on", ">pw", "~ebb:*"][..], &rights[..]].concat();
+    master.ask(&enough);
+    let store = open(
+        &format!("redis://some:pw@{}/3?replicas=1&wait=600", master.address()),
+        Encrypt::Remote,
+    );
+    put(&store, &pages(0..64));
+    assert!(get(&store, 63).is_ok());
+    drop(store);
+    eventually_is("its keys", "0".to_owned(), || master.ask(&["-n", "3", "dbsize"]));
+}
+
+#[test]
+fn a_server_that_is_away_is_waited_for() {
+    let server = Redis::start(&[]);
+    let (store, said) = open_and_hear(&server.patient_url(), Encrypt::Remote);
+    let all = pages(0..64);
+    put(&store, &all);
+    server.signal("STOP");
+    store.start_batch(&[(SlotId(1), 1), (SlotId(40), 2)]);
+    eventually("a word of it", || said.has(SILENT));
+    server.signal("CONT");
+    for (token, page) in complete(&store, 2) {
+        assert!(page.expect("it came") == all[if token == 1 { 1 } else { 40 }].1);
+    }
+    assert!(said.has("answers again"), "{:?}", said.lines(""));
+}
+
+#[test]
+fn a_server_that_stays_away_is_given_up() {
+    let mut server = Redis::start(&[]);
+    let store = open(&format!("{}?wait=1", server.url()), Encrypt::Remote);
+    put_in_the_end(&store, &pages(0..64));
+    server.kill();
+    store.start_batch(&[(SlotId(1), 1), (SlotId(40), 2)]);
+    for (_, result) in complete(&store, 2) {
+        let error = result.expect_err("nobody has it");
+        assert!(matches!(error, StoreError::Read { tier: TierName::Redis(0), .. }), "{error}");
+        assert!(error.to_string().contains(&server.address()), "{error}");
+    }
+    let errors = try_put(&store, &pages(100..102));
+    assert!(matches!(errors[..], [Err(StoreError::Write { .. }), Err(_)]), "{errors:?}");
+
+    // Back and empty: what it had is lost, what is written from now on is not.
+    server.restart();
+    put_in_the_end(&store, &pages(200..203));
+    let read = |slot| {
+        eventually_some("an answer", || match get(&store, slot) {
+            Err(error) if error.to_string().contains(SILENT) => None,
+            result => Some(result),
+        })
+    };
+    assert!(read(202).expect("get") == pages(202..203)[0].1);
+    let error = read(1).expect_err("it was lost");
+    assert!(error.to_string().contains("its key is gone"), "{error}");
+}
+
+/// A certificate of 127.0.0.1, and the authority that says so.
+fn certificates(folder: &Path) {
+    let openssl = |words: &str| {
+        let mut openssl = Command::new("openssl");
+        let output = openssl.args(words.split(' ')).current_dir(folder).output().expect("openssl");
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    openssl(
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+    );
+    openssl("req -newkey rsa:2048 -nodes -keyout key.pem -out request.pem -subj /CN=server");
+    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1\n").expect("written");
+    openssl(
+        "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -days 2 -extfile names -out cert.pem",
+    );
+}
+
+#[test]
+fn a_server_behind_tls_is_trusted_by_its_certificate_alone() {
+    need("/usr/bin/openssl");
+    let folder = tempfile::TempDir::with_prefix("ebb-tls-").expect("a folder");
+    certificates(folder.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let tls_port = redis::free_port();
+    let server = Redis::start(&[
+        "--tls-port",
+        &tls_port.to_string(),
+        "--tls-cert-file",
+        &file("cert.pem"),
+        "--tls-key-file",
+        &file("key.pem"),
+        "--tls-ca-cert-file",
+        &file("ca.pem"),
+        "--tls-auth-clients",
+        "no",
+    ]);
+    let url = format!("rediss://127.0.0.1:{tls_port}");
+    let why = refused(&url);
+    assert!(why.contains("UnknownIssuer") && why.contains("?ca=FILE"), "{why}");
+    let store = open(&format!("{url}?ca={}&wait=600", file("ca.pem")), Encrypt::None);
+    let all = pages(0..256);
+    all.chunks(64).for_each(|batch| put(&store, batch));
+    store.start_batch(&(0..256).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
+    for (token, page) in complete(&store, 256) {
+        assert!(page.expect("read") == all[token as usize].1);
+    }
+    drop(store);
+    server.expect_no_keys();
+    // The name has to be right as well.
+    let why = refused(&format!("rediss://localhost:{tls_port}?ca={}", file("ca.pem")));
+    assert!(why.contains("certificate"), "{why}");
+}
+
+#[test]
+fn two_runs_do_not_meet() {
+    let server = Redis::start(&[]);
+    let open = || open(&server.patient_url(), Encrypt::None);
+    let (one, other) = (open(), open());
+    put(&one, &pages(0..100));
+    let others: Vec<_> = (0..100).map(|n| (n, page(u64::from(n + 7000), 9))).collect();
+    put(&other, &others);
+    drop(one);
+    eventually_is("keys of the other run", 101, || server.keys().len());
+    for (slot, page) in &others {
+        assert!(get(&other, *slot).expect("get") == *page);
+    }
+}
+
+/// A page leaves memory only when a replica has it too: one that does not answer is waited for.
+#[test]
+fn a_replica_that_does_not_keep_up_is_waited_for() {
+    let master = Redis::start(&["--repl-diskless-sync-delay", "0"]);
+    let replica = Redis::start(&["--replicaof", &format!("127.0.0.1 {}", master.port())]);
+    eventually("a replica", || master.ask(&["info", "replication"]).contains("state=online"));
+    let url = format!("{}?replicas=1&wait=2", master.url());
+    let (store, said) = open_and_hear(&url, Encrypt::Remote);
+    // One that has been silent for ten seconds is none, which is said.
+    let is_alone = || said.has("has 0 replicas");
+    put_in_the_end(&store, &pages(0..64));
+    assert!(replica.keys().len() == 65 || is_alone(), "it has them when the write ends");
+    replica.signal("STOP");
+    let results = try_put(&store, &pages(100..164));
+    replica.signal("CONT");
+    match results.first() {
+        Some(Err(StoreError::Write { source, .. })) => {
+            let why = source.to_string();
+            assert!(why.contains("replicas do not keep up") || why.contains(SILENT), "{why}");
+        }
+        Some(Ok(())) if is_alone() => {}
+        other => panic!("{other:?}"),
+    }
+    put_in_the_end(&store, &pages(200..264));
+    assert!(get(&store, 263).expect("get") == pages(263..264)[0].1);
+    // One that has gone is missed by nobody, after that was said.
+    drop(replica);
+    put_in_the_end(&store, &pages(300..301));
+    assert!(is_alone(), "{:?}", said.lines(""));
+}
+
+/// The server may yet carry out what it did not answer: over something else, if its key had been used again.
+#[test]
+fn a_key_whose_write_was_not_answered_is_not_used_again() {
+    let server = Redis::start(&[]);
+    let (store, said) = open_and_hear(&server.patient_url(), Encrypt::Remote);
+    let groups = || {
+        let keys = server.keys();
+        let group = |key: &String| Some(key.split_once('{')?.1.split_once('}')?.0.to_owned());
+        keys.iter().filter_map(group).collect::<std::collections::BTreeSet<_>>()
+    };
+    let remove = |slots: std::ops::Range<u32>| {
+        slots.for_each(|slot| store.remove(SlotId(slot)));
+        eventually("removal", || groups().is_empty() && store.stats().tiers[0].pages == 0);
+    };
+    server.signal("STOP");
+    let batch = pages(0..64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            eventually("a write that is not answered", || said.has(SILENT));
+            server.signal("CONT");
+        });
+        put(&store, &batch);
+    });
+    assert!(get(&store, 63).expect("written in the end") == batch[63].1);
+    assert_eq!(groups().len(), 1);
+    let first = groups();
+    remove(0..64);
+    put(&store, &pages(100..164));
+    assert!(groups().is_disjoint(&first), "{first:?} again");
+    // Those whose writes were answered are: all of them, unless the host stops.
+    eventually("a group again", || {
+        let second = groups();
+        remove(100..164);
+        put(&store, &pages(100..164));
+        groups() == second
+    });
+}
+
+/// MOVED and ASK: a part of the slots goes from one node to another while pages are read and written.
+#[test]
+fn slots_that_move_are_followed() {
+    let cluster = Cluster::start();
+    let store = open(&cluster.url(), Encrypt::Remote);
+    let mut all = pages(0..1024);
+    all.chunks(64).for_each(|batch| put(&store, batch));
+    let masters = cluster.masters();
+    let ids: Vec<String> =
+        masters.iter().map(|&at| cluster.nodes[at].ask(&["cluster", "myid"])).collect();
+    let before = cluster.nodes[masters[0]].keys().len();
+    let mut reshard = Command::new("redis-cli");
+    reshard.args(["--cluster", "reshard", &cluster.nodes[masters[0]].address()]);
+    reshard.args([
+        "--cluster-from",
+        &ids[0],
+        "--cluster-to",
+        &ids[1],
+        "--cluster-slots",
+        "3000",
+        "--cluster-yes",
+    ]);
+    let mut reshard = reshard.stdout(std::process::Stdio::null()).spawn().expect("redis-cli");
+    let mut turn = 0;
+    loop {
+        let ended = reshard.try_wait().expect("wait");
+        store.start_batch(&(0..1024).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
+        for (token, page) in complete(&store, 1024) {
+            assert!(page.expect("read") == all[token as usize].1, "turn {turn}, token {token}");
+        }
+        turn += 1;
+        let at = turn % 16 * 64;
+        let some = &mut all[at..at + 64];
+        for (slot, content) in some.iter_mut() {
+            *content = page(u64::from(*slot) + turn as u64 * 5000, 9);
+        }
+        put(&store, some);
+        if let Some(status) = ended {
+            assert!(status.success());
+            break;
+        }
+    }
+    assert!(cluster.nodes[masters[0]].keys().len() < before, "some have moved");
+    drop(store);
+    cluster.expect_no_keys();
+}
+
+#[test]
+fn a_cluster_has_pages_on_all_nodes_and_goes_on_when_a_master_dies() {
+    let mut cluster = Cluster::start();
+    let store = open(&cluster.url(), Encrypt::Remote);
+    let all = pages(0..2048);
+    all.chunks(64).for_each(|batch| put(&store, batch));
+    let masters = cluster.masters();
+    assert!(masters.iter().all(|&at| cluster.nodes[at].keys().len() > 1), "all have some");
+    // What was acknowledged a moment ago has to be on its replica, too.
+    let late = pages(3000..3064);
+    put(&store, &late);
+    cluster.lose(masters[0]);
+    store.start_batch(&(0..2048).map(|n| (SlotId(n), u64::from(n))).collect::<Vec<_>>());
+    for (token, page) in complete(&store, 2048) {
+        assert!(page.expect("none is lost") == all[token as usize].1, "token {token}");
+    }
+    for (slot, page) in &late {
+        assert!(get(&store, *slot).expect("nor one of these") == *page);
+    }
+    pages(4000..4512).chunks(64).for_each(|batch| put(&store, batch));
+    for (slot, page) in pages(4000..4512) {
+        assert!(get(&store, slot).expect("get") == page);
+    }
+    drop(store);
+    cluster.expect_no_keys();
+}

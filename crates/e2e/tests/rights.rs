@@ -1,0 +1,513 @@
+//! Who may do what: `ebb` of an ordinary user, set up as the README and `ebb doctor` say, and what such an
+//! `ebb` must not be made to do. Everything is done through a login shell of an account made for it.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+
+use ebb_e2e::account::Account;
+use ebb_e2e::build;
+use ebb_e2e::launch::{Launch, Outcome, Running};
+use ebb_e2e::same::need;
+use ebb_pager::{Config, FrontMessage, ReportFormat};
+use ebb_testing::skip;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+/// Rounds of `ebb doctor` until nothing that it requires is missing.
+const ROUNDS_MAX: usize = 4;
+
+/// An account whose `ebb` may run.
+fn able() -> Account {
+    need("/usr/bin/setfacl");
+    need("/usr/sbin/setcap");
+    let account = Account::new();
+    account.follow_readme();
+    account
+}
+
+/// A program of the folder in 16 MiB; its report is in JSON, on standard error.
+fn in_little(account: &Account, command: &str) -> Outcome {
+    account.run(&format!("{} run --memory-max 16M --report json -- {command}", account.ebb()))
+}
+
+fn right_answer() -> String {
+    Launch::program("verify", "48 1").run().text()
+}
+
+#[track_caller]
+fn expect_paged(outcome: &Outcome, text: &str) {
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), text, "{}", outcome.stderr);
+    assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
+}
+
+/// The probe of the page map opened a file of its own process, which is root's where the program has file
+/// capabilities.
+#[test]
+fn the_readmes_recipe_works_for_an_ordinary_user() {
+    let account = able();
+    let (verify, process) = (account.program("verify"), account.program("process"));
+    expect_paged(&in_little(&account, &format!("{verify} 48 1")), &right_answer());
+    expect_paged(&in_little(&account, &format!("{process} fork 48")), "fork: ok\n");
+    let outcome = in_little(&account, "sh -c 'grep CapEff /proc/self/status'");
+    assert_eq!(outcome.expect_code(0).text(), "CapEff:\t0000000000000000\n", "handed on");
+}
+
+/// Root has no such limit.
+#[test]
+fn too_few_processes_are_told() {
+    let account = able();
+    let mut refused = 0;
+    for most in 2..14 {
+        let line =
+            format!("exec prlimit --nproc={most} {} run --memory-max 16M true", account.ebb());
+        let outcome = account.shell(&line).run();
+        if outcome.code() != 0 {
+            outcome.expect_code(125);
+            assert!(outcome.stderr.contains("ulimit -u"), "{most}: {}", outcome.stderr);
+            refused += 1;
+        }
+    }
+    assert!(refused > 0);
+}
+
+/// Its files in /proc are root's from then on.
+#[test]
+fn a_program_that_makes_itself_undumpable_is_served_for_an_ordinary_user() {
+    let account = able();
+    let command = format!("{} undumpable 48", account.program("process"));
+    expect_paged(&in_little(&account, &command), "undumpable: ok\n");
+}
+
+/// Nothing of a child that was born hidden can be opened: its pages that were cool could be read by nobody, and the run ended
+/// as out of memory.
+#[test]
+fn the_child_of_a_hidden_process_reads_what_it_inherited() {
+    let account = able();
+    let process = account.program("process");
+    let outcome = in_little(&account, &format!("{process} hidden 24"));
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), "hidden: ok\n", "{}", outcome.stderr);
+}
+
+/// The daemon's parent could be told by nobody: what it passes on was not known, and the run was killed for it.
+#[test]
+fn a_daemon_of_a_hidden_process_reads_what_it_inherited() {
+    let account = able();
+    let (process, word) = (account.program("process"), account.home().join("word"));
+    let outcome = in_little(&account, &format!("{process} hidden-daemon 24 {}", word.display()));
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), "hidden-daemon: left\n", "{}", outcome.stderr);
+    let word = fs::read_to_string(word).unwrap_or_default();
+    assert_eq!(word, "hidden-daemon: ok\n", "{}", outcome.stderr);
+}
+
+/// Such a child has capabilities that its user lacks, and counted as one that may not be looked into: what was cool of it
+/// could be read by nobody.
+#[test]
+fn children_in_user_namespaces_of_their_own_are_paged_for_an_ordinary_user() {
+    let account = able();
+    let outcome = in_little(&account, &format!("{} new-user 24", account.program("process")));
+    if outcome.text() == "new-user: refused\n" {
+        skip("this machine lets ordinary users have no user namespaces");
+    }
+    expect_paged(&outcome, "new-user: ok\n");
+}
+
+/// No right but the user's own is used to put the agent in: at the start, and where others start it.
+#[test]
+fn static_programs_of_go_are_paged_for_an_ordinary_user() {
+    let account = able();
+    let program = account.go_program();
+    expect_paged(&in_little(&account, &format!("{program} waits 48")), "waits: ok\n");
+    let others = format!("sh -c '{program} waits 48; true'");
+    let outcome = in_little(&account, &others);
+    let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if yama.trim().is_empty() || yama.trim() == "0" {
+        expect_paged(&outcome, "waits: ok\n");
+    } else {
+        outcome.expect_code(0);
+        assert!(outcome.stderr.contains("statically linked"), "{}", outcome.stderr);
+    }
+}
+
+/// It hid itself before it could be told from its relatives, and what was cool of it could be read by nobody.
+#[test]
+fn a_child_that_hides_itself_first_has_joined_before() {
+    let account = able();
+    let outcome = in_little(&account, &format!("{} hides-first 24", account.program("process")));
+    expect_paged(&outcome, "hides-first: ok\n");
+}
+
+/// Each command that `ebb doctor` names is typed as it stands.
+#[test]
+fn who_does_what_the_doctor_says_can_run() {
+    need("/usr/bin/setfacl");
+    need("/usr/sbin/setcap");
+    let account = Account::new();
+    let verify = format!("{} 48 1", account.program("verify"));
+    in_little(&account, &verify).expect_code(125);
+    for _ in 0..ROUNDS_MAX {
+        let answer = account.run(&format!("{} doctor --format json", account.ebb()));
+        let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+        if answer["can_run"] == true {
+            expect_paged(&in_little(&account, &verify), &right_answer());
+            return;
+        }
+        let checks = answer["checks"].as_array().expect("checks");
+        for check in checks.iter().filter(|check| check["required"] == true) {
+            if check["found"] == false {
+                account.administer(check["fix"].as_str().expect("a command"));
+            }
+        }
+    }
+    panic!("{}", account.run(&format!("{} doctor", account.ebb())).text());
+}
+
+/// A process with a secret, which a thief's memory is to be taken for: see attack.c.
+fn victim(account: &Account, start: impl FnOnce(&str) -> Launch) -> (Running, String) {
+    let meeting = account.path("meeting");
+    fs::create_dir(&meeting).expect("a folder to meet in");
+    fs::set_permissions(&meeting, fs::Permissions::from_mode(0o777)).expect("chmod");
+    let mut run = start(&meeting.display().to_string()).start();
+    run.wait_until("the victim", |_| meeting.join("victim").exists());
+    let number = fs::read_to_string(meeting.join("victim")).expect("its number");
+    (run, number)
+}
+
+/// The thief says that the victim is its agent, from the first moment that anything can be said.
+fn steal(account: &Account, victim: &str) -> Outcome {
+    let forge = account.copy(&build::library("forge"), "forge.so");
+    let attack = account.path("attack").display().to_string();
+    let meeting = account.path("meeting").display().to_string();
+    let script = format!(
+        "LD_PRELOAD=$LD_PRELOAD:{forge} FORGE_VICTIM={victim} exec {attack} steal {meeting} 48"
+    );
+    in_little(account, &format!("sh -c '{script}'"))
+}
+
+/// The pager read by a number that the program could write, with a right that its user has not.
+#[test]
+fn the_memory_of_a_process_of_roots_cannot_be_had() {
+    let account = able();
+    let attack = account.program("attack");
+    let (_victim, number) =
+        victim(&account, |folder| Launch::new(&attack).args(["victim", folder]));
+    expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
+}
+
+/// A setuid program that the user started is not theirs to look into either.
+#[test]
+fn the_memory_of_a_setuid_program_cannot_be_had() {
+    let account = able();
+    let attack = account.program("attack");
+    let setuid = account.copy(&account.path("attack"), "setuid");
+    chown(account.path("setuid"), Some(0), Some(0)).expect("chown");
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let (_victim, number) =
+        victim(&account, |folder| account.shell(&format!("{setuid} victim {folder}")));
+    assert!(attack.ends_with("attack"));
+    expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
+}
+
+/// Nor is a setgid program's, which acts for a group that the user is not of.
+#[test]
+fn the_memory_of_a_setgid_program_cannot_be_had() {
+    let account = able();
+    let attack = account.program("attack");
+    let setgid = account.copy(&account.path("attack"), "setgid");
+    chown(account.path("setgid"), Some(0), Some(0)).expect("chown");
+    fs::set_permissions(&setgid, fs::Permissions::from_mode(0o2755)).expect("chmod");
+    let (_victim, number) =
+        victim(&account, |folder| account.shell(&format!("{setgid} victim {folder}")));
+    assert!(attack.ends_with("attack"));
+    expect_paged(&steal(&account, &number), "0 stolen, 0 wrong\n");
+}
+
+/// A process of the user's that greets as what it is not.
+fn impostor(account: &Account, words: &str) -> Launch {
+    let script = account.copy(&build::script("impostor.py"), "impostor.py");
+    let python = need("/usr/bin/python3").display();
+    let line = format!("{} run --memory-max 1G -- {python} {script} {words}", account.ebb());
+    account.shell(&line)
+}
+
+/// Pages would be put into the one process and looked for in the other.
+#[test]
+fn the_userfaultfd_of_another_process_is_refused() {
+    let account = able();
+    let outcome = impostor(&account, "foreign").run();
+    assert_eq!(outcome.expect_code(0).text(), "foreign: refused\n", "{}", outcome.stderr);
+    let said = "could not join: its userfaultfd is another process's";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+}
+
+/// The connection is still that process's, which is not the user's to look into any more.
+#[test]
+fn who_has_become_a_setuid_program_is_not_looked_into() {
+    let account = able();
+    account.program("attack");
+    let setuid = account.copy(&account.path("attack"), "setuid");
+    chown(account.path("setuid"), Some(0), Some(0)).expect("chown");
+    fs::set_permissions(&setuid, fs::Permissions::from_mode(0o4755)).expect("chmod");
+    let home = account.home().display().to_string();
+    let mut run = impostor(&account, &format!("exec {setuid} {home}")).start();
+    let said = "could not join: Permission denied";
+    run.wait_until("a refusal", |run| run.stderr().contains(said));
+    fs::write(account.home().join("end"), "").expect("a file");
+    let outcome = run.finish();
+    assert_eq!(outcome.expect_code(128 + 9).text(), "exec: acts as 0\n", "{}", outcome.stderr);
+}
+
+/// Processes of a run that want its pager to wait for ever, or to take what is not theirs: see harass.c.
+#[test]
+fn no_process_of_a_run_keeps_the_others_from_joining() {
+    for what in ["full", "drained", "others", "forged"] {
+        let outcome = Launch::program("harass", what).limit(24 * ebb_e2e::MIB).run();
+        outcome.expect_line(&format!("{what}: ok"));
+    }
+}
+
+/// What an attacker does with the files of the run `$1` that is not theirs; says what succeeded,
+/// and ends when there is `$2`.
+const MEDDLE: &str = r#"
+cd /tmp
+for folder in ebb-$1-*; do
+    ls $folder >/dev/null 2>&1 && echo listed
+    for file in agent.so socket; do
+        (echo x >$folder/$file) 2>/dev/null && echo written $file
+        rm -f $folder/$file 2>/dev/null; mv $folder/$file $folder/x 2>/dev/null && echo moved $file
+        ln -f $folder/$file mine-$1 2>/dev/null && echo linked $file
+    done
+    (echo x >$folder/new) 2>/dev/null && echo added
+    rmdir $folder 2>/dev/null; mv $folder taken-$1 2>/dev/null && echo taken
+    python3 -c "
+import socket
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+try:
+    line.connect('$folder/socket')
+    print('connected')
+except PermissionError:
+    pass"
+done
+mkdir ebb-$1-0123456789abcdef
+exec python3 -c "
+import os, select, socket
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.bind('ebb-$1-0123456789abcdef/socket')
+os.chmod('ebb-$1-0123456789abcdef/socket', 0o777)
+line.listen(0)
+print('done', flush=True)
+while not os.path.exists('$2'):
+    select.select([], [], [], 0.01)
+os.remove('ebb-$1-0123456789abcdef/socket')
+os.rmdir('ebb-$1-0123456789abcdef')"
+"#;
+
+/// Root's run goes on, answers, and takes new processes in, whatever another user does where its files are.
+#[test]
+fn the_files_of_another_users_run_cannot_be_meddled_with() {
+    let account = Account::new();
+    let script = account.path("meddle");
+    fs::write(&script, MEDDLE).expect("a script");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
+    let verify = build::program("verify").display().to_string();
+    // It goes on when something is written to the pipe.
+    let (gate, end) = (account.path("gate"), account.path("end"));
+    mknodat(CWD, &gate, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    let mut gate_end = fs::File::options().read(true).write(true).open(&gate).expect("its end");
+    let words = ["-c", "echo begun; read line <\"$0\"; exec \"$1\" 48 1"];
+    let launch = Launch::new("sh").args(words).arg(&gate).arg(&verify).limit(16 * ebb_e2e::MIB);
+    let mut victim = launch.env("XDG_RUNTIME_DIR", "").start();
+    victim.wait_for("begun");
+    let front = victim.pid();
+    let meddle = format!("sh {} {front} {}", script.display(), end.display());
+    let mut meddler = account.shell(&meddle).start();
+    meddler.wait_for("done");
+    let stat = Launch::new(build::ebb()).args(["stat", &front.to_string()]).run();
+    assert!(stat.expect_code(0).text().contains("ebb_nr_limit"), "{}", stat.text());
+    fs::write(&end, "").expect("a file");
+    assert_eq!(meddler.finish().text(), "done\n");
+    // Nor can its limit be changed, and it is in no list but its user's.
+    let ebb = account.copy(build::ebb(), "ebb");
+    let set = account.shell(&format!("{ebb} set {front} memory.max=8M")).run();
+    set.expect_code(1);
+    assert!(set.stderr.contains("no run of yours"), "{}", set.stderr);
+    assert_eq!(account.shell(&format!("{ebb} ps")).run().text().lines().count(), 1);
+    gate_end.write_all(b"\n").expect("written");
+    let outcome = victim.finish();
+    assert_eq!(outcome.expect_code(0).text(), format!("begun\n{}", right_answer()));
+    outcome.expect_silence();
+}
+
+/// Some programs start with rights of their own, and take no agent; others only cannot be read.
+#[test]
+fn programs_with_rights_of_their_own_are_refused_with_a_word() {
+    let account = able();
+    let with = |name: &str, mode: u32| {
+        let program = account.copy(Path::new("/bin/true"), name);
+        chown(&program, Some(0), Some(0)).expect("chown");
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("chmod");
+        program
+    };
+    let refused = |program: &str, word: &str| {
+        let outcome = in_little(&account, program);
+        outcome.expect_code(126);
+        assert!(outcome.stderr.contains(word), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+    };
+    refused(&with("setuid", 0o4755), "is setuid");
+    refused(&with("setgid", 0o2755), "is setgid");
+    let capable = with("capable", 0o755);
+    account.administer(&format!("sudo setcap cap_net_raw+ep {capable}"));
+    refused(&capable, "has capabilities");
+    let hidden = account.copy(&build::program("verify"), "hidden");
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o711)).expect("chmod");
+    // The files of such a process in /proc are root's.
+    let outcome = in_little(&account, &format!("{hidden} 48 1"));
+    assert_eq!(outcome.expect_code(0).text(), right_answer());
+    assert!(outcome.stderr.contains("could not join"), "{}", outcome.stderr);
+    let root = Launch::new(&hidden).args(["48", "1"]).limit(16 * ebb_e2e::MIB).run();
+    assert_eq!(root.expect_code(0).note_peak().text(), right_answer());
+}
+
+/// Of root's a setgid file changes the rights, too; a file with capabilities does not.
+#[test]
+fn programs_with_rights_of_their_own_are_refused_to_root_where_they_change_them() {
+    need("/usr/sbin/setcap");
+    let account = Account::new();
+    let with = |name: &str, mode: u32, group: u32| {
+        let program = account.copy(Path::new("/bin/true"), name);
+        chown(&program, Some(0), Some(group)).expect("chown");
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).expect("chmod");
+        program
+    };
+    let run = |program: &str| Launch::new(program).limit(16 * ebb_e2e::MIB).run();
+    let setgid = run(&with("setgid", 0o2755, 65534));
+    assert!(setgid.expect_code(126).stderr.contains("is setgid"), "{}", setgid.stderr);
+    run(&with("locked", 0o2745, 65534)).expect_code(0);
+    run(&with("own", 0o6755, 0)).expect_code(0);
+    let capable = with("capable", 0o755, 0);
+    account.administer(&format!("sudo setcap cap_net_raw+ep {capable}"));
+    run(&capable).expect_code(0);
+}
+
+/// The first message of a front that nobody at `ebb` wrote.
+fn start_message(folder: &Path) -> Vec<u8> {
+    let config = Config {
+        memory_max_bytes: 16 << 20,
+        memory_high_bytes: None,
+        swap: "ram,file".to_owned(),
+        socket: folder.join("socket"),
+        pool_bytes: 16 << 20,
+        report: ReportFormat::Json,
+        report_to: ebb_pager::ReportTo::File(folder.join("report")),
+        ..Config::default()
+    };
+    serde_json::to_vec(&FrontMessage::Start(Box::new(config))).expect("JSON")
+}
+
+/// What a pager believes must not depend on who started it: that can be made to look right.
+#[test]
+fn a_front_of_an_attackers_own_gains_nothing() {
+    let account = able();
+    let attack = account.program("attack");
+    let (_victim, number) =
+        victim(&account, |folder| Launch::new(&attack).args(["victim", folder]));
+    let meeting = account.path("meeting");
+    fs::write(account.path("start"), start_message(&meeting)).expect("the message");
+    let agent = account.home().join("agent.so").display().to_string();
+    in_little(&account, &format!("sh -c 'cp ${{LD_PRELOAD%%:*}} {agent}'")).expect_code(0);
+    let (front, forge) = (
+        account.copy(&build::script("front.py"), "front.py"),
+        account.copy(&build::library("forge"), "forge.so"),
+    );
+    let words = [
+        need("/usr/bin/python3").display().to_string(),
+        front,
+        account.ebb(),
+        account.path("start").display().to_string(),
+        agent,
+        forge,
+        attack.clone(),
+        meeting.display().to_string(),
+        number,
+    ];
+    let outcome = account.run(&words.join(" "));
+    assert_eq!(outcome.expect_code(0).text(), "0 stolen, 0 wrong\n", "{}", outcome.stderr);
+    let report = fs::read(meeting.join("report")).expect("the report");
+    let report: serde_json::Value = serde_json::from_slice(&report).expect("JSON");
+    assert!(report["pages_evicted"].as_u64() > Some(1000), "it was paged: {report}");
+}
+
+/// The pager of a run serves who started it, and nobody else.
+#[test]
+fn a_pager_refuses_a_front_that_is_another_program() {
+    let account = able();
+    let outcome = account.run(&format!("{} __pager < /dev/null", account.ebb()));
+    assert_eq!(outcome.expect_code(125).stderr.lines().count(), 1, "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("started by `ebb run`"), "{}", outcome.stderr);
+}
+
+/// Root attaches to a process of a user, who sees in its maps where the socket of root's run is.
+#[test]
+fn a_process_of_another_user_joins_and_its_user_may_not_change_the_run() {
+    const ASK: &str = r#"
+import os, socket, struct, sys
+maps = open("/proc/%s/maps" % sys.argv[1]).read()
+image = next(word for word in maps.split() if word.endswith("agent.image"))
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect(os.path.dirname(image) + "/socket")
+for kind, text in [(2, b""), (4, b"detach"), (4, b"memory.max=1073741824")]:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.connect(os.path.dirname(image) + "/socket")
+    line.send(struct.pack("=4I2Q", 0x31424245, 6, kind, 0, 0, 0) + text)
+    print(struct.unpack("=2I", line.recv(64)) == (0x31424245, 1))
+"#;
+    // Says its number, and goes through its pages until there is a file.
+    const PROGRAM: &str = r#"
+import mmap, os, sys
+pages = 64 * 256
+area = mmap.mmap(-1, pages * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for n in range(pages):
+    area[n * 4096:n * 4096 + 8] = n.to_bytes(8, "little")
+print(os.getpid(), flush=True)
+wrong, last = 0, False
+while not last:
+    last = os.path.exists(sys.argv[1])
+    wrong += sum(area[n * 4096:n * 4096 + 8] != n.to_bytes(8, "little") for n in range(pages))
+print("wrong", wrong)
+"#;
+    let account = able();
+    let python = need("/usr/bin/python3").display();
+    let (script, looks, end) =
+        (account.path("ask.py"), account.path("looks.py"), account.path("end"));
+    fs::write(&script, ASK).expect("a file");
+    fs::write(&looks, PROGRAM).expect("a file");
+    let line = format!("exec {python} {} {}", looks.display(), end.display());
+    let mut program = account.shell(&line).start();
+    program.wait_for("\n");
+    let pid = program.stdout().trim().to_owned();
+    let ebb = |words: &[&str]| {
+        let mut ebb = std::process::Command::new(build::ebb());
+        ebb.args([words, &[&pid]].concat());
+        ebb
+    };
+    let mut attached =
+        ebb(&["attach", "--memory-max", "24M", "--quiet"]).spawn().expect("ebb runs");
+    program.wait_until("the limit", |_| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = anonymous.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+        maps.contains("agent.image") && kib.is_some_and(|kib| kib < 32 << 10)
+    });
+    let outcome = account.run(&format!("{python} {} {pid}", script.display()));
+    assert_eq!(outcome.expect_code(0).text(), "True\nTrue\nTrue\n", "{}", outcome.stderr);
+    assert!(ebb(&["detach"]).status().expect("ebb runs").success());
+    assert!(attached.wait().expect("it ends").success());
+    fs::write(&end, "").expect("a file");
+    let outcome = program.finish();
+    assert_eq!(outcome.expect_code(0).text(), format!("{pid}\nwrong 0\n"), "{}", outcome.stderr);
+}

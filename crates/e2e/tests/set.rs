@@ -1,0 +1,187 @@
+//! `ebb set`: what a run may have changes while it lasts.
+
+use ebb_e2e::MIB;
+use ebb_e2e::build::ebb;
+use ebb_e2e::launch::Launch;
+use ebb_e2e::same::need;
+use ebb_testing::skip;
+use rustix::process::{Resource, getrlimit, getuid};
+
+/// What the programs below begin with: their own memory, and how they change what they may have.
+const PROLOGUE: &str = r#"
+import ctypes, mmap, os, select, subprocess, sys
+MIB, PAGE = 1 << 20, 4096
+
+def kib(field):
+    with open("/proc/self/status") as status:
+        return int(next(line for line in status if line.startswith(field)).split()[1])
+
+def resident():
+    return kib("RssAnon") / 1024
+
+def eventually(holds):
+    while not holds():
+        select.select([], [], [], 0.01)
+
+def ask(*words):
+    done = subprocess.run([sys.argv[1], words[0], str(os.getpid()), *words[1:]], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+def limit():
+    lines = dict(line.split(" ", 1) for line in ask("stat")[1].splitlines())
+    return int(lines["ebb_nr_limit"]) / 256
+
+def fill(mib):
+    area = mmap.mmap(-1, mib * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(mib * 256):
+        area[page * PAGE : page * PAGE + 8] = (page * 7919 + 1).to_bytes(8, "little")
+    return area
+
+def right(area):
+    return all(
+        int.from_bytes(area[at : at + 8], "little") == at // PAGE * 7919 + 1 for at in range(0, len(area), PAGE)
+    )
+"#;
+
+fn run(script: &str, limit: u64) {
+    let launch = Launch::new(need("/usr/bin/python3"));
+    let launch = launch.args(["-c", &format!("{PROLOGUE}{script}")]);
+    launch.arg(ebb().display().to_string()).limit(limit).run().expect_line("well");
+}
+
+#[test]
+fn a_limit_goes_down_and_up_and_every_byte_stays() {
+    run(
+        r#"
+area = fill(96)
+for turn in range(2):
+    assert resident() > 90, resident()
+    assert ask("set", "memory.max=48M") == (0, "", "")
+    assert limit() == 48, limit()
+    eventually(lambda: resident() <= 56)
+    assert right(area)
+    eventually(lambda: resident() <= 56)
+    assert ask("set", "memory.max=160MiB") == (0, "", "")
+    assert limit() == 160 and right(area)
+print("well")
+"#,
+        160 * MIB,
+    );
+}
+
+#[test]
+fn so_much_is_reclaimed_at_once_and_high_is_where_reclaim_aims() {
+    run(
+        r#"
+area = fill(64)
+before = resident()
+assert ask("set", "memory.reclaim=16M")[0] == 0
+eventually(lambda: resident() < before - 15)
+code, _, error = ask("set", "memory.reclaim=1G")
+assert code == 1 and "could be reclaimed" in error, error
+assert right(area)
+assert ask("set", "memory.high=32M", "tier.ram=8M")[0] == 0
+# Reclaim follows.
+eventually(lambda: resident() <= 34)
+assert limit() == 128, limit()
+assert ask("set", "memory.high=max")[0] == 0 and right(area)
+print("well")
+"#,
+        128 * MIB,
+    );
+}
+
+/// Less than cannot leave is asked for: the run is not ended for it, and has what it had.
+#[test]
+fn a_limit_that_cannot_be_had_is_taken_back() {
+    let locked = getrlimit(Resource::Memlock).current;
+    if !getuid().is_root() && locked.is_some_and(|most| most < 48 * MIB) {
+        skip("this user may not lock 48 MiB");
+    }
+    run(
+        r#"
+area = fill(64)
+libc = ctypes.CDLL(None)
+start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+assert libc.mlock(ctypes.c_void_p(start), ctypes.c_size_t(48 * MIB)) == 0
+code, _, error = ask("set", "memory.max=24M")
+assert code == 1 and "memory.max is " in error and "not 24.0" in error, error
+assert 48 <= limit() <= 80, limit()
+assert right(area)
+# A process that is started next has room, too.
+assert ask("set", "memory.max=128M")[0] == 0 and limit() == 128
+print("well")
+"#,
+        128 * MIB,
+    );
+}
+
+/// One that is far from its limit has nothing under management.
+#[test]
+fn a_run_far_from_its_limit_comes_near_a_lower_one() {
+    run(
+        r#"
+area = fill(96)
+assert ask("set", "memory.max=40M")[0] == 0
+eventually(lambda: resident() <= 48)
+assert right(area)
+print("well")
+"#,
+        4096 * MIB,
+    );
+}
+
+#[test]
+fn what_is_not_understood_changes_nothing() {
+    run(
+        r#"
+for words, named in [
+    (["memory.max"], "'memory.max'"), (["memory.max=lots"], "'lots'"), (["memory.max=1M"], "the least is 4M"),
+    (["memory.max=32M", "swappiness=1"], "'swappiness'"), (["memory.max=max"], "'max'"),
+]:
+    code, out, error = ask("set", *words)
+    assert (code, out) == (1, "") and error.startswith("ebb: ") and named in error, (words, error)
+    assert limit() == 64
+assert subprocess.run([sys.argv[1], "set", "1", "memory.max=32M"], capture_output=True).returncode == 1
+assert subprocess.run([sys.argv[1], "set", "1"], capture_output=True).returncode == 2
+print("well")
+"#,
+        64 * MIB,
+    );
+}
+
+/// 96 MiB that are filled once, and 8 that are used all the time, until the limit is where it is to
+/// be.
+const COLD: &str = r#"
+cold = fill(96)
+hot = mmap.mmap(-1, 8 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+while limit() >= 80:
+    for _ in range(64):
+        for at in range(0, len(hot), PAGE):
+            hot[at] = 1
+assert ask("set", "memory.max=200M")[0] == 0
+# It is given time to be changed.
+select.select([], [], [], 2.5)
+assert limit() == 200, "who says a limit has it"
+assert right(cold)
+print("well")
+"#;
+
+/// What is not used leaves. `./test measure` has how much is waited for what is used.
+#[test]
+fn the_limit_that_keeps_the_pressure_at_its_target_is_found() {
+    let launch = Launch::new(need("/usr/bin/python3"));
+    let launch = launch.args(["-c", &format!("{PROLOGUE}{COLD}")]);
+    let launch = launch.arg(ebb().display().to_string()).limit(1024 * MIB);
+    launch.options("--pressure-target 5% --report json").run().expect_line("well");
+}
+
+#[test]
+fn a_target_that_is_none_is_refused() {
+    for target in ["0%", "60%", "5", "much"] {
+        let command = ["run", "--pressure-target", target, "--", "true"];
+        let outcome = Launch::new(ebb()).args(command).run();
+        outcome.expect_code(125);
+        assert!(outcome.stderr.contains("as 5%"), "{}", outcome.stderr);
+    }
+}

@@ -1,0 +1,31 @@
+//! A run that spends most of its time waiting for pages says so, once; others never do.
+
+use ebb_e2e::MIB;
+use ebb_e2e::launch::Launch;
+use tempfile::TempDir;
+
+/// Both until the one has said so. `./test measure` has how much it says would be enough.
+#[test]
+fn thrashing_is_said_once_and_only_of_who_thrashes() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("a folder");
+    let end = folder.path().join("end");
+    let touch = |mib: u64, limit: u64, options: &str| {
+        let arguments = format!("{mib} 1000000");
+        let launch = Launch::program("touch", &arguments).arg(&end);
+        launch.limit(limit * MIB).options(options).start()
+    };
+    let mut thrashes = touch(96, 16, "--swap file --report json --inject slow-read=1ms@n1");
+    let does_not = touch(16, 64, "--set eager=1");
+    thrashes.wait_until("a word of it", |run| run.stderr().contains("ebb: thrashing: "));
+    std::fs::write(&end, "").expect("a file");
+    let (thrashes, does_not) = (thrashes.finish(), does_not.finish());
+    let said =
+        |text: &str| text.lines().filter(|line| line.starts_with("ebb: thrashing: ")).count();
+    assert_eq!(thrashes.expect_line("touch: ok").stderr.matches("ebb: thrashing: ").count(), 1);
+    assert_eq!(said(&thrashes.stderr), 1, "{}", thrashes.stderr);
+    assert!(thrashes.stderr.contains(" from the file in /"), "{}", thrashes.stderr);
+    let enough = thrashes.figure("enough_bytes");
+    assert!((16 * MIB..128 * MIB).contains(&enough), "{enough} would be enough");
+    assert_eq!(said(&does_not.expect_line("touch: ok").stderr), 0, "{}", does_not.stderr);
+    assert!(!does_not.report.contains("thrashing"), "{}", does_not.report);
+}

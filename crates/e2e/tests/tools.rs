@@ -1,0 +1,85 @@
+//! Programs that look into others, or are made to be looked into: debuggers, tracers, sanitizers.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use ebb_e2e::launch::Launch;
+use ebb_e2e::same::need;
+use ebb_e2e::{MIB, SMALL, build};
+use tempfile::TempDir;
+
+/// A program that fills 40 MiB and adds it up, built with one more flag.
+fn filler(folder: &TempDir, flag: &str) -> PathBuf {
+    let path = folder.path().join(format!("filler{flag}"));
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", flag, "-o"]).arg(&path).arg(build::script("filler.c"));
+    assert!(cc.status().expect("cc runs").success(), "filler.c does not compile with {flag}");
+    path
+}
+
+const SUM: &str = "sum 3916800";
+
+#[test]
+fn programs_with_address_sanitizer_run() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let launch = Launch::new(filler(&folder, "-fsanitize=address")).limit(64 * MIB);
+    launch.run().expect_line(SUM).note_peak();
+}
+
+#[test]
+fn programs_with_thread_sanitizer_are_paged() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let launch = Launch::new(filler(&folder, "-fsanitize=thread")).limit(24 * MIB);
+    launch.run().expect_line(SUM).note_peak();
+}
+
+/// Its client took the agent, whose thread valgrind cannot play.
+#[test]
+fn a_program_under_valgrind_runs_on_by_itself() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let launch = Launch::new(need("/usr/bin/valgrind"))
+        .arg("-q")
+        .arg(filler(&folder, "-O0"))
+        .limit(400 * MIB);
+    launch.run().expect_line(SUM);
+}
+
+#[test]
+fn a_debugger_runs_a_program_and_is_run_around_it() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let filler = filler(&folder, "-O0");
+    let inside =
+        Launch::new(need("/usr/bin/gdb")).args(["-q", "-batch", "-ex", "run"]).arg(&filler);
+    let outcome = inside.limit(SMALL * 2).run();
+    assert!(outcome.expect_code(0).text().contains(SUM), "{}", outcome.text());
+    let outside = Launch::new(need("/usr/bin/gdb")).args(["-q", "-batch", "-ex", "run", "--args"]);
+    let outside = outside.arg(build::ebb()).args(["run", "--memory-max", "24M", "--"]).arg(&filler);
+    let outcome = outside.run();
+    assert!(outcome.expect_code(0).text().contains(SUM), "{}", outcome.text());
+}
+
+#[test]
+fn a_tracer_is_run_around_a_program() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let filler = filler(&folder, "-O0");
+    let trace = folder.path().join("trace");
+    let launch =
+        Launch::new(need("/usr/bin/strace")).args(["-f", "-o"]).arg(&trace).arg(build::ebb());
+    let launch = launch.args(["run", "--memory-max", "24M", "--"]).arg(&filler);
+    launch.run().expect_line(SUM);
+}
+
+/// The kernel refuses it to a process of two threads, with an error that says nothing.
+#[test]
+fn a_user_namespace_is_refused_with_a_word() {
+    let outcome = Launch::new(need("/usr/bin/unshare")).args(["-r", "true"]).limit(SMALL).run();
+    outcome.expect_code(1);
+    assert!(
+        outcome.stderr.contains("ebb: a user namespace is for processes of one thread"),
+        "{}",
+        outcome.stderr
+    );
+    // Others are for root.
+    let code = i32::from(!rustix::process::getuid().is_root());
+    Launch::new("unshare").args(["-m", "true"]).limit(SMALL).run().expect_code(code);
+}

@@ -1,0 +1,485 @@
+//! `ebb top` in a terminal of 80x24: what it shows, what its keys do, and how it leaves.
+
+use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
+use ebb_e2e::MIB;
+use ebb_e2e::build::ebb;
+use ebb_e2e::launch::{Launch, Running, send};
+use ebb_e2e::same::need;
+use ebb_pager::view::{VIEW, View};
+use ebb_sys::socket::Socket;
+use ebb_testing::{Guard, HANG, eventually, eventually_is, eventually_some};
+use rustix::process::Signal;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A terminal that tmux keeps, with a shell in it that knows where `$ebb` is.
+struct Terminal {
+    name: String,
+}
+
+impl Terminal {
+    fn new() -> Self {
+        static TERMINALS: AtomicU32 = AtomicU32::new(0);
+        need("/usr/bin/tmux");
+        let number = TERMINALS.fetch_add(1, Ordering::Relaxed);
+        let terminal = Self { name: format!("ebb-e2e-{}-{number}", std::process::id()) };
+        let shell = "PS1='$ ' exec sh";
+        terminal.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", shell]);
+        terminal.wait_for("a prompt", |screen| screen.starts_with('$'));
+        terminal
+    }
+
+    fn tmux(&self, words: &[&str]) -> String {
+        let mut tmux = Command::new("tmux");
+        tmux.args(["-L", &self.name]).args(words).env("LC_ALL", "C.UTF-8").env_remove("TMUX");
+        // What the server is started with is its sessions' too.
+        tmux.env("ebb", ebb());
+        let output = tmux.output().expect("tmux runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {error}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A command, typed.
+    fn run(&self, command: &str) {
+        self.tmux(&["send-keys", "-l", command]);
+        self.key("Enter");
+    }
+
+    /// A key by its name.
+    fn key(&self, name: &str) {
+        self.tmux(&["send-keys", name]);
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    #[track_caller]
+    fn wait_for(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
+        let guard = Guard::new();
+        loop {
+            let screen = self.screen();
+            if is_there(&screen) {
+                return screen;
+            }
+            guard.pause(&format!("{what} in\n{screen}"));
+        }
+    }
+
+    #[track_caller]
+    fn wait_for_text(&self, text: &str) -> String {
+        self.wait_for(text, |screen| screen.contains(text))
+    }
+
+    /// What the terminal is set to: its modes, and whether a screen beside the usual one is shown.
+    fn state(&self) -> (String, String) {
+        let (end, modes) = (unique("stty"), "stty -g");
+        self.run(&format!("{modes}; echo '{end}'"));
+        let screen = self.wait_for("modes", |screen| screen.lines().any(|line| line == end));
+        let lines: Vec<&str> = screen.lines().collect();
+        let at = lines.iter().position(|line| *line == end).expect("they are there");
+        let state = self.tmux(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]);
+        (lines[at - 1].to_owned(), state)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux").args(["-L", &self.name, "kill-server"]).output();
+    }
+}
+
+/// A word that nothing else says.
+fn unique(word: &str) -> String {
+    static WORDS: AtomicU32 = AtomicU32::new(0);
+    format!("{word}-{}", WORDS.fetch_add(1, Ordering::Relaxed))
+}
+
+/// 96 MiB that go through 64, and a child, for as long as is needed.
+const PROGRAM: &str = r#"
+import mmap, os, select, signal, sys
+def fill(mib):
+    area = mmap.mmap(-1, mib << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(mib * 256):
+        area[page * 4096 : page * 4096 + 2048] = os.urandom(2048)
+    return area
+area = fill(96)
+if os.fork() == 0:
+    own = fill(4)
+    print("ready", flush=True)
+    while True:
+        signal.pause()
+while True:
+    for at in range(0, len(area), 4096):
+        area[at] = 1
+    select.select([], [], [], 0.01)
+"#;
+
+fn program() -> Running {
+    let launch = Launch::new(need("/usr/bin/python3")).args(["-c", PROGRAM]).limit(64 * MIB);
+    let mut running = launch.start();
+    running.wait_for("ready");
+    running
+}
+
+fn top(options: &str) -> String {
+    format!("clear; NO_COLOR=1 LC_ALL=C.UTF-8 \"$ebb\" top {options}")
+}
+
+fn limit_of(run: &Running) -> u64 {
+    let stat = Launch::new(ebb()).arg("stat").arg(run.pid().to_string()).run();
+    let text = stat.expect_code(0).text();
+    let line = text.lines().find_map(|line| line.strip_prefix("ebb_nr_limit "));
+    line.expect("a limit").parse::<u64>().expect("a number") * 4096
+}
+
+#[test]
+fn the_runs_then_one_of_them_its_limit_and_its_map() {
+    let (run, terminal) = (program(), Terminal::new());
+    let pid = run.pid().to_string();
+    let before = terminal.state();
+    let end = unique("left");
+    terminal.run(&format!("{}; echo {end} $?", top("--delay 0.3")));
+    let screen =
+        terminal.wait_for("the run", |screen| screen.contains("COMMAND") && screen.contains(&pid));
+    assert!(screen.contains("64.0M"), "{screen}");
+    // Other runs of this user may be there, too.
+    let chosen = |screen: &str| {
+        let line = screen.lines().find(|line| line.starts_with('>')).unwrap_or_default();
+        line.trim_start_matches('>').split_ascii_whitespace().next().map(str::to_owned)
+    };
+    eventually("this run, chosen", || {
+        let screen = terminal.screen();
+        let line_of = |is_it: &dyn Fn(&str) -> bool| screen.lines().position(is_it);
+        let own = line_of(&|line| {
+            line.trim_start_matches('>').split_ascii_whitespace().next() == Some(&pid)
+        });
+        let (Some(own), Some(at)) = (own, line_of(&|line| line.starts_with('>'))) else {
+            return false;
+        };
+        if own != at {
+            terminal.key(if own > at { "Down" } else { "Up" });
+            // Another is chosen, unless the list has changed meanwhile.
+            let before = chosen(&screen);
+            (0..100).any(|_| chosen(&terminal.screen()) != before);
+        }
+        own == at
+    });
+    terminal.key("Enter");
+    let screen = terminal.wait_for("one run", |screen| {
+        let figures = ["of 64.0M", "faults/s", "ram ", "file ", "ages  ", "map of", "visible"];
+        figures.iter().all(|figure| screen.contains(figure))
+            && screen.matches("python3").count() > 2
+    });
+    assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+    let figure = |name: &str| {
+        let line = screen.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_ascii_whitespace().nth(1).unwrap_or_default().to_owned()
+    };
+    // 96 MiB and what Python has in 64: at least a third is stored.
+    let mib = |size: String| size.strip_suffix('M').and_then(|size| size.parse::<f64>().ok());
+    let stored = [figure("ram "), figure("file ")].map(|size| mib(size).unwrap_or(0.0));
+    assert!(stored[0] + stored[1] > 30.0, "{screen}");
+    // It waits: some of its faults load.
+    terminal.wait_for("loads", |screen| {
+        let line = screen.lines().find(|line| line.starts_with("faults/s")).unwrap_or_default();
+        !line.contains("ram 0  file 0")
+    });
+
+    // The word of it stays for a while, the limit for good.
+    for (key, mib) in [("+", 72), ("-", 63)] {
+        terminal.key(key);
+        let word = format!("the limit of {pid} is {mib}.0M now");
+        terminal.wait_for(&word, |screen| screen.contains(&word) || limit_of(&run) == mib * MIB);
+        assert_eq!(limit_of(&run), mib * MIB);
+        terminal.wait_for_text(&format!("of {mib}.0M"));
+    }
+    eventually("a word of what was reclaimed", || {
+        terminal.key("r");
+        (0..100).any(|_| terminal.screen().contains("were reclaimed"))
+    });
+
+    terminal.key("Enter");
+    let map = terminal.wait_for_text("FROM ITS BEGINNING");
+    // The area of 96 MiB, with what was mapped beside it.
+    let is_large = |line: &&str| {
+        let size = line.split_ascii_whitespace().nth(2).and_then(|size| size.strip_suffix('M'));
+        size.and_then(|size| size.parse::<f64>().ok()).is_some_and(|size| size >= 96.0)
+    };
+    let line = map.lines().find(is_large).unwrap_or_default();
+    let cells = line.split_ascii_whitespace().last().unwrap_or_default();
+    assert!(cells.chars().count() >= 28 && cells.contains(['r', 'f']), "{map}");
+    terminal.key("Escape");
+    terminal.wait_for_text("map of");
+    terminal.key("?");
+    terminal.wait_for_text("Ctrl-C");
+    terminal.key("?");
+    // The other process is chosen: its map is another.
+    let first = chosen(&terminal.wait_for_text("faults/s")).expect("one is chosen");
+    terminal.key("Down");
+    terminal.wait_for("the other process", |screen| {
+        let of = chosen(screen).filter(|of| *of != first);
+        of.is_some_and(|of| screen.contains(&format!("map of {of}:")))
+    });
+    terminal.key("Escape");
+    terminal.wait_for_text("COMMAND");
+    terminal.key("q");
+    // Said by what was typed before: what is typed now may be read by `ebb top` still.
+    terminal.wait_for_text(&format!("{end} 0"));
+    assert_eq!(terminal.state(), before);
+}
+
+#[test]
+fn a_terminal_of_any_size_is_drawn_on() {
+    let (run, terminal) = (program(), Terminal::new());
+    terminal.run(&top(&format!("--delay 0.3 {}", run.pid())));
+    terminal.wait_for_text("map of");
+    for (width, height, text) in [
+        ("20", "5", "too small"),
+        ("40", "8", "memory"),
+        ("200", "60", "map of"),
+        ("80", "24", "map of"),
+    ] {
+        terminal.tmux(&["resize-window", "-x", width, "-y", height]);
+        let screen = terminal.wait_for_text(text);
+        assert!(screen.lines().count() <= height.parse().expect("a number"), "{screen}");
+    }
+    terminal.key("q");
+}
+
+#[test]
+fn a_run_that_ends_while_it_is_looked_at_says_so() {
+    // The word of it stays for a while: where the host stops for longer it is not seen.
+    eventually("the list, with a word", || {
+        let (run, terminal) = (program(), Terminal::new());
+        let pid = run.pid();
+        terminal.run(&top(&format!("--delay 0.3 {pid}")));
+        terminal.wait_for_text("map of");
+        drop(run);
+        let screen = terminal.wait_for_text("COMMAND");
+        screen.contains(&format!("run {pid} has ended"))
+    });
+}
+
+/// A colour is 30 to 37, 40 to 47 or beyond 90; the list has none of its own.
+fn has_colour(text: &str) -> bool {
+    text.split("\x1b[").skip(1).filter_map(|rest| rest.split_once('m')).any(|(codes, _)| {
+        let numbers = codes.split(';').filter_map(|code| code.parse::<u32>().ok());
+        numbers.into_iter().any(|code| matches!(code, 30..=38 | 40..=48 | 90..=107))
+    })
+}
+
+#[test]
+fn colours_are_left_out_where_they_are_not_wanted() {
+    let (run, terminal) = (program(), Terminal::new());
+    for (environment, coloured) in [("NO_COLOR=1", false), ("NO_COLOR=", true)] {
+        terminal.run(&format!("clear; {environment} LC_ALL=C \"$ebb\" top {}", run.pid()));
+        let screen = terminal.wait_for_text("map of");
+        assert!(screen.is_ascii(), "in a locale of ASCII: {screen}");
+        let drawn = terminal.tmux(&["capture-pane", "-p", "-e"]);
+        assert_eq!(has_colour(&drawn), coloured, "{environment}: {drawn:?}");
+        terminal.key("q");
+        terminal.wait_for("the prompt", |screen| !screen.contains("map of"));
+    }
+}
+
+#[test]
+fn the_terminal_is_as_it_was_however_it_ends() {
+    let terminal = Terminal::new();
+    let before = terminal.state();
+    let started = |options: &str| {
+        let end = unique("ended");
+        terminal.run(&format!("{}; echo {end} $?", top(options)));
+        end
+    };
+    // Of no other test, of another process neither.
+    let options = format!("--delay 7.{:07}", std::process::id());
+    let process = || {
+        let found = Command::new("pgrep").args(["-f", &format!("top {options}")]).output();
+        let text = String::from_utf8_lossy(&found.expect("pgrep runs").stdout).into_owned();
+        // The shell that was told to start it has the same words.
+        let pids = text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
+        let is_top = |pid: &i32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "ebb\n")
+        };
+        pids.into_iter().find(is_top)
+    };
+    for (signal, status) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
+        let end = started(&options);
+        terminal.wait_for_text("COMMAND");
+        send(process().expect("it runs"), signal);
+        terminal.wait_for_text(&format!("{end} {status}"));
+        assert_eq!(terminal.state(), before, "{signal:?}");
+    }
+    let end = started(&format!("{options} --panic"));
+    let screen = terminal.wait_for_text(&format!("{end} 101"));
+    assert!(screen.contains("as it was asked to"), "{screen}");
+    assert_eq!(terminal.state(), before);
+    let end = started(&options);
+    terminal.wait_for_text("COMMAND");
+    terminal.key("C-c");
+    terminal.wait_for_text(&format!("{end} 0"));
+    assert_eq!(terminal.state(), before);
+}
+
+/// Also where the hang-up is ignored, as in what is started in the background: it went on for ever.
+#[test]
+fn it_ends_with_its_terminal() {
+    for ignoring in ["", "trap '' HUP; "] {
+        let terminal = Terminal::new();
+        terminal.run(&format!("{ignoring}exec env LC_ALL=C \"$ebb\" top"));
+        terminal.wait_for_text("COMMAND");
+        let pid = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
+        let pid: i32 = pid.trim().parse().expect("a number");
+        assert!(is_running(pid));
+        drop(terminal);
+        eventually("its end", || !is_running(pid));
+    }
+}
+
+fn is_running(pid: i32) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn what_is_no_terminal_is_refused_with_what_to_do_instead() {
+    let outcome = Launch::new(ebb()).arg("top").run();
+    outcome.expect_code(1);
+    assert!(outcome.stderr.contains("terminal") && outcome.stderr.contains("ebb ps"));
+    let terminal = Terminal::new();
+    let end = unique("ended");
+    terminal.run(&format!("clear; TERM=dumb \"$ebb\" top; echo {end} $?"));
+    let screen = terminal.wait_for_text(&format!("{end} 1"));
+    assert!(screen.contains("TERM is dumb"), "{screen}");
+    for (words, named) in [(["top", "1"], "no run of yours"), (["top", "--delay=0"], "0.1 to 3600")]
+    {
+        let end = unique("ended");
+        terminal.run(&format!("clear; \"$ebb\" {}; echo {end} $?", words.join(" ")));
+        let is_over = |screen: &str| screen.lines().any(|line| line.starts_with(&end));
+        let screen = terminal.wait_for("its end", is_over);
+        assert!(!screen.contains(&format!("{end} 0")), "{screen}");
+        assert!(screen.replace('\n', " ").contains(named), "{screen}");
+    }
+}
+
+/// The socket of a run.
+fn socket_of(run: &Running) -> PathBuf {
+    let places = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let places = places.into_iter().chain(["/tmp", "/dev/shm", "/var/tmp"].map(PathBuf::from));
+    let name = format!("ebb-{}-", run.pid());
+    let is_its = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&name);
+    let entries = places.filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
+    entries.into_iter().find(is_its).expect("a folder").path().join("socket")
+}
+
+/// A question to a run.
+fn ask(socket: &Path, request: &str) -> Socket {
+    let greeting =
+        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
+    let line = Socket::connect(socket, HANG).expect("a line");
+    let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
+    line.send(&message, &[]).expect("it is taken");
+    line
+}
+
+/// What it says to that.
+fn hear(line: &Socket) -> std::io::Result<String> {
+    line.receive_within(HANG)?;
+    let mut bytes = vec![0; 64 << 10];
+    let got = line.receive(&mut bytes, &mut Vec::new())?;
+    Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
+}
+
+/// So many may wait.
+const REFUSED: &str = "error: too many";
+
+/// What a run says of itself, with the areas of a process; asked for again where too many ask.
+fn view_of(socket: &Path, areas_of: u32) -> View {
+    let text = eventually_some("a view", || {
+        let text = hear(&ask(socket, &format!("{VIEW} {areas_of}"))).expect("an answer");
+        (!text.starts_with(REFUSED)).then_some(text)
+    });
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// What is told of a process that waits, when all that was to be done for it is done: its pages by
+/// place, by area and by part add up to what the kernel and the store count.
+#[test]
+fn what_is_seen_of_a_run_adds_up() {
+    let script = PROGRAM.replace("if os.fork() == 0:", "if True:");
+    let launch = Launch::new(need("/usr/bin/python3")).args(["-c", &script]).limit(64 * MIB);
+    let mut run = launch.start();
+    run.wait_for("ready");
+    let socket = socket_of(&run);
+    let pid = view_of(&socket, 0).processes[0].pid;
+    let view = view_of(&socket, pid);
+    let process = &view.processes[0];
+    assert_eq!((view.processes.len(), view.areas_of, process.pid), (1, pid, pid), "{view:?}");
+    eventually_is("what does not add up", vec![], || wrong_in(&view_of(&socket, pid)));
+}
+
+/// What is not as it is to be of one process that has filled 100 MiB in 64.
+fn wrong_in(view: &View) -> Vec<String> {
+    let process = &view.processes[0];
+    let pages = process.pages;
+    let resident = pages.resident() * 4096;
+    let by_area: u64 = view.areas.iter().map(|area| area.pages.all()).sum();
+    let [ram, file] = [&view.tiers[0], &view.tiers[1]];
+    let faults: u64 = process.faults.iter().sum();
+    let area = view.areas.iter().max_by_key(|area| area.pages.all()).expect("areas");
+    let all = [
+        ("100 MiB were filled", pages.all() > 100 * 256),
+        ("64 of them fit", pages.stored() > 36 * 256),
+        // What is not managed, and the pool.
+        (
+            "what is resident",
+            resident <= process.resident_bytes + MIB && resident + 8 * MIB > process.resident_bytes,
+        ),
+        ("its areas have all", by_area.abs_diff(pages.all()) < 64),
+        (
+            "copies of pages in memory are stored, too",
+            pages.ram <= ram.pages && pages.file <= file.pages,
+        ),
+        ("one process has all faults", faults > 0 && view.faults.iter().sum::<u64>() == faults),
+        (
+            "the largest area",
+            area.pages.all() > 95 * 256 && area.cells.len() == 32 && !area.cells.contains('.'),
+        ),
+    ];
+    let wrong = all.iter().filter(|(_, holds)| !holds);
+    wrong.map(|(what, _)| format!("{what}: {view:?}")).collect()
+}
+
+/// Questions that nobody hears the answers of, more than may wait, do not keep the run from answering others, or from
+/// taking children in.
+#[test]
+fn who_asks_and_does_not_listen_holds_nobody_up() {
+    let script = "import os, subprocess, sys\nprint('ready', flush=True)\nblock = bytearray(60 << 20)\n\
+                  while not os.path.exists(sys.argv[1]): assert subprocess.run(['/bin/true']).returncode == 0\n\
+                  print('well')";
+    let folder = tempfile::TempDir::with_prefix("ebb-e2e-").expect("a folder");
+    let end = folder.path().join("end");
+    let launch = Launch::new(need("/usr/bin/python3")).args(["-c", script]).arg(&end);
+    let launch = launch.limit(48 * MIB);
+    let mut run = launch.start();
+    run.wait_for("ready");
+    let socket = socket_of(&run);
+    eventually("sixteen may wait", || {
+        let deaf: Vec<Socket> = (0..40).map(|_| ask(&socket, VIEW)).collect();
+        let is_refused = |line: &&Socket| hear(line).is_ok_and(|text| text.starts_with(REFUSED));
+        let refused = deaf.iter().filter(is_refused).count();
+        assert!(refused < 40, "the first may");
+        refused > 0
+    });
+    let _deaf: Vec<Socket> = (0..40).map(|_| ask(&socket, VIEW)).collect();
+    let stat = Launch::new(ebb()).arg("stat").arg(run.pid().to_string()).run();
+    stat.expect_code(0);
+    // Whoever listens is told as soon as it is their turn, or that too many ask.
+    assert_eq!(view_of(&socket, 0).limit_bytes, 48 * MIB);
+    std::fs::write(&end, "").expect("a file");
+    run.wait_for("well");
+    run.finish().expect_code(0);
+}

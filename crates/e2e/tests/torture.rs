@@ -1,0 +1,160 @@
+//! Eight threads that verify every word while the address space changes at random, in half and in
+//! a quarter of the memory; once for long, and shorter with other seeds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use ebb_e2e::MIB;
+use ebb_e2e::busy::Busy;
+use ebb_e2e::launch::{Launch, Outcome, Running, send};
+use ebb_e2e::same::{need, record};
+use ebb_testing::give_time;
+use rustix::process::Signal;
+
+/// Every word is right; what it took of memory is told apart.
+fn torture(seconds: u64, seed: u64, limit: u64) -> Outcome {
+    let launch = Launch::program("torture", &format!("{seconds} {seed}"));
+    let outcome = launch.limit(limit).run();
+    record(&format!("torture seed {seed}"), limit * 100 / (96 * MIB), &outcome);
+    outcome.expect_line("torture: ok").note_peak();
+    outcome
+}
+
+#[test]
+fn half_a_minute_in_half_of_the_memory() {
+    torture(30, 1, 48 * MIB);
+}
+
+#[test]
+fn other_seeds_in_a_quarter_of_the_memory() {
+    for seed in 2..=5 {
+        torture(5, seed, 24 * MIB);
+    }
+}
+
+/// Agents that wait for a processor answer late, and are not for that taken for dead.
+#[test]
+fn on_a_machine_with_other_things_to_do() {
+    let _busy = Busy::start(4);
+    for seed in [2, 3] {
+        torture(3, seed, 24 * MIB);
+    }
+}
+
+/// Forks with much memory in many areas, and writes to what it shares.
+const FORKS: &str = "
+import mmap, os
+areas = [mmap.mmap(-1, 128 << 10, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(500)]
+for area in areas:
+    for at in range(0, len(area), 4096):
+        area[at] = 1
+for turn in range(3):
+    child = os.fork()
+    if child == 0:
+        os._exit(sum(area[0] for area in areas) != 500)
+    for area in areas:
+        area[0] = 1
+    assert os.waitpid(child, 0)[1] == 0
+print('well')
+";
+
+#[test]
+fn a_child_has_all_of_many_areas() {
+    let python = Launch::new(need("/usr/bin/python3")).args(["-c", FORKS]);
+    python.limit(40 * MIB).run().expect_line("well").note_peak();
+}
+
+/// Fills much more than the limit again and again, and gives it back in one call.
+const LARGE: &str = "
+import mmap
+for turn in range(4):
+    area = mmap.mmap(-1, 96 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for at in range(0, len(area), 4096):
+        assert area[at] == 0
+        area[at] = 1
+    area.close()
+print('fine')
+";
+
+#[test]
+fn much_memory_is_given_back_in_one_call() {
+    let python = Launch::new(need("/usr/bin/python3")).args(["-c", LARGE]);
+    python.limit(32 * MIB).run().expect_line("fine").note_peak();
+}
+
+#[test]
+fn with_plenty_nothing_changes() {
+    torture(3, 6, 1024 * MIB);
+}
+
+/// A control group whose processes can be stopped as one, and removed.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    fn new() -> Self {
+        let root = Path::new("/sys/fs/cgroup");
+        let group = Self(root.join(format!("freezer/ebb-test-{}", std::process::id())));
+        let mut trial = Command::new("sleep").arg("600").spawn().expect("sleep");
+        let tried = fs::create_dir(&group.0)
+            .and_then(|()| fs::write(group.0.join("cgroup.procs"), trial.id().to_string()))
+            .and_then(|()| fs::write(group.0.join("freezer.state"), "THAWED"));
+        trial.kill().and_then(|()| trial.wait()).expect("it was a child");
+        if let Err(error) = tried {
+            let path = group.0.display().to_string();
+            drop(group);
+            ebb_testing::skip(&format!("no control group {path}: {error}"));
+        }
+        group
+    }
+
+    /// Takes the whole tree of a run in, and with it what that starts from then on.
+    fn take_in(&self, run: &Running) {
+        ebb_testing::eventually("the whole tree in the group", || {
+            let inside = fs::read_to_string(self.0.join("cgroup.procs")).expect("its processes");
+            let inside: Vec<i32> = inside.lines().filter_map(|line| line.parse().ok()).collect();
+            let tree = run.root().find();
+            let outside: Vec<i32> = tree.all().filter(|pid| !inside.contains(pid)).collect();
+            for pid in &outside {
+                // It may have ended since.
+                let _ = fs::write(self.0.join("cgroup.procs"), pid.to_string());
+            }
+            outside.is_empty()
+        });
+    }
+
+    /// Stops them all for so long.
+    fn stop(&self, time: Duration) {
+        fs::write(self.0.join("freezer.state"), "FROZEN").expect("they stop");
+        give_time(time);
+        fs::write(self.0.join("freezer.state"), "THAWED").expect("they go on");
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        // What is left of the run goes to the parent first.
+        let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+        left.lines().for_each(|pid| drop(fs::write("/sys/fs/cgroup/freezer/cgroup.procs", pid)));
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Longer than any wait that ended something was, in the middle of forks and of changes of the address space.
+#[test]
+fn a_frozen_control_group_ends_nothing() {
+    let group = Freezer::new();
+    let mut run = Launch::program("torture", "0 7").limit(48 * MIB).start();
+    let holds = |run: &Running| run.root().find().anonymous() > 24 * MIB;
+    run.wait_until("memory in use", holds);
+    group.take_in(&run);
+    for _ in 0..2 {
+        group.stop(Duration::from_secs(11));
+        give_time(Duration::from_secs(1));
+        run.wait_until("memory in use", holds);
+    }
+    let first = run.root().find().first().expect("it runs");
+    send(first, Signal::TERM);
+    run.finish().expect_line("torture: ok").expect_silence();
+}

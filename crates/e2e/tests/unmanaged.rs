@@ -1,0 +1,197 @@
+//! Memory that Ebb sees and does not manage: it counts, is told of once, and ends the run where that is wanted.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use ebb_e2e::MIB;
+use ebb_e2e::account::need_root;
+use ebb_e2e::build::{foreign_program, program};
+use ebb_e2e::client::stat;
+use ebb_e2e::launch::{Launch, Outcome, Running};
+use ebb_e2e::same::need;
+use ebb_testing::eventually;
+use tempfile::TempDir;
+
+const LIMIT: u64 = 64 * MIB;
+
+/// Where the word is by which what a test has started is to end.
+struct Word(TempDir);
+
+impl Word {
+    fn new() -> Self {
+        Self(TempDir::with_prefix("ebb-e2e-").expect("temporary folder"))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("word")
+    }
+
+    fn say(&self) {
+        fs::write(self.path(), "").expect("the word");
+    }
+}
+
+/// A script whose `$0` is a program, and `$1` where the word is.
+fn script(text: &str, program: PathBuf, word: &Word) -> Launch {
+    Launch::new("sh").args(["-c", text]).arg(program).arg(word.path())
+}
+
+/// Waits until a run's figures have so many bytes.
+fn wait_until_held(run: &mut Running, bytes: u64) {
+    let held = |run: &Running| stat(run.pid(), "nr_anon_pages").is_some_and(|n| n * 4096 >= bytes);
+    run.wait_until("its memory in its figures", held);
+}
+
+/// Three static programs of 24 MiB, which stay until all of them count.
+fn static_programs() -> Outcome {
+    let word = Word::new();
+    let three = "for n in 1 2 3; do \"$0\" own 24 0 \"$1\" & done; wait";
+    let launch = script(three, foreign_program("keeper"), &word).limit(2 * LIMIT);
+    let mut run = launch.options("--report json").start();
+    wait_until_held(&mut run, 72 * MIB);
+    run.wait_until("word of them", |run| run.stderr().contains("is statically linked"));
+    word.say();
+    run.finish()
+}
+
+fn lines_with<'a>(outcome: &'a Outcome, text: &str) -> Vec<&'a str> {
+    outcome.stderr.lines().filter(|line| line.contains(text)).collect()
+}
+
+#[test]
+fn static_programs_are_told_of_once_and_counted_in_the_report() {
+    // They count from the beginning, and as what they are from the moment on that they are known.
+    eventually("all of them as what they are", || {
+        let outcome = static_programs();
+        assert_eq!(outcome.expect_code(0).text().matches("keeper: ok\n").count(), 3);
+        let told = lines_with(&outcome, "is statically linked");
+        assert_eq!(told.len(), 1, "{}", outcome.stderr);
+        let peak = outcome.figure("peak_bytes");
+        assert!(peak < 80 * MIB, "{peak} at most");
+        let report = lines_with(&outcome, "\"why\":\"static_program\"");
+        report[0].contains("\"static_program\",\"processes\":3,") && peak >= 72 * MIB
+    });
+}
+
+#[test]
+fn a_strict_run_ends_with_the_first_of_them() {
+    let word = Word::new();
+    let launch = script("\"$0\" own 24 0 \"$1\"; :", foreign_program("keeper"), &word);
+    let outcome = launch.limit(LIMIT).options("--report json --strict").run();
+    outcome.expect_code(125);
+    let told = lines_with(&outcome, "--strict");
+    assert!(told.len() == 1 && told[0].contains("Link it dynamically"), "{}", outcome.stderr);
+    assert_eq!(outcome.figure("exit_status"), 125);
+}
+
+/// The agent of another user's process may not be looked into, and does not join.
+#[test]
+fn a_process_of_another_user_is_told_of_and_reported() {
+    need_root();
+    let word = Word::new();
+    let all = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(word.0.path(), all).expect("for all to enter");
+    assert!(Command::new("mkfifo").arg(word.path()).status().expect("mkfifo runs").success());
+    let words = ["--reuid", "65534", "--clear-groups", "cat"];
+    let launch = Launch::new(need("/usr/bin/setpriv")).args(words).arg(word.path()).limit(LIMIT);
+    let mut run = launch.options("--report json").start();
+    run.wait_until("word of it", |run| run.stderr().contains(" (cat) can have no agent"));
+    // It ends when it has read this.
+    word.say();
+    let outcome = run.finish();
+    outcome.expect_code(0);
+    let told = lines_with(&outcome, " (cat) can have no agent");
+    assert!(told.len() == 1 && told[0].contains("cannot be stored"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\"processes\":1,\"peak_bytes\":"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\"names\":[\"cat\"]"), "{}", outcome.stderr);
+}
+
+/// One that was started with an empty environment cannot know of the agent.
+#[test]
+fn a_program_with_an_empty_environment_is_told_of_and_reported() {
+    let word = Word::new();
+    let launch = script("env -i \"$0\" own 24 0 \"$1\"; :", program("keeper"), &word);
+    let mut run = launch.limit(LIMIT).options("--report json").start();
+    run.wait_for("keeper: ready");
+    run.wait_until("word of it", |run| run.stderr().contains("(keeper) has no agent"));
+    word.say();
+    let outcome = run.finish();
+    assert_eq!(outcome.expect_code(0).text(), "keeper: ready\nkeeper: ok\n");
+    let told = lines_with(&outcome, "(keeper) has no agent");
+    assert!(told.len() == 1 && told[0].contains("empty environment"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("\"why\":\"no_agent\",\"processes\":1,"), "{}", outcome.stderr);
+    let peak = outcome.figure("peak_bytes");
+    assert!(peak < 27 * MIB, "{peak} at most");
+}
+
+/// What cannot be managed has its part of the limit, and the others what is left.
+#[test]
+fn a_static_program_squeezes_the_others() {
+    let (begin, word) = (Word::new(), Word::new());
+    assert!(Command::new("mkfifo").arg(begin.path()).status().expect("mkfifo runs").success());
+    let text = "\"$0\" own 24 0 \"$1\" & read go <\"$2\"; \"$3\" 48 2; : >\"$1\"; wait";
+    let launch = script(text, foreign_program("keeper"), &word).limit(40 * MIB);
+    let launch = launch.arg(begin.path()).arg(program("verify")).options("--report json");
+    let mut run = launch.start();
+    wait_until_held(&mut run, 24 * MIB);
+    fs::write(begin.path(), "go\n").expect("it reads");
+    let outcome = run.finish();
+    outcome.expect_code(0).note_peak();
+    let right = Launch::program("verify", "48 2").run().text();
+    assert!(outcome.text().contains(right.trim()), "{}", outcome.text());
+    // What is more than 16 MiB, but for what the brake allows, as long as the other is there.
+    assert!(outcome.figure("pages_evicted") > 6000, "{}", outcome.stderr);
+}
+
+/// Four processes map the same 24 MiB: a tree that counted each of them would be far beyond its limit.
+#[test]
+fn shared_memory_counts_once_however_many_map_it() {
+    eventually("all of them in the report", || {
+        let word = Word::new();
+        let launch = Launch::program("keeper", "shared 24 3").arg(word.path()).limit(LIMIT);
+        let mut run = launch.options("--report json").start();
+        run.wait_for("keeper: ready");
+        wait_until_held(&mut run, 24 * MIB);
+        word.say();
+        let outcome = run.finish();
+        assert_eq!(outcome.expect_code(0).text(), "keeper: ready\nkeeper: ok\n");
+        assert_eq!(lines_with(&outcome, "shares memory").len(), 1, "{}", outcome.stderr);
+        let peak = outcome.figure("peak_bytes");
+        assert!(peak < 26 * MIB, "{peak} at most");
+        outcome.stderr.contains("\"shared_memory\",\"processes\":4,") && peak >= 24 * MIB
+    });
+}
+
+#[test]
+fn shared_memory_beyond_the_limit_ends_the_run_and_is_named() {
+    // The one has more than there may be, and the other needs some; neither ends by itself.
+    let word = Word::new();
+    let text = "\"$0\" shared 96 1 \"$1\" & \"$2\" 16 0";
+    let launch = script(text, program("keeper"), &word).arg(program("verify")).limit(LIMIT);
+    let outcome = launch.run();
+    outcome.expect_code(137);
+    assert_eq!(lines_with(&outcome, "ebb: out of memory: the limit is 64.0 MiB").len(), 1);
+    // It is held soon after it is beyond what the other leaves of the limit, wherever that is.
+    let named = lines_with(&outcome, "ebb: not managed: ");
+    assert!(named.len() == 1 && named[0].contains("with shared memory"), "{}", outcome.stderr);
+    let mib = named[0].split_ascii_whitespace().nth(3).and_then(|mib| mib.parse::<f64>().ok());
+    assert!(mib.is_some_and(|mib| (40.0..98.0).contains(&mib)), "{}", outcome.stderr);
+}
+
+/// Alone it went on or was killed, by luck: nobody else waited for memory.
+#[test]
+fn one_whose_shared_memory_is_more_than_the_limit_is_ended_alone_too() {
+    let word = Word::new();
+    let launch = Launch::program("keeper", "shared 96 1").arg(word.path()).limit(LIMIT);
+    let outcome = launch.run();
+    outcome.expect_code(137);
+    assert!(outcome.stderr.contains("with shared memory"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_strict_run_of_what_can_be_managed_goes_on() {
+    let launch = Launch::program("process", "fork 16").limit(LIMIT).options("--strict");
+    launch.run().expect_line("fork: ok");
+}
