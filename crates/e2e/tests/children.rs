@@ -32,7 +32,7 @@ fn need_root() {
 }
 
 /// The library that begins before the agent, where no path has a space: LD_PRELOAD is a list.
-fn early() -> (TempDir, std::path::PathBuf) {
+pub fn early() -> (TempDir, std::path::PathBuf) {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let copy = folder.path().join("early.so");
     std::fs::copy(build::library("early"), &copy).expect("a copy");
