@@ -90,6 +90,14 @@ pub fn library(name: &str) -> PathBuf {
     compile(&format!("{name}.so"), &[script(&format!("{name}.c"))], &["-shared", "-fPIC"])
 }
 
+/// The same where no path has a space: LD_PRELOAD is a list. It lies in the folder.
+pub fn library_to_preload(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    let copy = folder.path().join(format!("{name}.so"));
+    fs::copy(library(name), &copy).expect("a copy");
+    (folder, copy)
+}
+
 /// The program of Go (`programs/go`), which is static unless it is told otherwise by `options` of `go build`.
 pub fn go_program(output: &str, cgo: bool, options: &[&str]) -> PathBuf {
     make(output, |fresh| {

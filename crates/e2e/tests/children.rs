@@ -3,7 +3,6 @@
 use ebb_e2e::launch::{Launch, Outcome};
 use ebb_e2e::{MIB, SMALL, build};
 use ebb_testing::skip;
-use tempfile::TempDir;
 
 fn run(name: &str, limit: u64) -> Outcome {
     Launch::program("children", name).arg("32").limit(limit).run()
@@ -29,14 +28,6 @@ fn need_root() {
     if !rustix::process::getuid().is_root() {
         skip("only root may do what the program does");
     }
-}
-
-/// The library that begins before the agent, where no path has a space: LD_PRELOAD is a list.
-pub fn early() -> (TempDir, std::path::PathBuf) {
-    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
-    let copy = folder.path().join("early.so");
-    std::fs::copy(build::library("early"), &copy).expect("a copy");
-    (folder, copy)
 }
 
 /// It waited for ever in `mmap`, for an answer to a call that it had made as its parent.
@@ -87,7 +78,7 @@ fn children_that_borrow_memory_map_more() {
 #[test]
 fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
     let launch = Launch::program("children", "handlers 32").limit(SMALL);
-    let (_folder, library) = early();
+    let (_folder, library) = build::library_to_preload("early");
     let early = launch.env("LD_PRELOAD", library).env("EARLY", "handlers");
     early.run().expect_line("handlers: ok").note_peak();
 }
@@ -96,7 +87,7 @@ fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
 #[test]
 fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
     let launch = Launch::program("children", "handler-threads 32").limit(SMALL);
-    let (_folder, library) = early();
+    let (_folder, library) = build::library_to_preload("early");
     let early = launch.env("LD_PRELOAD", library).env("EARLY", "handler-threads");
     early.run().expect_line("handler-threads: ok").note_peak();
 }

@@ -5,7 +5,7 @@ use std::fs;
 use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
 use ebb_e2e::tree::is_alive;
-use ebb_e2e::{MIB, SMALL};
+use ebb_e2e::{MIB, SMALL, build};
 use ebb_testing::{eventually, eventually_is};
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -271,7 +271,7 @@ fn threads_that_are_cancelled_or_exit_run_their_cleanups() {
 #[test]
 fn threads_of_a_library_that_begins_before_the_agent() {
     let launch = Launch::program("threads", "early 48").limit(SMALL);
-    let (_folder, library) = crate::children::early();
+    let (_folder, library) = build::library_to_preload("early");
     let early = launch.env("LD_PRELOAD", library).env("EARLY", "threads");
     early.run().expect_line("early: ok").note_peak();
 }

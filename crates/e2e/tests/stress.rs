@@ -87,7 +87,8 @@ fn mappings_of_forks() {
     let words = format!("--mmapfork 1 --mmapfork-ops 4 {PRESSING} --verify");
     let launch =
         Launch::new(need("/usr/bin/stress-ng")).args(words.split_whitespace()).limit(48 * MIB);
-    let launch = launch.env("LD_PRELOAD", build::library("little"));
+    let (_folder, library) = build::library_to_preload("little");
+    let launch = launch.env("LD_PRELOAD", library);
     let launch = launch.env("LITTLE_BYTES", (64 * MIB).to_string()).options("--report json");
     let outcome = launch.run();
     outcome.expect_code(0).note_peak();
