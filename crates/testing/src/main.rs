@@ -198,7 +198,9 @@ fn work(board: &Mutex<Board>) {
                 board.skipped.push(format!("{label}: {why}"));
             }
             Outcome::Failed(text) => {
-                println!("[{so_far}] FAILED in {seconds:.0} s: {label}\n{text}");
+                // Indented: what a harness says in it is not the runner's own count.
+                let text = text.replace('\n', "\n    ");
+                println!("[{so_far}] FAILED in {seconds:.0} s: {label}\n    {text}");
                 board.failed.push(label);
             }
         }

@@ -54,6 +54,7 @@ fn the_runner_counts_tests_by_what_came_of_them() {
     assert!(text.contains("skipped: runner: one_that_cannot_run: it is a sample"), "{text}");
     assert!(text.contains("failed: runner: one_that_fails\n"), "{text}");
     assert!(text.contains("as it should"), "{text}");
+    assert!(!text.contains("\ntest result: "), "counted twice: {text}");
     let skipped = std::fs::read_to_string(logs.join("samples.skipped")).expect("a list");
     assert_eq!(skipped, "runner: one_that_cannot_run: it is a sample\n");
     std::fs::remove_dir_all(&logs).expect("its logs");
