@@ -117,7 +117,6 @@ fn take(
     [own, other]: [u32; 2],
     begun: impl Fn(u32) -> u32,
 ) -> bool {
-    const ETIMEDOUT: isize = -110;
     let (mut looks, mut defers) = (0, other);
     loop {
         let free = |now: u32| !barred(now) && now & defers == 0;
@@ -130,7 +129,7 @@ fn take(
             return false;
         }
         let seen = word.fetch_or(own, Relaxed) | own;
-        looks += u32::from(syscall::wait(word, seen, &PAUSE) == ETIMEDOUT);
+        looks += u32::from(syscall::is_look(syscall::wait(word, seen, &PAUSE)));
         defers = 0;
     }
 }

@@ -119,6 +119,14 @@ pub fn wait(word: &AtomicU32, seen: u32, limit: &Timespec) -> isize {
     unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAIT, seen as usize, limit, 0, 0]) }
 }
 
+/// Whether a wait that returned so counts as a look: its time is over, or a filter of system calls refuses waits, which must
+/// not make a loop of them endless. It does not where the word had changed or a signal came.
+pub fn is_look(returned: isize) -> bool {
+    const EINTR: isize = -4;
+    const EAGAIN: isize = -11;
+    returned < 0 && returned != EINTR && returned != EAGAIN
+}
+
 /// Wakes all who wait on `word`.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: the kernel uses the address as a key only.
