@@ -75,12 +75,12 @@ fn a_build_by_go_of_many_packages() {
     let build = |output: &str| {
         let script = format!(
             "CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOCACHE=$PWD/cache-{output} \
-             go build -p 2 -trimpath -o {output} ."
+             go build -trimpath -o {output} ."
         );
         Launch::new("sh").args(["-c", &script]).directory(folder.path())
     };
     build("plain").run().expect_code(0);
-    let outcome = build("paged").limit(256 << 20).options("--report json").run();
+    let outcome = build("paged").limit(160 << 20).options("--report json").run();
     outcome.expect_code(0);
     assert!(outcome.figure("processes") > 0, "{}", outcome.report);
     let read = |name: &str| fs::read(folder.path().join(name)).expect("a program");
