@@ -230,8 +230,9 @@ mod tests {
         assert_eq!(hosts("ram:1M,file:/x,redis://a:1,b:2/0?wait=9:8G"), ["a:1", "b:2"]);
         let plain = redis("redis://h");
         assert_eq!((plain.tls, plain.db, plain.limit, plain.wait.as_secs()), (false, 0, None, 30));
-        let full = redis("rediss://me:a%40b%2c@h:7/5?wait=9&replicas=2&ca=/etc/ca.pem:8G");
+        let full = redis("rediss://me:a%40b%2c@h:7/5?wait=9&answer=4&replicas=2&ca=/etc/ca.pem:8G");
         assert!(full.tls && full.ca == Some("/etc/ca.pem".into()));
+        assert_eq!([plain.answer, full.answer].map(|answer| answer.as_secs()), [3, 4]);
         assert_eq!((full.db, full.limit, full.wait.as_secs()), (5, Some(8 << 30), 9));
         assert_eq!((full.user.as_deref(), full.replicas), (Some("me"), Some(2)));
         assert_eq!(full.password.as_ref().map(|password| password.expose()), Some("a@b,"));
@@ -297,6 +298,7 @@ mod tests {
             ("redis://a:1,b:2/3", 15, "a cluster has no databases"),
             ("redis://h:1?wait=x", 12, "write seconds"),
             ("redis://h:1?wait=0", 12, "write seconds"),
+            ("redis://h:1?answer=0", 12, "as answer=30"),
             ("redis://h:1?tries=3", 12, "\"tries\" is no option"),
             ("redis://h:1?ca=/x", 12, "ca is for TLS"),
             ("redis://u:p@h:1?password-file=/x", 16, "leave out one of the two"),

@@ -43,9 +43,9 @@ use url::RedisSpec;
 
 /// Bytes of a sealed page beside its own: the number of its seal before it, the tag behind.
 const SEAL_BYTES: usize = 24;
-/// How long the removal of all keys may take at the end. Whoever waits for a run to end does not wait for long for a
-/// server that does not answer.
-const CLOSE: Duration = Duration::from_secs(10);
+/// The removal of all keys at the end of a run may take as long as so many answers: a server that does not answer does not
+/// hold the end up for long.
+const CLOSING_ANSWERS: u32 = 3;
 /// How long a write may wait for numbers that were freed and are not free yet.
 const SWEEP_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -386,9 +386,9 @@ impl RemoteTier {
         let mut writer = lock(&self.writer);
         let pages: Vec<u32> = lock(&shared.space).taken_pages().collect();
         let mut left = 0;
-        let began = Instant::now();
+        let (began, limit) = (Instant::now(), shared.server.spec.answer * CLOSING_ANSWERS);
         for pages in pages.chunks(sweep::BATCH) {
-            let rest = CLOSE.saturating_sub(began.elapsed());
+            let rest = limit.saturating_sub(began.elapsed());
             left += sweep::remove(shared, &mut writer.client, pages, Some(rest)).1.len();
         }
         let mut packed = Vec::new();
@@ -397,7 +397,7 @@ impl RemoteTier {
         let run = format!("{}run", shared.prefix);
         word(&mut packed, &[run.as_bytes()]);
         let mut request = [Request::new(slot_of(run.as_bytes()), packed, false)];
-        writer.client.run_within(&mut request, CLOSE.saturating_sub(began.elapsed()), true);
+        writer.client.run_within(&mut request, limit.saturating_sub(began.elapsed()), true);
         left += usize::from(!matches!(request[0].outcome, Outcome::Done(_)));
         if left > 0 {
             let (place, prefix) = (self.place(), &shared.prefix);

@@ -23,12 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Slots of a cluster, by which keys are divided among nodes.
 pub(super) const SLOTS: u16 = 16384;
-/// How long making a connection may take.
-const CONNECT: Duration = Duration::from_secs(3);
-/// How long a server may take to answer before the connection counts as broken. What was asked is asked again by a new
-/// one, so this decides nothing but when an outage begins to be called one.
-const ANSWER: Duration = Duration::from_secs(3);
-/// The same for questions where the nodes of a cluster are.
+/// How long the nodes of a cluster may take to say where the others are. They are asked again and again.
 const ASK_AROUND: Duration = Duration::from_millis(700);
 /// How often an address that does not answer is tried.
 const PROBE_EVERY: Duration = Duration::from_millis(100);
@@ -157,9 +152,10 @@ impl Server {
         }
     }
 
-    /// A connection to a node, on which no answer may take long.
+    /// A connection to a node. A connection on which an answer takes longer than the setting `answer` counts as broken. What
+    /// was asked is asked again by a new one: the setting decides when an outage begins to be called one.
     pub(super) fn connect(&self, address: &Address) -> RedisResult<Connection> {
-        self.connect_within(address, CONNECT)
+        self.connect_within(address, self.spec.answer)
     }
 
     fn connect_within(&self, address: &Address, limit: Duration) -> RedisResult<Connection> {
@@ -184,8 +180,8 @@ impl Server {
             to.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp);
         let client = tls::client(info, self.ca.as_deref())?;
         let connection = patiently(|| client.get_connection_with_timeout(limit))?;
-        connection.set_read_timeout(Some(ANSWER))?;
-        connection.set_write_timeout(Some(ANSWER))?;
+        connection.set_read_timeout(Some(self.spec.answer))?;
+        connection.set_write_timeout(Some(self.spec.answer))?;
         Ok(connection)
     }
 

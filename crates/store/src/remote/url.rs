@@ -12,6 +12,8 @@ const PORT: u16 = 6379;
 /// cluster to put a replica in a master's place (15 s with its defaults), short enough that nobody waits for nothing.
 const WAIT: Duration = Duration::from_secs(30);
 const WAIT_MAX_SECONDS: u64 = 3600;
+/// How long one answer of a server may take.
+const ANSWER: Duration = Duration::from_secs(3);
 const EXAMPLE: &str = "for example redis://127.0.0.1:6379:8G";
 
 /// Who may not be read by everybody.
@@ -72,6 +74,8 @@ pub struct RedisSpec {
     pub ca: Option<PathBuf>,
     /// How long a server may be away.
     pub wait: Duration,
+    /// How long a server may take to be connected to, or to answer, before the connection counts as broken.
+    pub answer: Duration,
     /// How many replicas must have a page before it leaves memory, as far as there are so many; by default one in a
     /// cluster and none elsewhere.
     pub replicas: Option<u32>,
@@ -185,6 +189,7 @@ pub(crate) fn parse(
         db: 0,
         ca: None,
         wait: WAIT,
+        answer: ANSWER,
         replicas: None,
         limit,
     };
@@ -207,9 +212,12 @@ fn set(spec: &mut RedisSpec, option: &str) -> Result<(), String> {
     let (name, value) = option.split_once('=').unwrap_or((option, ""));
     match (name, value.parse::<u64>()) {
         ("wait", Ok(seconds @ 1..=WAIT_MAX_SECONDS)) => spec.wait = Duration::from_secs(seconds),
-        ("wait", _) => {
+        ("answer", Ok(seconds @ 1..=WAIT_MAX_SECONDS)) => {
+            spec.answer = Duration::from_secs(seconds);
+        }
+        ("wait" | "answer", _) => {
             return Err(format!(
-                "\"{value}\" is no time to wait; write seconds, 1 to {WAIT_MAX_SECONDS}, as wait=30"
+                "\"{value}\" is no time to wait; write seconds, 1 to {WAIT_MAX_SECONDS}, as {name}=30"
             ));
         }
         ("replicas", Ok(count @ 0..=100)) => spec.replicas = Some(count as u32),
@@ -229,7 +237,7 @@ fn set(spec: &mut RedisSpec, option: &str) -> Result<(), String> {
         ("password-file", _) => spec.password_file = Some(value.into()),
         _ => {
             return Err(format!(
-                "\"{name}\" is no option; there are wait, replicas, ca and password-file"
+                "\"{name}\" is no option; there are wait, answer, replicas, ca and password-file"
             ));
         }
     }
