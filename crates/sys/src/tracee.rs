@@ -4,6 +4,7 @@
 //!   changed but what was asked for. A system call that it was in goes on, or is begun again, as after a signal.
 //! * T2: all calls come from the thread that started the program, or interrupted it.
 //! * T3: if it dies its status is left for whoever waits for it.
+//! * T4: what others send meanwhile (SIGSTOP, SIGCONT, SIGTRAP) is not taken for the end of what it was made to do.
 
 use crate::cut_short::{self, Remedy};
 use crate::proc;
@@ -63,7 +64,8 @@ impl Tracee {
     /// It has ended, or cannot be traced.
     pub fn of(pid: u32) -> Result<Self> {
         let mut thread = Thread { pid: pid as libc::pid_t, held_back: None };
-        thread.wait_for_trap(libc::PTRACE_CONT)?;
+        // The kernel sends this one as the program would itself.
+        thread.wait_for_trap(libc::PTRACE_CONT, |_| Ok(true))?;
         thread.request(libc::PTRACE_SETOPTIONS, 0, OPTIONS)?;
         Self::standing(thread)
     }
@@ -269,22 +271,40 @@ impl Thread {
 
     fn go_until_trap(&mut self, how: libc::c_uint) -> Result<()> {
         self.request(how, 0, 0)?;
-        self.wait_for_trap(how)
+        self.wait_for_trap(how, Self::is_kernels)
     }
 
-    /// Waits until it traps; other signals are held back, and it goes on by `how`.
-    fn wait_for_trap(&mut self, how: libc::c_uint) -> Result<()> {
+    /// Waits until it traps, by a trap that `is_it`; other signals are held back, and it goes on by `how`. T4.
+    fn wait_for_trap(
+        &mut self,
+        how: libc::c_uint,
+        is_it: impl Fn(&Self) -> Result<bool>,
+    ) -> Result<()> {
         loop {
-            let (signal, _) = self.wait_for_stop()?;
-            if signal == libc::SIGTRAP {
-                return Ok(());
+            match self.wait_for_stop()? {
+                // SIGCONT came, and takes back a stop that has yet to reach it.
+                (libc::SIGTRAP, libc::PTRACE_EVENT_STOP) => {
+                    self.held_back = self.held_back.filter(|&signal| signal != libc::SIGSTOP);
+                }
+                (_, libc::PTRACE_EVENT_STOP) => {}
+                (libc::SIGTRAP, _) if is_it(self)? => return Ok(()),
+                (signal @ (libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE), _) => {
+                    return Err(Error::other(format!(
+                        "what was to join failed by signal {signal}"
+                    )));
+                }
+                (signal, _) => self.held_back = Some(signal),
             }
-            if matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE) {
-                return Err(Error::other(format!("what was to join failed by signal {signal}")));
-            }
-            self.held_back = Some(signal);
             self.request(how, 0, 0)?;
         }
+    }
+
+    /// Whether the kernel raised the signal by which it stands: a step or a breakpoint, not a call of kill(2).
+    fn is_kernels(&self) -> Result<bool> {
+        // SAFETY: a plain structure, for which all zeros is valid.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        self.request(libc::PTRACE_GETSIGINFO, 0, &raw mut info as usize)?;
+        Ok(info.si_code > 0)
     }
 
     /// By which signal it stands, and by which event of tracing.
@@ -456,6 +476,49 @@ mod tests {
             Err(error) if error.to_string() == "it is stopped" => None,
             tracee => Some(tracee.expect("it runs")),
         })
+    }
+
+    /// The end of a stop counted as the end of a call, which had yet to be made (T4).
+    #[test]
+    fn calls_of_one_that_others_stop_and_have_go_on_are_whole() {
+        let mut child = script("/bin/sh", "echo ready; read word; exit 3");
+        let (mut lines, id) = (lines_of(&mut child), child.id());
+        assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    crate::signals::send(id, libc::SIGSTOP);
+                    crate::signals::send(id, libc::SIGCONT);
+                }
+            });
+            for _ in 0..50 {
+                let mut program = interrupt(&child);
+                for _ in 0..20 {
+                    let result = program.call(libc::SYS_getpid, [0; 6]);
+                    assert_eq!(result.expect("a call"), u64::from(id));
+                }
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        crate::signals::send(id, libc::SIGCONT);
+        child.stdin.take().expect("a pipe").write_all(b"word\n").expect("it reads");
+        assert_eq!(child.wait().expect("it ends").code(), Some(3));
+    }
+
+    #[test]
+    fn a_trap_that_somebody_sends_is_not_the_end_of_a_call_and_reaches_it_afterwards() {
+        use std::os::unix::process::ExitStatusExt;
+        let mut child = script("/bin/sh", "echo ready; read word");
+        assert_eq!(lines_of(&mut child).next().expect("a line").expect("text"), "ready");
+        let mut program = interrupt(&child);
+        crate::signals::send(child.id(), libc::SIGTRAP);
+        for _ in 0..3 {
+            let result = program.call(libc::SYS_getpid, [0; 6]);
+            assert_eq!(result.expect("a call"), u64::from(child.id()));
+        }
+        drop(program);
+        assert_eq!(child.wait().expect("it ends").signal(), Some(libc::SIGTRAP));
     }
 
     /// A program with its script, and pipes to and from it.
