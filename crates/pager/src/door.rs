@@ -26,6 +26,7 @@ use ebb_sys::socket::Listener;
 use ebb_sys::uffd::{Mode, PlaceError, feature};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
@@ -123,6 +124,7 @@ impl Door {
             let caller = self.silent.swap_remove(index);
             match greet(&self.pager, caller) {
                 Ok(silent_yet) => self.silent.extend(silent_yet),
+                Err(error) if has_gone(&error) => {}
                 Err(error) => self.pager.complain(&format!("an agent could not join: {error}")),
             }
         }
@@ -150,6 +152,11 @@ impl Door {
         let clock = &self.pager.clock;
         self.silent.retain(|caller| !caller.wait.is_over(clock));
     }
+}
+
+/// Whether the other end is closed: the process has ended since it spoke, and has nothing to be told.
+fn has_gone(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
 fn is_out_of_descriptors(error: &std::io::Error) -> bool {

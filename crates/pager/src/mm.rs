@@ -236,6 +236,12 @@ impl Mm {
         self.bare
     }
 
+    /// A forked child of a program that has no hooks: it joins once the agent is made to run in it. A new program is joining
+    /// already when it is known.
+    pub fn is_to_be_made_to_join(&self) -> bool {
+        self.bare && self.link.get().is_none() && !self.inherited.is_empty()
+    }
+
     /// The same as a relative of `parent`.
     #[must_use]
     pub fn related_to(mut self, parent: &Self) -> Self {
@@ -879,6 +885,21 @@ mod tests {
         assert_eq!(askers(&child, 0), [2, 1]);
         // Who has a line of its own calls by no other.
         assert_eq!(askers(&mm, 0), [2]);
+    }
+
+    /// A static program that was known and had yet to get its line was given the agent again, as a child that had none, and
+    /// counted as one that can have none.
+    #[test]
+    fn only_a_child_of_a_program_without_hooks_is_made_to_join() {
+        let new = with_pool(Quiet::default()).bare(true);
+        assert!(!new.is_to_be_made_to_join(), "it is joining");
+        new.link.set(line().0).expect("had none");
+        let child = with_pool(Quiet::default()).related_to(&new);
+        assert!(child.is_to_be_made_to_join());
+        let grandchild = with_pool(Quiet::default()).related_to(&child);
+        assert!(grandchild.is_to_be_made_to_join());
+        child.link.set(line().0).expect("had none");
+        assert!(!child.is_to_be_made_to_join());
     }
 
     /// It is a page more until then, and one place of its pool less.

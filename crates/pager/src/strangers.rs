@@ -196,7 +196,7 @@ impl Strangers {
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
         let (now, kept_waiting) = (pager.clock.now(), inject::is_kept_waiting());
         // Without hooks a forked child does not join by itself (N4).
-        let joins = |mm: &Mm| !mm.is_bare() || mm.link.get().is_some();
+        let joins = |mm: &Mm| !mm.is_to_be_made_to_join();
         let is = |mm: &Mm, pid| !mm.closing.load(Relaxed) && mm.pid() == pid && joins(mm);
         let known = |pid: &u32| mms.iter().any(|mm| is(mm, *pid));
         let there: Vec<u32> = tree.iter().copied().filter(|pid| !known(pid)).collect();
