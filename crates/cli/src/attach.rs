@@ -9,25 +9,24 @@
 //! * T3: a signal to the front, its end and `ebb detach` are the same: the process gets all of its memory back and goes on.
 
 use crate::folder::Folder;
+use crate::line::{connect, converse};
 use crate::run::{self, FAILED, Front, Ground, Refusal};
-use crate::stat::{self, ask, converse};
+use crate::stat::{self, ask};
 use crate::{doctor, exec};
 use ebb_agent::protocol::GREET_SET;
+use ebb_pager::patience::Patience;
 use ebb_pager::{Config, DETACH, FrontMessage, REFUSED, inject};
 use ebb_sys::process::Pidfd;
-use ebb_sys::socket::Socket;
 use ebb_sys::{proc, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Room above what is in memory when the limit begins to come down (T2).
 const ROOM_BYTES: u64 = 64 << 20;
-/// How long the pager may take to take a connection in.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -296,9 +295,16 @@ fn come_down(folder: &Folder, wanted: &Config) {
     let request =
         format!("memory.max={} keep=1{}", wanted.memory_max_bytes, high.unwrap_or_default());
     std::thread::spawn(move || {
-        let line = Socket::connect(&socket, PATIENCE).map_err(|error| error.to_string());
-        let answer = line.and_then(|line| converse(&line, GREET_SET, &request, None));
-        if let Some(reason) = answer.unwrap_or_default().strip_prefix(REFUSED) {
+        let line = loop {
+            match connect(&socket, Patience::Answer) {
+                Ok(line) => break line,
+                Err(error) if error.kind() == ErrorKind::TimedOut => {}
+                // The run has ended.
+                Err(_) => return,
+            }
+        };
+        let answer = converse(&line, GREET_SET, &request, None).unwrap_or_default();
+        if let Some(reason) = answer.strip_prefix(REFUSED) {
             crate::tell(reason);
         }
     });

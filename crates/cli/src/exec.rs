@@ -25,8 +25,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long the program's parent may take to wait for it, until its status is read elsewhere.
-const WAITED_FOR_WITHIN: Duration = Duration::from_millis(200);
+/// How often to look whether the program's parent has waited for it, until its status is read elsewhere.
+const WAITED_FOR_LOOKS: u32 = 100;
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How often those left of a run without a pager are killed again.
 const KILLS: u32 = 100;
@@ -170,8 +170,7 @@ fn follow(front: &mut Front, pid: u32, program: &Pidfd) -> std::io::Result<()> {
 
 /// What the program ended with, as a shell shows it, where that can be known.
 pub fn status(pid: u32, program: &Pidfd) -> Option<i32> {
-    let began = std::time::Instant::now();
-    while began.elapsed() < WAITED_FOR_WITHIN {
+    for _ in 0..WAITED_FOR_LOOKS {
         match program.exit_status() {
             Ok(Some(status)) => return Some(signals::shown(status)),
             Ok(None) => std::thread::sleep(LOOK_AGAIN),

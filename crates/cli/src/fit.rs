@@ -6,6 +6,7 @@
 
 use crate::run::memory_total;
 use crate::{program, size};
+use ebb_pager::patience::Patience;
 use ebb_sys::process;
 use ebb_sys::signals::{self, Signal, Signals};
 use serde::{Deserialize, Serialize};
@@ -28,9 +29,8 @@ const SPARE: f64 = 1.1;
 const LONG: Duration = Duration::from_secs(60);
 /// A run that takes so many times what it may is not waited for.
 const TOO_SLOW: f64 = 2.0;
-/// Signals that end the search, and how long a run may take to end by one.
+/// Signals that end the search.
 const ENDING: [i32; 4] = [signals::SIGINT, signals::SIGTERM, signals::SIGHUP, signals::SIGQUIT];
-const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// How often to look whether it is over.
 const LOOK: Duration = Duration::from_millis(5);
 /// Lines of what a failed program said that are shown.
@@ -363,13 +363,14 @@ impl Runner<'_> {
         if !signal.from_terminal {
             signals::send(child.id(), signal.number);
         }
-        let began = Instant::now();
-        while matches!(child.try_wait(), Ok(None)) {
-            if began.elapsed() > ENDS_WITHIN {
-                // Then it has ended by itself.
-                let _ = child.kill();
-            }
-            std::thread::sleep(LOOK);
+        let mut has_ended = |pause| {
+            std::thread::sleep(pause);
+            !matches!(child.try_wait(), Ok(None))
+        };
+        if !Patience::Ending.sees(&mut has_ended) {
+            // What fails has ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
         }
         let reason = format!("ended by signal {}, before anything was found", signal.number);
         Failure { status: 128 + signal.number as u8, reason }

@@ -13,8 +13,10 @@
 //!   socket is its owner's.
 
 use crate::inject;
-use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
+use crate::line::{connect, converse};
+use ebb_agent::protocol::GREET_STAT;
 use ebb_pager::inject::IMAGE_NAME;
+use ebb_pager::patience::Patience;
 use ebb_pager::{MEMBER, PROGRAM};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
@@ -32,8 +34,6 @@ const AGENT_NAME: &str = "agent.so";
 const SOCKET: &str = "socket";
 /// A socket's path holds 107 bytes; this is what follows the place.
 const PLACE_MAX: usize = 107 - "/ebb-4194304-0123456789abcdef/agent.so".len();
-/// How long a pager may take to take a connection in.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// A folder at which nobody listens for so long is a killed run's.
 const LEFT_FOR: Duration = Duration::from_secs(600);
 
@@ -106,7 +106,7 @@ pub fn line_to(front: u32) -> Result<Option<Socket>> {
     let prefix = prefix(front);
     for place in places().filter(|place| usable(place).is_ok()) {
         for path in own_folders(&place, |name| name.starts_with(prefix.as_bytes())) {
-            match Socket::connect(&path.join(SOCKET), PATIENCE) {
+            match connect(&path.join(SOCKET), Patience::Answer) {
                 // Its number can be another's in another process namespace, and a killed run's.
                 Ok(line) if is_below(&line, front) => return Ok(Some(line)),
                 Ok(_) => {}
@@ -135,17 +135,11 @@ fn sockets() -> Vec<(u32, PathBuf)> {
 /// What the run at `socket` answers, if its front is not the process whose number it has: that is its program
 /// (`--exec`). Of another process namespace, where numbers mean something else, it is not asked.
 fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Option<String> {
-    let line = Socket::connect(socket, PATIENCE).ok()?;
+    let line = connect(socket, Patience::Glance).ok()?;
     if is_below(&line, *number) || !proc::is_of_this_namespace(line.peer().ok()?) {
         return None;
     }
-    let greeting =
-        Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
-    line.send(&[&greeting.to_bytes()[..], request.as_bytes()].concat(), &[]).ok()?;
-    line.receive_within(PATIENCE).ok()?;
-    let mut bytes = [0; 64];
-    let got = line.receive(&mut bytes, &mut Vec::new()).ok()?;
-    Some(String::from_utf8_lossy(&bytes[..got]).into_owned())
+    converse(&line, GREET_STAT, request, Some(Patience::Glance)).ok()
 }
 
 /// A line to the run that has process `pid` in it, of those that are not below their fronts.
@@ -154,7 +148,7 @@ pub fn line_of_member(pid: u32) -> Option<(u32, Socket)> {
         ask_apart(run, &format!("{MEMBER}{pid}")).is_some_and(|answer| answer == "1")
     };
     let (front, socket) = sockets().into_iter().find(has)?;
-    Some((front, Socket::connect(&socket, PATIENCE).ok()?))
+    Some((front, connect(&socket, Patience::Answer).ok()?))
 }
 
 /// The numbers of this user's runs: their fronts', or those of their programs.
@@ -259,8 +253,7 @@ fn sweep(place: &Path) {
         if !old {
             continue;
         }
-        if Socket::connect(&path.join(SOCKET), PATIENCE).is_err_and(|error| nobody_listens(&error))
-        {
+        if Socket::connect_now(&path.join(SOCKET)).is_err_and(|error| nobody_listens(&error)) {
             remove(&path);
         }
     }

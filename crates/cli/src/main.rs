@@ -9,6 +9,7 @@ mod exec;
 mod fit;
 mod folder;
 mod inject;
+mod line;
 mod lru_gen;
 mod metrics;
 #[cfg(feature = "manual")]

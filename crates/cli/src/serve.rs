@@ -8,11 +8,11 @@
 //! * M3: however many ask, the pager is asked once in [`FRESH`] at most.
 //! * M4: what is sent is the figures of this run alone; nothing of it can be changed from here.
 
+use crate::line::{connect, converse, no_answer};
 use crate::metrics;
-use crate::stat::converse;
 use ebb_agent::protocol::GREET_STAT;
+use ebb_pager::patience::Patience;
 use ebb_pager::{FAULTS_JSON, PRESSURE};
-use ebb_sys::socket::Socket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Write as _;
 use std::io::{ErrorKind, Read, Result, Write};
@@ -29,8 +29,6 @@ const HEADERS_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long figures are as good as new.
 const FRESH: Duration = Duration::from_millis(200);
-/// How long the pager may take to say them.
-const PAGER_PATIENCE: Duration = Duration::from_secs(3);
 /// How often connections are looked through for those that have lasted too long.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
@@ -196,9 +194,8 @@ impl Server {
 /// Asks the pager at `socket`.
 fn ask(socket: &Path) -> std::result::Result<String, String> {
     let ask = |request| {
-        let line = Socket::connect(socket, PAGER_PATIENCE);
-        let line = line.map_err(|error| format!("the run does not answer: {error}\n"))?;
-        converse(&line, GREET_STAT, request, Some(PAGER_PATIENCE))
+        let line = connect(socket, Patience::Glance).map_err(no_answer)?;
+        converse(&line, GREET_STAT, request, Some(Patience::Glance))
     };
     let (stat, pressure, faults) = (ask("")?, ask(PRESSURE)?, ask(FAULTS_JSON)?);
     metrics::openmetrics(std::process::id(), &stat, &pressure, &faults)

@@ -1,8 +1,10 @@
 //! `ebb stat`: asks the pager of a run for its figures, over the socket in the user's runtime folder.
 
+use crate::line::{converse, no_answer};
 use crate::picture::{Picture, Sample};
 use crate::{folder, metrics};
-use ebb_agent::protocol::{GREET_STAT, Greeting, MAGIC, VERSION};
+use ebb_agent::protocol::GREET_STAT;
+use ebb_pager::patience::Patience;
 use ebb_pager::{FAULTS, FAULTS_JSON, PRESSURE};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
@@ -11,10 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The longest answer.
-const ANSWER_MAX: usize = 64 << 10;
-/// How long a run may take to say its figures: it may be following a fork, or be stopped.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How often a picture is written while it grows.
 const REDRAWN: Duration = Duration::from_secs(5);
 
@@ -247,7 +245,7 @@ pub fn stat(arguments: &Arguments) -> ExitCode {
 /// Asks the run that `pid` belongs to.
 pub fn ask(pid: u32, kind: u32, request: &str) -> Result<String, String> {
     // Changes that `ebb set` and `ebb lru-gen` ask for may take their time.
-    let patience = (kind == GREET_STAT).then_some(PATIENCE);
+    let patience = (kind == GREET_STAT).then_some(Patience::Answer);
     let (_, line) = line_to(pid).map_err(no_answer)?.ok_or_else(|| no_run(pid))?;
     converse(&line, kind, request, patience)
 }
@@ -279,31 +277,6 @@ fn no_run(pid: u32) -> String {
         "process {pid} belongs to no run of yours; give the number of one, or of a process in it (`ebb ps` \
          shows them)"
     )
-}
-
-fn no_answer(error: std::io::Error) -> String {
-    format!("the run does not answer: {error}")
-}
-
-/// Asks over a line that nobody else uses, and waits for the answer.
-pub fn converse(
-    line: &Socket,
-    kind: u32,
-    request: &str,
-    patience: Option<Duration>,
-) -> Result<String, String> {
-    let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
-    let message = [&greeting.to_bytes()[..], request.as_bytes()].concat();
-    line.send(&message, &[]).map_err(no_answer)?;
-    if let Some(patience) = patience {
-        line.receive_within(patience).map_err(no_answer)?;
-    }
-    let mut bytes = vec![0; ANSWER_MAX];
-    let got = line.receive(&mut bytes, &mut Vec::new()).map_err(no_answer)?;
-    if got == 0 {
-        return Err("the run has just ended".into());
-    }
-    Ok(String::from_utf8_lossy(&bytes[..got]).into_owned())
 }
 
 /// The run that a process is in, with a connection to it.

@@ -55,7 +55,7 @@ mod lru_gen;
 mod mm;
 mod monitor;
 mod own_cost;
-mod patience;
+pub mod patience;
 mod pending;
 mod pool;
 mod pressure;

@@ -118,6 +118,12 @@ pub enum Patience {
     Adoption,
     /// The end of processes that are killed. Then the pager ends and leaves them to their agents.
     Killing,
+    /// A run that a command asks something. Then the command says that it does not answer.
+    Answer,
+    /// The same, for a command that asks all runs, or one again and again.
+    Glance,
+    /// The end of a run whose `ebb fit` is ended. Then it is killed.
+    Ending,
 }
 
 impl Patience {
@@ -129,10 +135,11 @@ impl Patience {
             Self::Resize => Duration::from_secs(1),
             Self::Memory | Self::Infancy | Self::Adoption | Self::Killing => Duration::from_secs(2),
             Self::MemoryOwed => Duration::from_millis(2500),
-            Self::Unreadable | Self::Fork | Self::Confirming | Self::LastUse => {
+            Self::Glance => Duration::from_secs(3),
+            Self::Unreadable | Self::Fork | Self::Confirming | Self::LastUse | Self::Ending => {
                 Duration::from_secs(5)
             }
-            Self::MemoryUnseen | Self::Detach => Duration::from_secs(10),
+            Self::MemoryUnseen | Self::Detach | Self::Answer => Duration::from_secs(10),
             Self::Childhood => Duration::from_secs(20),
             Self::Greeting => Duration::from_secs(30),
         }
@@ -146,6 +153,13 @@ impl Patience {
     /// The same of a wait of which `excused` does not count.
     pub fn is_over_but(self, time: Duration, excused: Duration) -> bool {
         time > self.limit() + excused
+    }
+
+    /// Looks, a beat apart, until something happens or the wait is over. For commands, which have no beating thread: a
+    /// host that stops makes one look of it. PATIENCE-1.
+    pub fn sees(self, look: impl FnMut(Duration) -> bool) -> bool {
+        let looks = self.limit().as_millis() / BEAT.as_millis();
+        happens_within(looks as u32, BEAT, look)
     }
 
     /// What of a wait goes beyond the limit.

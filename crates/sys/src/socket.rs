@@ -1,6 +1,6 @@
 //! Unix sockets that keep message boundaries and carry descriptors.
 
-use rustix::net::sockopt::Timeout;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -115,18 +115,19 @@ impl Socket {
         Ok((Self { fd: own(fds[0]) }, Self { fd: own(fds[1]) }))
     }
 
-    /// Connects to who listens at `path`. One who takes nobody in is waited for no longer than `patience`; so
-    /// is, later, one who takes no messages.
-    pub fn connect(path: &Path, patience: Duration) -> io::Result<Self> {
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    /// Connects to who listens at `path`. None if that one has yet to take in too many others.
+    pub fn connect_now(path: &Path) -> io::Result<Option<Self>> {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: integers only.
         let fd = own(check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?);
-        rustix::net::sockopt::set_socket_timeout(&fd, Timeout::Send, Some(patience))?;
         let (address, len) = address(path)?;
         // SAFETY: the address outlives the call and `len` is its size.
         let connect = || unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) };
-        check_waiting(|| connect() as libc::ssize_t)?;
-        Ok(Self { fd })
+        if unless_it_waits(check_waiting(|| connect() as libc::ssize_t))?.is_none() {
+            return Ok(None);
+        }
+        rustix::io::ioctl_fionbio(&fd, false)?;
+        Ok(Some(Self { fd }))
     }
 
     /// Process number of the one who connected.
@@ -175,9 +176,11 @@ impl Socket {
         }
     }
 
-    /// Waits no longer than this for a message.
-    pub fn receive_within(&self, patience: Duration) -> io::Result<()> {
-        Ok(rustix::net::sockopt::set_socket_timeout(&self.fd, Timeout::Recv, Some(patience))?)
+    /// Whether there is something to receive, be it the end, before `time` is over or a signal comes.
+    pub fn is_ready_within(&self, time: Duration) -> bool {
+        let time = Timespec::try_from(time).ok();
+        poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], time.as_ref())
+            .is_ok_and(|ready| ready > 0)
     }
 
     /// Sends a message with descriptors.
@@ -319,11 +322,27 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_not_waited_for_for_ever() {
-        let (one, _other) = Socket::pair().unwrap();
-        one.receive_within(Duration::from_millis(1)).unwrap();
-        let error = one.receive(&mut [0; 8], &mut Vec::new()).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    fn who_says_something_or_ends_is_ready() {
+        let (one, other) = Socket::pair().unwrap();
+        assert!(!one.is_ready_within(Duration::from_millis(1)));
+        other.send(b"word", &[]).unwrap();
+        assert!(one.is_ready_within(Duration::ZERO));
+        assert_eq!(one.receive(&mut [0; 8], &mut Vec::new()).unwrap(), 4);
+        drop(other);
+        assert!(one.is_ready_within(Duration::ZERO));
+    }
+
+    #[test]
+    fn who_takes_nobody_in_is_told_apart_from_who_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        assert!(Socket::connect_now(&path).is_err());
+        let listener = Listener::bind(&path).unwrap();
+        let lines: Vec<Socket> =
+            std::iter::from_fn(|| Socket::connect_now(&path).unwrap()).take(100_000).collect();
+        assert!(Socket::connect_now(&path).unwrap().is_none(), "{} are in", lines.len());
+        listener.accept().unwrap();
+        assert!(Socket::connect_now(&path).unwrap().is_some());
     }
 
     extern "C" fn nothing(_: libc::c_int) {}
@@ -332,7 +351,6 @@ mod tests {
     #[test]
     fn an_interrupted_wait_goes_on() {
         let (one, other) = Socket::pair().unwrap();
-        one.receive_within(Duration::from_secs(3600)).unwrap();
         let (told, tell) = std::sync::mpsc::channel();
         let waiting = std::thread::spawn(move || {
             // SAFETY: asks for this thread's own name.

@@ -304,7 +304,12 @@ fn swapped_in(under_ebb: bool) -> Result<u64, String> {
 /// What `ebb stat` shows of the run around.
 fn figures() -> std::io::Result<String> {
     let socket = std::env::var_os(ENV_SOCKET).ok_or(std::io::ErrorKind::NotFound)?;
-    let line = Socket::connect(socket.as_ref(), Duration::from_secs(5))?;
+    let line = loop {
+        match Socket::connect_now(socket.as_ref())? {
+            Some(line) => break line,
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
     let greeting =
         Greeting { magic: MAGIC, version: VERSION, kind: GREET_STAT, ..Greeting::default() };
     line.send(&greeting.to_bytes(), &[])?;

@@ -1,15 +1,14 @@
 //! Where `ebb top` has its figures from: a thread asks the runs, so that keys are heard while one does not answer.
 
-use crate::stat::{converse, has_ended, line_to_front};
+use crate::line::converse;
+use crate::stat::{has_ended, line_to_front};
 use crate::{ps, set};
 use ebb_agent::protocol::GREET_STAT;
 use ebb_pager::REFUSED;
+use ebb_pager::patience::Patience;
 use ebb_pager::view::{VIEW, View};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-
-/// How long a run may take to answer before that is said.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What is looked at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +105,7 @@ fn look(want: Want) -> News {
 fn view(front: u32, areas_of: u32) -> Result<View, String> {
     let line = line_to_front(front)?;
     let request = if areas_of == 0 { VIEW.to_owned() } else { format!("{VIEW} {areas_of}") };
-    let text = converse(&line, GREET_STAT, &request, Some(PATIENCE))?;
+    let text = converse(&line, GREET_STAT, &request, Some(Patience::Glance))?;
     if let Some(reason) = text.strip_prefix(REFUSED) {
         return Err(reason.to_owned());
     }
