@@ -27,5 +27,8 @@ pub mod tree;
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// The least limit that Ebb promises to work with, used where a test wants hard pressure.
+/// A limit for tests that want hard pressure on a program with tens of MiB.
 pub const SMALL: u64 = 16 * MIB;
+
+/// The same, for programs with no more than 24 MiB.
+pub const TINY: u64 = 8 * MIB;

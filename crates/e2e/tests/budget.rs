@@ -1,7 +1,8 @@
 //! The limit itself: fast takers, the least that works, tiers, and what happens when they are full.
 
-use ebb_e2e::MIB;
+use ebb_e2e::build::static_program;
 use ebb_e2e::launch::{Launch, Outcome, send};
+use ebb_e2e::{MIB, SMALL};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -27,6 +28,23 @@ fn four_threads_take_memory_as_fast_as_they_can() {
 fn a_program_comes_under_management_as_the_limit_comes_near() {
     let outcome = Launch::program("hog", "192 4").limit(128 * MIB).run();
     outcome.expect_line("hog: ok").note_peak();
+}
+
+/// Memory of every kind, filled faster than it can leave: when nobody takes more the tree is within its limit, and stays right.
+#[test]
+fn at_rest_a_tree_is_within_its_limit() {
+    let kinds =
+        ["heap", "break", "areas", "huge", "grown", "populated", "read", "stacks", "children"];
+    let loaded = kinds.map(|kind| (kind, Launch::program("settle", kind)));
+    let fixed = Launch::new(static_program("settle")).arg("heap");
+    for (kind, launch) in loaded.into_iter().chain([("of a static program", fixed)]) {
+        let mut run = launch.limit(SMALL).start();
+        run.wait_for("ready");
+        run.wait_until("its limit", |run| run.root().descendants().anonymous() <= SMALL);
+        run.root().find().first().into_iter().for_each(|pid| send(pid, Signal::TERM));
+        let outcome = run.finish();
+        assert_eq!(outcome.expect_code(0).text(), "ready\nsettle: ok\n", "{kind}");
+    }
 }
 
 /// Above `--memory-high` reclaim brings the tree back, though the limit is far and nobody takes more.

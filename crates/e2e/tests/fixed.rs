@@ -3,29 +3,29 @@
 
 use ebb_e2e::build::{foreign_program, static_pie_program, static_program};
 use ebb_e2e::launch::{Launch, Outcome, send};
-use ebb_e2e::{MIB, SMALL};
+use ebb_e2e::{MIB, SMALL, TINY};
 use rustix::process::Signal;
 
-/// A case with 48 MiB of its own, in a third of that.
+/// A case with 24 MiB of its own, in a third of that.
 #[track_caller]
 fn case(program: &str, name: &str) {
     let program = static_program(program).display().to_string();
-    let outcome = Launch::new(program).args([name, "48"]).limit(SMALL).run();
+    let outcome = Launch::new(program).args([name, "24"]).limit(TINY).run();
     outcome.expect_line(&format!("{name}: ok")).note_peak();
     outcome.expect_silence();
 }
 
 fn verify(program: String) -> Outcome {
-    Launch::new(program).args(["24", "2"]).limit(SMALL).options("--report json --strict").run()
+    Launch::new(program).args(["24", "2"]).limit(TINY).options("--report json --strict").run()
 }
 
-/// Runs what has 48 MiB in a third of that, until most of it is out, which nobody in there tells
+/// Runs what has 24 MiB in a third of that, until most of it is out, which nobody in there tells
 /// of; and to its end then.
 #[track_caller]
 fn is_paged(launch: &Launch, code: i32) {
-    let mut run = launch.clone().limit(SMALL).options("--report json --strict").start();
+    let mut run = launch.clone().limit(TINY).options("--report json --strict").start();
     run.wait_for("ready");
-    run.wait_until("the limit", |run| run.root().descendants().anonymous() <= SMALL + 8 * MIB);
+    run.wait_until("the limit", |run| run.root().descendants().anonymous() <= TINY + 4 * MIB);
     for pid in run.root().find().program {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         if exe.file_name().is_some_and(|name| name.to_string_lossy().starts_with("process")) {
@@ -35,7 +35,7 @@ fn is_paged(launch: &Launch, code: i32) {
     let outcome = run.finish();
     outcome.expect_code(code).note_peak();
     assert_eq!(outcome.text(), "ready\nsignal 15\n");
-    assert!(outcome.figure("pages_evicted") > 20 << 8, "{}", outcome.report);
+    assert!(outcome.figure("pages_evicted") > 10 << 8, "{}", outcome.report);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn every_word_is_right_of_programs_that_lie_where_they_like() {
         assert!(outcome.text().starts_with("verify: ok"), "{}", outcome.text());
     }
     for program in [static_program("process"), static_pie_program("process")] {
-        is_paged(&Launch::new(program).args(["wait-for-signal", "48"]), 40);
+        is_paged(&Launch::new(program).args(["wait-for-signal", "24"]), 40);
     }
 }
 
@@ -65,7 +65,7 @@ fn threads_that_verify_while_the_address_space_changes() {
 #[test]
 fn threads_are_joined_whose_descriptors_nobody_tells_of() {
     let program = static_program("threads").display().to_string();
-    let launch = Launch::new(program).args(["bare-exit", "48"]).limit(SMALL);
+    let launch = Launch::new(program).args(["bare-exit", "24"]).limit(TINY);
     launch.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").run().expect_line("bare-exit: ok");
     case("threads", "threads");
     case("threads", "standard-threads");

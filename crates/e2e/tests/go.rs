@@ -69,18 +69,32 @@ fn one_that_takes_the_place_of_ebb_is_paged() {
 fn a_build_by_go_of_many_packages() {
     need_go();
     let folder = tempfile::tempdir().expect("a folder");
-    let main = "package main\n\nfunc main() { println(1) }\n";
-    fs::write(folder.path().join("go.mod"), "module ebb.test/small\n\ngo 1.19\n").expect("a file");
-    fs::write(folder.path().join("main.go"), main).expect("a file");
-    let build = |output: &str| {
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
+    write("go.mod", "module ebb.test/many\n\ngo 1.19\n");
+    let (mut imports, mut calls) = (String::new(), String::new());
+    for number in 0..24 {
+        fs::create_dir(folder.path().join(format!("p{number}"))).expect("a folder");
+        let text = format!("package p{number}\n\nfunc F(a int) int {{ return a * {number} }}\n");
+        write(&format!("p{number}/f.go"), &text);
+        imports += &format!("import \"ebb.test/many/p{number}\"\n");
+        calls += &format!("println(p{number}.F(2)); ");
+    }
+    write("main.go", &format!("package main\n\n{imports}\nfunc main() {{ {calls} }}\n"));
+    fs::create_dir(folder.path().join("empty")).expect("a folder");
+    write("empty/main.go", "package main\n\nfunc main() { println(1) }\n");
+    let build = |output: &str, package: &str| {
         let script = format!(
             "CGO_ENABLED=0 GOFLAGS=-buildvcs=false GOCACHE=$PWD/cache-{output} \
-             go build -trimpath -o {output} ."
+             go build -trimpath -o {output} {package}"
         );
         Launch::new("sh").args(["-c", &script]).directory(folder.path())
     };
-    build("plain").run().expect_code(0);
-    let outcome = build("paged").limit(160 << 20).options("--report json").run();
+    // What both link is compiled before.
+    build("before", "./empty").run().expect_code(0);
+    let copy = "cp -r cache-before cache-plain && cp -r cache-before cache-paged";
+    Launch::new("sh").args(["-c", copy]).directory(folder.path()).run().expect_code(0);
+    build("plain", ".").run().expect_code(0);
+    let outcome = build("paged", ".").limit(160 << 20).options("--report json").run();
     outcome.expect_code(0);
     assert!(outcome.figure("processes") > 0, "{}", outcome.report);
     let read = |name: &str| fs::read(folder.path().join(name)).expect("a program");

@@ -3,11 +3,11 @@
 
 use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
-use ebb_e2e::{MIB, SMALL, build};
+use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::{eventually, skip};
 use rustix::fs::{Mode, OFlags};
 
-/// A case with 48 MiB of its own, in a third of that.
+/// A case with 24 MiB of its own, in a third of that.
 #[track_caller]
 fn case(arguments: &str) {
     case_of(Launch::program("memory", arguments), arguments);
@@ -16,7 +16,7 @@ fn case(arguments: &str) {
 #[track_caller]
 fn case_of(launch: Launch, name: &str) {
     let name = name.split(' ').next().unwrap_or_default();
-    let outcome = launch.limit(SMALL).run();
+    let outcome = launch.limit(TINY).run();
     outcome.expect_line(&format!("{name}: ok")).note_peak();
     outcome.expect_silence();
 }
@@ -30,7 +30,7 @@ fn case_of_direct_io(name: &str) {
     if rustix::fs::open(&file, flags, Mode::RUSR | Mode::WUSR).is_err() {
         skip("no direct I/O where the build is");
     }
-    case_of(Launch::program("memory", &format!("{name} 48")).arg(folder.path()), name);
+    case_of(Launch::program("memory", &format!("{name} 24")).arg(folder.path()), name);
 }
 
 fn python(program: &str) -> Launch {
@@ -135,13 +135,13 @@ print('same')
 
 #[test]
 fn wiped_on_fork() {
-    case("wipe-on-fork 48");
+    case("wipe-on-fork 24");
 }
 
 /// Advice given beside a fork was taken for what that fork had gone by: a child lacked what was stored, or was given it.
 #[test]
 fn advice_that_changes_while_a_thread_forks_is_for_all_of_a_child_or_for_nothing() {
-    case("advice-taken-back 48");
+    case("advice-taken-back 24");
 }
 
 /// It waited for the fork that it had interrupted, for some seconds each time.
@@ -158,17 +158,17 @@ fn a_handler_that_gives_advice_at_any_step_of_a_fork_does_not_wait_for_that() {
 
 #[test]
 fn absent_after_fork() {
-    case("dont-fork 48");
+    case("dont-fork 24");
 }
 
 #[test]
 fn discarded_memory_is_zero() {
-    case("discard 48");
+    case("discard 24");
 }
 
 #[test]
 fn the_break_grows_and_shrinks() {
-    case("break 48");
+    case("break 24");
 }
 
 #[test]
@@ -183,53 +183,53 @@ fn aio_from_and_into_memory() {
 
 #[test]
 fn one_call_with_many_buffers() {
-    case("vectors 48");
+    case("vectors 24");
 }
 
 #[test]
 fn pages_lent_to_a_pipe() {
-    case("vmsplice 48");
+    case("vmsplice 24");
 }
 
 #[test]
 fn another_process_reads_and_writes() {
-    case("peek 48");
+    case("peek 24");
 }
 
 #[test]
 fn a_huge_area_touched_sparsely() {
-    case("sparse 48");
+    case("sparse 24");
 }
 
 #[test]
 fn a_thousand_areas() {
-    case("areas 48 1000");
+    case("areas 24 1000");
 }
 
 #[test]
 fn areas_that_come_and_go() {
-    case("short-lived 48");
+    case("short-lived 24");
 }
 
 #[test]
 fn a_deep_stack() {
-    case("stack 48");
+    case("stack 24");
 }
 
 #[test]
 #[ignore = "not met: MOVE takes no page of an area that is not writable"]
 fn a_write_barrier_of_the_program() {
-    case("write-barrier 48");
+    case("write-barrier 24");
 }
 
 #[test]
 fn locked_pages_stay() {
-    case("lock 48");
+    case("lock 24");
 }
 
 #[test]
 fn shared_memory_and_private_file_pages() {
-    let outcome = Launch::program("memory", "shared 48").limit(SMALL).run();
+    let outcome = Launch::program("memory", "shared 24").limit(TINY).run();
     outcome.expect_line("shared: ok").note_peak();
     let lines = outcome.said();
     assert!(lines.len() == 1 && lines[0].contains("shares memory"), "{}", outcome.stderr);
@@ -237,12 +237,12 @@ fn shared_memory_and_private_file_pages() {
 
 #[test]
 fn threads_that_wait_on_pages_that_left() {
-    case("waiters 48");
+    case("waiters 24");
 }
 
 #[test]
 fn two_threads_touch_one_missing_page() {
-    case("together 48");
+    case("together 24");
 }
 
 #[test]
@@ -252,25 +252,25 @@ fn mappings_that_never_stop_changing() {
 
 #[test]
 fn everything_locked_for_a_while() {
-    case("lock-all 48");
+    case("lock-all 24");
 }
 
 /// The pool was locked and full of pages that hold nothing, none could be discarded, and the run ended as
 /// out of memory.
 #[test]
 fn everything_locked_around_the_c_library() {
-    case("lock-all 48 raw");
+    case("lock-all 24 raw");
 }
 
 #[test]
 fn a_program_that_reads_all_of_its_address_space() {
-    case("scan-self 48");
+    case("scan-self 24");
 }
 
 /// The handler waited for the thread that it had interrupted between taking and giving back the right to move.
 #[test]
 fn a_handler_of_signals_that_moves_memory() {
-    case("move-in-handler 48");
+    case("move-in-handler 24");
 }
 
 /// Some of what was filled so was never found, and one run in twenty beside busy programs was ended as out of memory.

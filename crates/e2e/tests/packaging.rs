@@ -43,10 +43,12 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Builds the package of the binary under test.
+/// Builds the package of the binary under test, which has no symbols there: to pack those takes a minute.
 fn package(folder: &Path) -> PathBuf {
+    let plain = folder.join("ebb");
+    done(Command::new("strip").arg("-o").arg(&plain).arg(ebb()));
     let mut deb = Command::new(root().join("packaging/deb"));
-    let output = done(deb.arg("--binary").arg(ebb()).arg("--out").arg(folder));
+    let output = done(deb.arg("--binary").arg(&plain).arg("--out").arg(folder));
     PathBuf::from(text(&output).trim())
 }
 

@@ -5,12 +5,12 @@ use std::fs;
 use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
 use ebb_e2e::tree::is_alive;
-use ebb_e2e::{MIB, SMALL, build};
+use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::{eventually, eventually_is};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// A case with 48 MiB of its own, in a third of that.
+/// A case with 24 MiB of its own, in a third of that.
 #[track_caller]
 fn case(arguments: &str) {
     case_of("process", arguments);
@@ -19,7 +19,7 @@ fn case(arguments: &str) {
 #[track_caller]
 fn case_of(program: &str, arguments: &str) {
     let name = arguments.split(' ').next().unwrap_or_default();
-    let outcome = Launch::program(program, arguments).limit(SMALL).run();
+    let outcome = Launch::program(program, arguments).limit(TINY).run();
     let line = name.strip_suffix("-from-thread").unwrap_or(name);
     outcome.expect_line(&format!("{line}: ok")).note_peak();
     outcome.expect_silence();
@@ -27,12 +27,12 @@ fn case_of(program: &str, arguments: &str) {
 
 #[test]
 fn fork_gives_the_child_a_copy() {
-    case("fork 48");
+    case("fork 24");
 }
 
 #[test]
 fn fork_gives_the_child_a_snapshot() {
-    case("fork-snapshot 48");
+    case("fork-snapshot 24");
 }
 
 /// Its child ran with an area that nobody had registered, and lost what was taken out of it.
@@ -44,7 +44,7 @@ fn an_area_that_came_under_management_between_a_fork_and_its_message() {
 
 #[test]
 fn forks_around_the_c_library() {
-    case("raw-fork 48");
+    case("raw-fork 24");
 }
 
 #[test]
@@ -90,17 +90,17 @@ fn a_stopped_child_that_shares_nearly_everything() {
 
 #[test]
 fn threads_of_the_c_standard() {
-    case_of("threads", "standard-threads 48 10");
+    case_of("threads", "standard-threads 24 10");
 }
 
 #[test]
 fn threads_that_end_when_their_memory_is_gone() {
-    case_of("threads", "late-threads 48");
+    case_of("threads", "late-threads 24");
 }
 
 #[test]
 fn threads_that_end_far_from_their_descriptors() {
-    let launch = Launch::program("threads", "bare-exit 48").limit(SMALL);
+    let launch = Launch::program("threads", "bare-exit 24").limit(TINY);
     launch.env("GLIBC_TUNABLES", "glibc.pthread.rseq=0").run().expect_line("bare-exit: ok");
 }
 
@@ -111,14 +111,14 @@ fn threads_that_end_while_a_child_shares_their_pages() {
 
 #[test]
 fn a_robust_lock_of_a_dead_thread() {
-    case_of("threads", "robust-lock 48");
+    case_of("threads", "robust-lock 24");
 }
 
 /// A page that thirteen processes share is free only when the last of them has let it go, and each
 /// must have a copy of its own to do so.
 #[test]
 fn many_children_at_once_keep_the_limit() {
-    case("many 48 12");
+    case("many 24 12");
 }
 
 #[test]
@@ -147,49 +147,49 @@ fn children_that_share_everything() {
 
 #[test]
 fn a_child_that_crashes() {
-    case("crash-child 48");
+    case("crash-child 24");
 }
 
 #[test]
 fn vfork_posix_spawn_system_popen() {
-    case("vfork 48");
+    case("vfork 24");
 }
 
 #[test]
 fn a_child_that_borrows_the_memory_for_a_while() {
-    case("borrow 48");
+    case("borrow 24");
 }
 
 #[test]
 fn exec_in_place() {
-    case("exec 48 3");
+    case("exec 24 3");
 }
 
 #[test]
 fn exec_from_a_thread() {
-    case("exec-from-thread 48");
+    case("exec-from-thread 24");
 }
 
 #[test]
 fn threads_end_and_are_joined() {
-    case_of("threads", "threads 48 20");
+    case_of("threads", "threads 24 20");
 }
 
 #[test]
 fn signal_handlers_read_memory() {
-    case("timer 48");
+    case("timer 24");
 }
 
 #[test]
 fn closing_every_descriptor() {
-    case("close-all 48");
+    case("close-all 24");
 }
 
 #[test]
 fn a_daemon_goes_on_after_its_parents() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let word = folder.path().join("word");
-    let launch = Launch::program("process", "daemon 48").arg(&word).limit(SMALL);
+    let launch = Launch::program("process", "daemon 24").arg(&word).limit(TINY);
     // The status is the started program's own, and the daemon keeps its memory until its end.
     let mut run = launch.start();
     run.wait_for("daemon: left");
@@ -218,23 +218,23 @@ fn a_pipeline_of_programs() {
 
 #[test]
 fn exit_from_a_thread() {
-    Launch::program("process", "exit-from-thread 5 48").limit(SMALL).run().expect_code(5);
+    Launch::program("process", "exit-from-thread 5 24").limit(TINY).run().expect_code(5);
 }
 
 #[test]
 fn the_main_thread_ends_first() {
-    let outcome = Launch::program("process", "main-thread-ends 48").limit(SMALL).run();
+    let outcome = Launch::program("process", "main-thread-ends 24").limit(TINY).run();
     assert_eq!(outcome.expect_code(7).text(), "outlived\n");
 }
 
 #[test]
 fn a_crash_of_the_program() {
-    Launch::program("process", "crash 48").limit(SMALL).run().expect_code(128 + 11);
+    Launch::program("process", "crash 24").limit(TINY).run().expect_code(128 + 11);
 }
 
 #[test]
 fn the_program_is_killed() {
-    Launch::program("process", "signal 9 48").limit(SMALL).run().expect_code(128 + 9);
+    Launch::program("process", "signal 9 24").limit(TINY).run().expect_code(128 + 9);
     // From outside too, while it works.
     let mut run = Launch::program("torture", "0 1").limit(32 * MIB).start();
     run.wait_until("work of it", |run| run.root().find().anonymous() > 20 * MIB);
@@ -247,7 +247,7 @@ fn the_program_is_killed() {
 #[test]
 fn a_signal_to_ebb_reaches_the_program() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1] {
-        let mut run = Launch::program("process", "wait-for-signal 48").limit(SMALL).start();
+        let mut run = Launch::program("process", "wait-for-signal 24").limit(TINY).start();
         run.wait_for("ready");
         run.signal(signal);
         let outcome = run.finish();
@@ -259,18 +259,18 @@ fn a_signal_to_ebb_reaches_the_program() {
 /// The place that the handle was written to was read after the thread had unmapped it.
 #[test]
 fn detached_threads_that_free_their_own_job() {
-    case_of("threads", "detached 48 2000");
+    case_of("threads", "detached 24 2000");
 }
 
 #[test]
 fn threads_that_are_cancelled_or_exit_run_their_cleanups() {
-    case_of("threads", "cancelled 48");
+    case_of("threads", "cancelled 24");
 }
 
 /// Their descriptors were noted by nobody; joined when these were out, they were waited for for ever.
 #[test]
 fn threads_of_a_library_that_begins_before_the_agent() {
-    let launch = Launch::program("threads", "early 48").limit(SMALL);
+    let launch = Launch::program("threads", "early 24").limit(TINY);
     let (_folder, library) = build::library_to_preload("early");
     let early = launch.env("LD_PRELOAD", library).env("EARLY", "threads");
     early.run().expect_line("early: ok").note_peak();

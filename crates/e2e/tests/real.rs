@@ -62,12 +62,12 @@ fn sort_with_a_large_buffer() {
     let path = folder.path().join("lines");
     let mut file = BufWriter::new(File::create(&path).expect("file"));
     let mut random = Random::new(3);
-    for _ in 0..400_000 {
+    for _ in 0..200_000 {
         writeln!(file, "{:016x}{:016x} line", random.next(), random.next()).expect("written");
     }
     file.flush().expect("written");
     let launch = Launch::new("sort").args(["-S", "300M", "--parallel=2"]).arg(&path);
-    same_in("sort", [24, 16], &launch.env("LC_ALL", "C"));
+    same_in("sort", [12, 8], &launch.env("LC_ALL", "C"));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn start_server(launch: Launch, limit: Option<u64>, socket: &Path) -> (Running, 
     (server, connection.expect("connected"))
 }
 
-const REDIS_VALUES: u64 = 8192;
+const REDIS_VALUES: u64 = 5120;
 const REDIS_VALUE_BYTES: usize = 4096;
 
 fn redis(folder: &Path, limit: Option<u64>) -> (Running, Connection) {
@@ -149,7 +149,7 @@ fn redis_info(connection: &mut Connection, field: &str) -> String {
     line.unwrap_or_else(|| panic!("INFO has no {field}")).to_owned()
 }
 
-/// 32 MiB of values, each read back; a snapshot by fork while values change; the snapshot holds
+/// 20 MiB of values, each read back; a snapshot by fork while values change; the snapshot holds
 /// each value as it was at the fork.
 fn redis_session(limit: Option<u64>) -> Outcome {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -182,10 +182,10 @@ fn redis_session(limit: Option<u64>) -> Outcome {
 fn redis_loads_saves_and_reads_back() {
     need("/usr/bin/redis-check-rdb");
     need("/usr/bin/redis-server");
-    server_in("redis", [24, 16], redis_session);
+    server_in("redis", [16, 12], redis_session);
 }
 
-const CACHE_VALUES: u64 = 6000;
+const CACHE_VALUES: u64 = 3000;
 
 fn cache_bytes(key: u64) -> usize {
     4000 + usize::try_from(key % 9000).expect("small")
@@ -227,5 +227,5 @@ fn memcached_session(limit: Option<u64>) -> Outcome {
 #[test]
 fn memcached_keeps_every_value() {
     need("/usr/bin/memcached");
-    server_in("memcached", [32, 16], memcached_session);
+    server_in("memcached", [18, 12], memcached_session);
 }

@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ebb_testing::{HANG, SKIPPED};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 /// Tests that take longer are shown when they end.
 const SLOW: Duration = Duration::from_secs(10);
@@ -20,6 +21,8 @@ const SLOW: Duration = Duration::from_secs(10);
 const TELL_EVERY: Duration = Duration::from_secs(30);
 /// A test process that lives for so long does not end by its own guard.
 const KILL_AFTER: Duration = Duration::from_secs(HANG.as_secs() * 2);
+/// In a second: USER_HZ.
+const TICKS: u64 = 100;
 /// Lines of the list of the slowest tests.
 const SLOWEST: usize = 30;
 
@@ -47,8 +50,11 @@ struct Board {
     passed: usize,
     failed: Vec<String>,
     skipped: Vec<String>,
-    times: Vec<(Duration, String)>,
+    times: Vec<Time>,
 }
+
+/// How long a test took, how much of the CPUs it and the processes that ended before it took, and its name.
+type Time = (Duration, Duration, String);
 
 enum Outcome {
     Passed,
@@ -67,7 +73,8 @@ fn main() -> ExitCode {
         &mut waiting,
         &std::fs::read_to_string(logs.join(format!("{name}.times"))).unwrap_or_default(),
     );
-    let jobs = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 4));
+    // One more than CPUs: some wait.
+    let jobs = std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(1, 4) + 1);
     let total = waiting.len();
     let board = Mutex::new(Board { waiting, total, ..Board::default() });
     let began = Instant::now();
@@ -77,10 +84,11 @@ fn main() -> ExitCode {
     });
     let mut board = board.into_inner().unwrap_or_else(PoisonError::into_inner);
     board.times.sort_by(|one, other| other.cmp(one));
-    let lines = |times: &[(Duration, String)]| {
+    let lines = |times: &[Time]| {
         let mut text = String::new();
-        for (time, label) in times {
-            let _ = writeln!(text, "{:8.2} s  {label}", time.as_secs_f64());
+        for (time, cpu, label) in times {
+            let (time, cpu) = (time.as_secs_f64(), cpu.as_secs_f64());
+            let _ = writeln!(text, "{time:8.2} s  {cpu:8.2} s of CPU  {label}");
         }
         text
     };
@@ -157,7 +165,8 @@ fn tests_of((program, folder, target): &(PathBuf, PathBuf, String)) -> Vec<Test>
 /// Those that took long the last time are first, so that nothing long is left at the end. The first waits last in the list.
 fn order(tests: &mut [Test], times: &str) {
     let time = |line: &str| {
-        let (time, label) = line.split_once(" s  ")?;
+        let (time, rest) = line.split_once(" s  ")?;
+        let (_, label) = rest.split_once(" of CPU  ")?;
         Some((label.to_owned(), (time.trim().parse::<f64>().ok()? * 1000.0) as u64))
     };
     let times: HashMap<String, u64> = times.lines().filter_map(time).collect();
@@ -179,11 +188,11 @@ fn work(board: &Mutex<Board>) {
             board.running.insert(test.label(), began);
             (test, began)
         };
-        let outcome = run(&test);
+        let (outcome, cpu) = run(&test);
         let (label, took) = (test.label(), began.elapsed());
         let mut board = lock(board);
         board.running.remove(&label);
-        board.times.push((took, label.clone()));
+        board.times.push((took, cpu, label.clone()));
         let so_far = format!("{} of {}", board.times.len(), board.total);
         let seconds = took.as_secs_f64();
         match outcome {
@@ -207,8 +216,8 @@ fn work(board: &Mutex<Board>) {
     }
 }
 
-/// Runs one test.
-fn run(test: &Test) -> Outcome {
+/// Runs one test: what came of it, and what it took of the CPUs.
+fn run(test: &Test) -> (Outcome, Duration) {
     let mut command = Command::new(&test.program);
     command
         .args(["--exact", &test.name, "--test-threads=1"])
@@ -220,14 +229,14 @@ fn run(test: &Test) -> Outcome {
         .stdout(Stdio::piped());
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return Outcome::Failed(error.to_string()),
+        Err(error) => return (Outcome::Failed(error.to_string()), Duration::ZERO),
     };
     // What the test leaves behind may keep the pipes open: the readers are not waited for beyond its end.
     let texts = [
         read_along(child.stdout.take().expect("piped")),
         read_along(child.stderr.take().expect("piped")),
     ];
-    let status = wait(&mut child);
+    let (status, cpu) = wait(&mut child);
     for _ in 0..50 {
         if texts.iter().all(|(_, reader)| reader.is_finished()) {
             break;
@@ -241,7 +250,7 @@ fn run(test: &Test) -> Outcome {
                 .into_owned()
         })
         .collect();
-    match status {
+    let outcome = match status {
         None => Outcome::Failed(format!("killed after {KILL_AFTER:?}\n{text}")),
         Some(status) if status.success() && text.contains("1 passed") => Outcome::Passed,
         Some(status) if status.code() == Some(SKIPPED) => {
@@ -249,7 +258,8 @@ fn run(test: &Test) -> Outcome {
             Outcome::Skipped(why.map_or("no reason", |(_, why)| why).to_owned())
         }
         Some(status) => Outcome::Failed(format!("{status}\n{text}")),
-    }
+    };
+    (outcome, cpu)
 }
 
 /// What comes of a pipe, and who reads it.
@@ -267,22 +277,33 @@ fn read_along(mut pipe: impl Read + Send + 'static) -> Reading {
     (text, reader)
 }
 
-/// Waits for its end; None, and it is killed, if that does not come.
-fn wait(child: &mut Child) -> Option<ExitStatus> {
+/// Waits for its end; no status, and it is killed, if that does not come.
+fn wait(child: &mut Child) -> (Option<ExitStatus>, Duration) {
     let began = Instant::now();
     let mut pause = Duration::from_millis(1);
+    let id = Pid::from_child(child);
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     loop {
-        if let Ok(Some(status)) = child.try_wait() {
-            return Some(status);
+        if matches!(waitid(WaitId::Pid(id), look), Ok(Some(_))) {
+            let cpu = cpu_time(child.id());
+            return (child.wait().ok(), cpu);
         }
         if began.elapsed() > KILL_AFTER {
             let _ = child.kill();
             let _ = child.wait();
-            return None;
+            return (None, Duration::ZERO);
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
     }
+}
+
+/// What a process that has ended took of the CPUs, with the children that it waited for: proc_pid_stat(5), utime to cstime.
+fn cpu_time(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks: u64 = fields.skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks * 1000 / TICKS)
 }
 
 /// Says now and then how far the run is.
