@@ -206,6 +206,22 @@ fn a_hundred_short_children() {
     outcome.expect_line("done").note_peak();
 }
 
+/// Whatever of it is gone when the pager asks: its end of the connection, its address space, its number.
+#[test]
+fn a_child_that_is_killed_while_it_joins_is_no_news() {
+    let script = r#"
+import os, select, signal
+for turn in range(150):
+    child = os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
+    select.select([], [], [], turn * 0.0001)
+    os.kill(child, signal.SIGKILL)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+print("well")
+"#;
+    let launch = Launch::new(need("/usr/bin/python3")).args(["-c", script]);
+    launch.options("--strict").limit(SMALL).run().expect_line("well").expect_silence();
+}
+
 #[test]
 fn a_pipeline_of_programs() {
     let script = "seq 200000 | sort -S 64M -rn | sed 's/7/x/' | md5sum";

@@ -154,9 +154,11 @@ impl Door {
     }
 }
 
-/// Whether the other end is closed: the process has ended since it spoke, and has nothing to be told.
+/// Whether the process has ended since it spoke, and has nothing to be told: its address space, its number or its end of
+/// the connection is gone.
 fn has_gone(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+        || Errno::from_io_error(error) == Some(Errno::SRCH)
 }
 
 fn is_out_of_descriptors(error: &std::io::Error) -> bool {
@@ -262,17 +264,25 @@ pub fn take_on(
     (start, len): (u64, u64),
     bare: bool,
 ) -> std::io::Result<Arc<Mm>> {
-    uffd.register(start, len, Mode::Quiet)?;
+    if let Err(error) = uffd.register(start, len, Mode::Quiet) {
+        // Of an address space that has ended the kernel says ENOMEM here.
+        return Err(if uffd.is_alive(start) { error } else { Errno::SRCH.into() });
+    }
     let id = pager.new_mm_id();
     let pool = Pool::new(start, len, BELLS);
     let state = State::new(Space::new(id), Areas::default(), pool, pager.window_max());
     let mm = Arc::new(Mm::new(uffd, state, pager.clock.clone()).bare(bare));
     // Who has connected need not be whose userfaultfd this is.
     if !confirm_process(pager, &mm, &*process) {
+        let has_ended = !mm.is_alive();
         // What was put there to see that is nobody's any more.
         let known = mm.known.load(Relaxed);
         mm.gone(&mut pager.resident().zone, known.max(0).unsigned_abs());
-        return Err(std::io::Error::other("its userfaultfd is another process's"));
+        return Err(if has_ended {
+            Errno::SRCH.into()
+        } else {
+            std::io::Error::other("its userfaultfd is another process's")
+        });
     }
     mm.set_process(process);
     counters::count(&pager.counters.processes);

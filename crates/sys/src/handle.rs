@@ -63,11 +63,11 @@ impl Handle {
     /// On the process of this pidfd, whose number is `pid`.
     pub fn of(pidfd: Pidfd, pid: u32) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let folder = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty())?;
+        let folder = rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty());
         if pidfd.has_ended() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        Ok(Self { pid, pidfd, folder })
+        Ok(Self { pid, pidfd, folder: folder? })
     }
 
     /// Its number: for people, and for calls that take nothing else.

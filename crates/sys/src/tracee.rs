@@ -367,6 +367,7 @@ mod tests {
     use ebb_testing::{eventually_is, eventually_some};
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Child, Stdio};
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     fn standing(script: &str) -> std::process::Child {
         let mut command = Command::new("sh");
@@ -484,14 +485,16 @@ mod tests {
         let mut child = script("/bin/sh", "echo ready; read word; exit 3");
         let (mut lines, id) = (lines_of(&mut child), child.id());
         assert_eq!(lines.next().expect("a line").expect("text"), "ready");
-        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                while !is_over.load(Relaxed) {
                     crate::signals::send(id, libc::SIGSTOP);
                     crate::signals::send(id, libc::SIGCONT);
                 }
             });
+            // Also when a call is not whole.
+            let _over = SetOnDrop(&is_over);
             for _ in 0..50 {
                 let mut program = interrupt(&child);
                 for _ in 0..20 {
@@ -499,7 +502,6 @@ mod tests {
                     assert_eq!(result.expect("a call"), u64::from(id));
                 }
             }
-            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         crate::signals::send(id, libc::SIGCONT);
         child.stdin.take().expect("a pipe").write_all(b"word\n").expect("it reads");
@@ -519,6 +521,14 @@ mod tests {
         }
         drop(program);
         assert_eq!(child.wait().expect("it ends").signal(), Some(libc::SIGTRAP));
+    }
+
+    struct SetOnDrop<'a>(&'a AtomicBool);
+
+    impl Drop for SetOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
     }
 
     /// A program with its script, and pipes to and from it.

@@ -123,7 +123,8 @@ impl Known {
         let handle = Handle::open(pid)?;
         let (memory, page_map, sizes) = look(&handle, |handle| {
             Ok((handle.memory()?, handle.page_map()?, handle.statm(None)?))
-        })?;
+        })
+        .map_err(|error| if handle.pidfd().has_ended() { Errno::SRCH.into() } else { error })?;
         let (thread, strayed, left) =
             (OnceLock::new(), AtomicBool::new(false), AtomicBool::new(false));
         Ok(Self { handle, memory, page_map, sizes, thread, strayed, left })
