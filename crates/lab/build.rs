@@ -1,5 +1,5 @@
 //! Tells the lab which commit it is built from, where git knows: `EBB_COMMIT`, with a `+` where the lab or the engine has
-//! changes that are in no commit. Without git it is not set.
+//! changes that are in no commit. Without git it is not set; nor in a build for tests, which a commit does not begin anew.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,6 +11,10 @@ fn git(arguments: &[&str]) -> Option<String> {
 }
 
 fn main() {
+    if std::env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+        println!("cargo::rerun-if-changed=build.rs");
+        return;
+    }
     // Both sources and the commit may change; a path that is not there would have this run each time.
     let kept = ["src", "build.rs", "Cargo.toml", "../core/src"].map(str::to_owned);
     let of_git = ["HEAD", "logs/HEAD"].iter().filter_map(|f| git(&["rev-parse", "--git-path", f]));

@@ -1,8 +1,6 @@
 //! Laws of the simulated machine, seen from outside: bounds, monotony, repetition.
 
-mod common;
-
-use common::{experiment, run};
+use crate::common::{experiment, run};
 use ebb_lab::experiment::{html, json};
 use ebb_lab::scenario::{Metrics, Scenario, run_once};
 

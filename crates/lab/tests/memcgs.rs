@@ -1,8 +1,6 @@
 //! Memcgs of the simulated machine: what they keep, what holds them up, what is told of it.
 
-mod common;
-
-use common::{experiment, run};
+use crate::common::{experiment, run};
 use ebb_lab::experiment::json;
 use ebb_lab::scenario::Metrics;
 

@@ -1,8 +1,6 @@
 //! Machines with several memory nodes, seen from outside.
 
-mod common;
-
-use common::{experiment, run};
+use crate::common::{experiment, run};
 use ebb_lab::experiment::json;
 use ebb_lab::scenario::Scenario;
 

@@ -1,8 +1,6 @@
 //! Injected faults: the right page or an error, never another page, never a hang.
 
-mod common;
-
-use common::{complete, get, open, page, put, try_put};
+use crate::common::{complete, get, open, page, put, try_put};
 use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Store, StoreError, TierName};
 

@@ -1,9 +1,7 @@
 //! The store against a map: any sequence of calls, every list of tiers, limits so small that every
 //! way out is taken.
 
-mod common;
-
-use common::{complete, get, open, page, try_put};
+use crate::common::{complete, get, open, page, try_put};
 use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Store, StoreError, page_hash};
 use proptest::prelude::*;

@@ -3,9 +3,7 @@
 //! Every page carries its slot and a version. A reader must get some version of its slot that was
 //! current at some moment between the start and the end of its read, or be told that there is none.
 
-mod common;
-
-use common::open;
+use crate::common::open;
 use ebb_mm::random::mix;
 use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Store, StoreError, ZERO_PAGE};

@@ -1,8 +1,6 @@
 //! What each tier does with pages, seen from outside.
 
-mod common;
-
-use common::{complete, get, open, page, put, try_put};
+use crate::common::{complete, get, open, page, put, try_put};
 use ebb_mm::types::SlotId;
 use ebb_swap::{Page, Store, StoreError, TierName, page_hash};
 

@@ -111,6 +111,9 @@ mod tests {
         let fail = |pair: &str| {
             Scenario::with(BUILTIN[0].text, &[pair.to_owned()]).unwrap_err().to_string()
         };
+        let two = ["machine.fraems=5", "machine.cpsu=2", "gen.bulkmove=on"].map(str::to_owned);
+        let first = Scenario::with(BUILTIN[0].text, &two).unwrap_err().to_string();
+        assert_eq!(first, fail(&two[0]));
         assert!(fail("machine.fraems=5").ends_with("did you mean 'frames'?"));
         assert!(fail("gen.bulkmove=on").ends_with("did you mean 'gen.bulk_move'?"));
         assert!(fail("machine.swap.kind=zramm").ends_with("did you mean 'zram'?"));

@@ -370,11 +370,12 @@ impl Scenario {
             toml::from_str(text).map_err(|e| ScenarioError::in_file(file, text, &e))?;
         scenario.check().map_err(|what| ScenarioError::Wrong { file: file.into(), what })?;
         // Settings are tried out here, so that a wrong one is told of before anything runs.
+        let table = set::table(text)?;
         let arms = scenario.arm.iter().chain(scenario.case.iter().flat_map(|c| &c.arm));
         for pairs in scenario.case.iter().map(|c| &c.set).chain(arms.map(|a| &a.set)) {
-            set::apply(text, pairs)?;
+            set::try_out(&table, pairs)?;
         }
-        set::apply(text, &scenario.set)?;
+        set::try_out(&table, &scenario.set)?;
         Ok(scenario)
     }
 

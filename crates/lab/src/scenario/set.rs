@@ -12,31 +12,58 @@ use super::{Scenario, ScenarioError};
 
 /// The scenario of `text` with `pairs` applied.
 pub(super) fn apply(text: &str, pairs: &[String]) -> Result<Scenario, ScenarioError> {
-    let fail = |pair: &str, what: String| ScenarioError::Setting { pair: pair.into(), what };
-    let mut table: Table = text.parse().map_err(|e: toml::de::Error| fail("", e.to_string()))?;
-    let mut switches = Vec::new();
-    let mut scenario = None;
-    for pair in pairs {
-        let Some((key, value)) = pair.split_once('=') else {
-            return Err(fail(pair, "expected KEY=VALUE".into()));
-        };
-        let (key, value) = (key.trim(), value.trim());
-        let root = key.split('.').next().unwrap_or_default();
-        if ["machine", "costs", "measure", "memcg", "workload"].contains(&root) {
-            put(&mut table, key, parse(value)).map_err(|what| fail(pair, what))?;
-            scenario = Some(read(&table).map_err(|e| fail(pair, explain(e.message())))?);
-        } else {
-            // Tried out on a scratch set, for the message.
-            Tunables::default().set(pair).map_err(|e| fail(pair, e.to_string()))?;
-            switches.push(pair.clone());
-        }
-    }
+    let table = table(text)?;
+    let (scenario, switches) = set(&table, pairs)?;
     let mut scenario = match scenario {
         Some(scenario) => scenario,
         None => read(&table).map_err(|e| fail("", explain(e.message())))?,
     };
     scenario.switches = switches;
     Ok(scenario)
+}
+
+/// A file's table.
+pub(super) fn table(text: &str) -> Result<Table, ScenarioError> {
+    text.parse().map_err(|e: toml::de::Error| fail("", e.to_string()))
+}
+
+/// Whether `pairs` can be applied to a file.
+pub(super) fn try_out(table: &Table, pairs: &[String]) -> Result<(), ScenarioError> {
+    set(table, pairs).map(drop)
+}
+
+fn fail(pair: &str, what: String) -> ScenarioError {
+    ScenarioError::Setting { pair: pair.into(), what }
+}
+
+/// The scenario, if its own keys are among `pairs`, and the switches of the engine.
+fn set(table: &Table, pairs: &[String]) -> Result<(Option<Scenario>, Vec<String>), ScenarioError> {
+    let (mut own, mut last, mut switches) = (None, "", Vec::new());
+    // All are read at once; of several wrong ones the first is told of.
+    let wrong = |count: usize, pair: &str, what: String| {
+        let before = (1..count).find_map(|count| set(table, &pairs[..count]).err());
+        before.unwrap_or_else(|| fail(pair, what))
+    };
+    for (before, pair) in pairs.iter().enumerate() {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(wrong(before + 1, pair, "expected KEY=VALUE".into()));
+        };
+        let (key, value) = (key.trim(), value.trim());
+        let root = key.split('.').next().unwrap_or_default();
+        if ["machine", "costs", "measure", "memcg", "workload"].contains(&root) {
+            let own = own.get_or_insert_with(|| table.clone());
+            put(own, key, parse(value)).map_err(|what| wrong(before + 1, pair, what))?;
+            last = pair;
+        } else {
+            // Tried out on a scratch set, for the message.
+            let tried = Tunables::default().set(pair);
+            tried.map_err(|e| wrong(before + 1, pair, e.to_string()))?;
+            switches.push(pair.clone());
+        }
+    }
+    let read =
+        |table: Table| read(&table).map_err(|e| wrong(pairs.len(), last, explain(e.message())));
+    Ok((own.map(read).transpose()?, switches))
 }
 
 /// Its scenario, from text: to read one from a table as well is a sixth of all the code of this crate.

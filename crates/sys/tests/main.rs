@@ -1,0 +1,4 @@
+//! The kernel's interfaces, tried on this kernel.
+
+mod memory;
+mod uffd;
