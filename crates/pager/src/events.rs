@@ -3,6 +3,7 @@
 //! * E1: a line is one write to a file that is appended to: several runs may share one.
 //! * E2: who has something to tell waits for no device: a thread of its own writes. What is more than may wait is lost.
 //! * E3: what cannot be written harms nothing. It is said once, and the end of a run waits for `ENDING_LOOKS` at most.
+//! * E4: the start is told of first, and times rise. What happens before the front has said that the program runs waits for that.
 
 use crate::patience::happens_within;
 use crate::server::Pager;
@@ -14,7 +15,7 @@ use std::io::{Error, ErrorKind, Result, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Lines that may wait for the file.
@@ -171,8 +172,45 @@ pub fn open(path: &Path) -> Result<File> {
 /// The other end of the thread that writes.
 #[derive(Debug)]
 pub struct Events {
-    lines: Mutex<Option<SyncSender<String>>>,
+    lines: Mutex<Lines>,
     ended: Mutex<Receiver<()>>,
+}
+
+#[derive(Debug)]
+struct Lines {
+    /// None when nothing more happens.
+    writer: Option<SyncSender<String>>,
+    /// What happened before the start was told of, with run and process; None since then (E4).
+    early: Option<Vec<(u32, u32, Event)>>,
+}
+
+impl Lines {
+    fn add(&mut self, run: u32, pid: u32, event: &Event) {
+        let early = match (event, &mut self.early) {
+            (Event::Started { .. }, early) => early.take(),
+            (_, Some(early)) => {
+                if early.len() < WAITING_MAX {
+                    early.push((run, pid, event.clone()));
+                }
+                return;
+            }
+            (_, None) => None,
+        };
+        self.send(&line(run, pid, event));
+        self.flush(early, pid);
+    }
+
+    /// Those about process 0 are about the `program`, whose number was not known.
+    fn flush(&self, early: Option<Vec<(u32, u32, Event)>>, program: u32) {
+        for (run, pid, event) in early.into_iter().flatten() {
+            self.send(&line(run, if pid == 0 { program } else { pid }, &event));
+        }
+    }
+
+    /// E2
+    fn send(&self, line: &str) {
+        let _ = self.writer.as_ref().map(|writer| writer.try_send(line.to_owned()));
+    }
 }
 
 impl Events {
@@ -202,18 +240,26 @@ impl Events {
             .name("events".to_owned())
             .stack_size(128 * 1024)
             .spawn(write)?;
-        Ok(Self { lines: Mutex::new(Some(lines)), ended: Mutex::new(ended) })
+        let lines = Lines { writer: Some(lines), early: Some(Vec::new()) };
+        Ok(Self { lines: Mutex::new(lines), ended: Mutex::new(ended) })
     }
 
-    fn add(&self, line: String) {
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        // E2
-        let _ = lines.as_ref().map(|lines| lines.try_send(line));
+    fn add(&self, run: u32, pid: u32, event: &Event) {
+        self.lines().add(run, pid, event);
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing more happens. Waits until all is written, for a while.
     pub fn end(&self) {
-        drop(self.lines.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let mut lines = self.lines();
+        let early = lines.early.take();
+        // Of a program that could not be started.
+        lines.flush(early, 0);
+        lines.writer = None;
+        drop(lines);
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         // E3
         happens_within(ENDING_LOOKS, ENDING_LOOK, |pause| {
@@ -239,7 +285,7 @@ impl Pager {
     /// Something has happened to a process, or to the whole run (the program's process).
     pub fn note(&self, pid: u32, event: &Event) {
         if let Some(events) = &self.events {
-            events.add(line(self.front, pid, event));
+            events.add(self.front, pid, event);
         }
     }
 
@@ -265,6 +311,29 @@ mod tests {
             (&"unmanaged".into(), &"static_program".into())
         );
         assert!(value["time_unix_us"].as_u64() > Some(1_700_000_000_000_000));
+    }
+
+    /// A process was met, or asked something, before the front had said that the program runs.
+    #[test]
+    fn the_start_is_the_first_event_whatever_comes_before() {
+        let (writer, written) = sync_channel(WAITING_MAX);
+        let mut lines = Lines { writer: Some(writer), early: Some(Vec::new()) };
+        let met = Event::Unmanaged { name: "a".into(), why: Kind::StaticProgram };
+        lines.add(7, 9, &met);
+        lines.add(7, 0, &met);
+        let command = vec!["true".to_owned()];
+        let started = Event::Started { command, memory_max_bytes: 1, memory_high_bytes: 1 };
+        lines.add(7, 8, &started);
+        lines.add(7, 8, &met);
+        drop(lines);
+        let of = |line: String| -> (String, u64) {
+            let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+            let name = value["event"].as_str().expect("a name").to_owned();
+            (name, value["pid"].as_u64().expect("a number"))
+        };
+        let all: Vec<_> = written.iter().map(of).collect();
+        let expected = [("started", 8), ("unmanaged", 9), ("unmanaged", 8), ("unmanaged", 8)];
+        assert_eq!(all, expected.map(|(name, pid)| (name.to_owned(), pid)));
     }
 
     /// Takes so many bytes, then nothing for a while.
@@ -311,7 +380,7 @@ mod tests {
         let (say, said) = std::sync::mpsc::channel();
         let events = Events::new(&path, move |text| say.send(text.to_owned()).expect("heard"))
             .expect("events");
-        (0..2000).for_each(|_| events.add("x".repeat(1000) + "\n"));
+        (0..2000).for_each(|_| events.lines().send(&("x".repeat(1000) + "\n")));
         events.end();
         let said: Vec<String> = said.try_iter().collect();
         assert!(said.len() == 1 && said[0].contains("the run goes on"), "{said:?}");

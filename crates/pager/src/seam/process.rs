@@ -121,10 +121,12 @@ impl Known {
     /// Process `pid`, if it may be looked into (W3).
     pub fn open(pid: u32) -> io::Result<Self> {
         let handle = Handle::open(pid)?;
-        let (memory, page_map, sizes) = look(&handle, |handle| {
-            Ok((handle.memory()?, handle.page_map()?, handle.statm(None)?))
-        })
-        .map_err(|error| if handle.pidfd().has_ended() { Errno::SRCH.into() } else { error })?;
+        let opened =
+            look(&handle, |handle| Ok((handle.memory()?, handle.page_map()?, handle.statm(None)?)));
+        let (memory, page_map, sizes) = match opened {
+            Err(_) if handle.pidfd().has_ended() => return Err(Errno::SRCH.into()),
+            opened => opened?,
+        };
         let (thread, strayed, left) =
             (OnceLock::new(), AtomicBool::new(false), AtomicBool::new(false));
         Ok(Self { handle, memory, page_map, sizes, thread, strayed, left })
