@@ -13,7 +13,7 @@
 //!   socket is its owner's.
 
 use crate::inject;
-use crate::line::{connect, converse};
+use crate::line::{ask, connect};
 use ebb_agent::protocol::GREET_STAT;
 use ebb_pager::inject::IMAGE_NAME;
 use ebb_pager::patience::Patience;
@@ -133,29 +133,43 @@ fn sockets() -> Vec<(u32, PathBuf)> {
 }
 
 /// What the run at `socket` answers, if its front is not the process whose number it has: that is its program
-/// (`--exec`). Of another process namespace, where numbers mean something else, it is not asked.
-fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Option<String> {
-    let line = connect(socket, Patience::Glance).ok()?;
-    if is_below(&line, *number) || !proc::is_of_this_namespace(line.peer().ok()?) {
-        return None;
+/// (`--exec`). Of another process namespace, where numbers mean something else, it is not asked. An error is that of a run
+/// that does not answer.
+fn ask_apart((number, socket): &(u32, PathBuf), request: &str) -> Result<Option<String>> {
+    let answer = connect(socket, Patience::Glance).and_then(|line| {
+        if is_below(&line, *number) || !proc::is_of_this_namespace(line.peer()?) {
+            return Ok(Vec::new());
+        }
+        ask(&line, GREET_STAT, request, Some(Patience::Glance))
+    });
+    match answer {
+        Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
+        // It has ended.
+        Err(_) => Ok(None),
+        Ok(text) => Ok((!text.is_empty()).then(|| String::from_utf8_lossy(&text).into_owned())),
     }
-    converse(&line, GREET_STAT, request, Some(Patience::Glance)).ok()
 }
 
 /// A line to the run that has process `pid` in it, of those that are not below their fronts.
-pub fn line_of_member(pid: u32) -> Option<(u32, Socket)> {
-    let has = |run: &(u32, PathBuf)| {
-        ask_apart(run, &format!("{MEMBER}{pid}")).is_some_and(|answer| answer == "1")
-    };
-    let (front, socket) = sockets().into_iter().find(has)?;
-    Some((front, connect(&socket, Patience::Answer).ok()?))
+pub fn line_of_member(pid: u32) -> Result<Option<(u32, Socket)>> {
+    let mut late = None;
+    for run in sockets() {
+        match ask_apart(&run, &format!("{MEMBER}{pid}")) {
+            Ok(answer) if answer.as_deref() == Some("1") => {
+                return connect(&run.1, Patience::Answer).map(|line| Some((run.0, line)));
+            }
+            Ok(_) => {}
+            Err(error) => late = Some(error),
+        }
+    }
+    late.map_or(Ok(None), Err)
 }
 
 /// The numbers of this user's runs: their fronts', or those of their programs.
 pub fn runs() -> Vec<u32> {
     let number = |run: (u32, PathBuf)| match ask_apart(&run, PROGRAM) {
-        Some(answer) => answer.parse().ok(),
-        None => Some(run.0),
+        Ok(Some(answer)) => answer.parse().ok(),
+        _ => Some(run.0),
     };
     let mut numbers: Vec<u32> = sockets().into_iter().filter_map(number).collect();
     numbers.sort_unstable();

@@ -37,7 +37,8 @@ pub fn converse(
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-fn ask(line: &Socket, kind: u32, request: &str, patience: Option<Patience>) -> Result<Vec<u8>> {
+/// The answer as it comes: none from a run that has ended meanwhile.
+pub fn ask(line: &Socket, kind: u32, request: &str, patience: Option<Patience>) -> Result<Vec<u8>> {
     let greeting = Greeting { magic: MAGIC, version: VERSION, kind, ..Greeting::default() };
     line.send(&[&greeting.to_bytes()[..], request.as_bytes()].concat(), &[])?;
     if patience.is_some_and(|patience| !patience.sees(|pause| line.is_ready_within(pause))) {

@@ -268,8 +268,10 @@ pub fn has_ended(front: u32) -> bool {
 
 /// A line to a run, by its front's number or, where that is apart, by its program's.
 fn line_of_run(number: u32) -> std::io::Result<Option<Socket>> {
-    let line = folder::line_to(number)?;
-    Ok(line.or_else(|| folder::line_of_member(number).map(|(_, line)| line)))
+    match folder::line_to(number)? {
+        Some(line) => Ok(Some(line)),
+        None => Ok(folder::line_of_member(number)?.map(|(_, line)| line)),
+    }
 }
 
 fn no_run(pid: u32) -> String {
@@ -289,7 +291,7 @@ fn line_to(process: u32) -> std::io::Result<Option<(u32, Socket)>> {
         let Some(parent) = proc::parent(pid) else { break };
         pid = parent;
     }
-    Ok(folder::line_of_member(process))
+    folder::line_of_member(process)
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@
 //! * B2: only threads that run are held: one that waits in a system call grows nothing, and some
 //!   calls would notice. Where there is no room those are, too, that wait for locks of the kernel's or for a page that they
 //!   have touched: threads that map and fill wait for each other, and many were passed over for that.
-//! * B3: held for [`LONGEST`] at most at a time, and then not again for [`REST`]; who stands counts as
+//! * B3: held for [`Patience::Hold`] at most at a time, and then not again for [`Patience::Rest`]: what reclaim could not
+//!   bring back in so long is not had by waiting. Who stands counts as
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
 //! * B4: who fills what is being brought under management is held, too, and for [`TURN`] at a time as long as there is
 //!   room for what comes in the [`BREATH`] between: to take on 4 GiB takes a hundred milliseconds.
@@ -25,7 +26,7 @@
 
 use crate::counters;
 use crate::mm::Mm;
-use crate::patience::Moment;
+use crate::patience::{Moment, Patience, Wait};
 use crate::seam::Clock;
 use crate::server::Pager;
 use ebb_sys::proc;
@@ -34,10 +35,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// The longest hold.
-const LONGEST: Duration = Duration::from_secs(5);
-/// How long nothing is held after that: what reclaim could not bring back in so long is not had by waiting.
-const REST: Duration = Duration::from_secs(1);
 /// How long a program is held at a time while its areas are taken on, and let go in between (B4).
 const TURN: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_millis(1);
@@ -76,9 +73,9 @@ pub struct Brake {
     rests: Vec<Rest>,
     /// Something may be traced.
     traces: bool,
-    since: Option<Instant>,
-    /// When the longest hold was over.
-    tired: Option<Instant>,
+    hold: Option<Wait>,
+    /// The longest hold is over (B3).
+    rest: Option<Wait>,
     /// When a turn began, or the breath after it (B4).
     turn: Option<Instant>,
 }
@@ -103,15 +100,15 @@ impl Brake {
     /// not found yet.
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
         self.see(&pager.clock);
-        match self.decide(pager.clock.now(), used, ceiling) {
+        match self.decide(&pager.clock, used, ceiling) {
             Act::Hold => growing.iter().for_each(|mm| self.hold(mm, false)),
             Act::LetGo => self.let_go(pager),
             Act::Wait => {}
         }
         if self.held.is_empty() {
-            self.since = None;
+            self.hold = None;
         } else {
-            self.since.get_or_insert_with(|| pager.clock.now());
+            self.hold.get_or_insert_with(|| Wait::new(&pager.clock, Patience::Hold));
         }
         let standing = self.held.iter().filter_map(|hold| hold.stands.as_ref());
         let oldest = standing.clone().map(|&(.., since)| since.ms()).min();
@@ -119,11 +116,11 @@ impl Brake {
         pager.held.store(standing.count() as u32, Relaxed);
     }
 
-    fn decide(&mut self, now: Instant, used: u64, ceiling: u64) -> Act {
-        if self.since.is_some_and(|since| now - since > LONGEST) {
-            self.tired = Some(now);
+    fn decide(&mut self, clock: &Clock, used: u64, ceiling: u64) -> Act {
+        if self.hold.is_some_and(|hold| hold.is_over(clock)) {
+            self.rest = Some(Wait::new(clock, Patience::Rest));
         }
-        if used <= ceiling || self.tired.is_some_and(|tired| now - tired < REST) {
+        if used <= ceiling || self.rest.is_some_and(|rest| !rest.is_over(clock)) {
             Act::LetGo
         } else if used > ceiling + MARK_MIN.max(ceiling / 128) {
             Act::Hold
@@ -237,7 +234,8 @@ impl Brake {
 
 #[cfg(test)]
 mod tests {
-    use super::{Act, Brake, LONGEST, REST};
+    use super::{Act, Brake};
+    use crate::patience::{Patience, Wait};
     use crate::seam::Clock;
     use ebb_sys::{proc, trace};
     use ebb_testing::eventually;
@@ -247,18 +245,22 @@ mod tests {
     /// Beside a stopped process that holds more than the limit the others went on for a millisecond in 5 s.
     #[test]
     fn what_is_held_fast_for_too_long_is_let_go_for_a_while() {
-        let mut brake = Brake::default();
-        let now = Clock::simulated().now();
-        assert_eq!(brake.decide(now, 20_000, 10_000), Act::Hold);
-        brake.since = Some(now);
-        let tired = now + LONGEST + Duration::from_millis(1);
-        assert_eq!(brake.decide(now + LONGEST, 20_000, 10_000), Act::Hold);
-        assert_eq!(brake.decide(tired, 20_000, 10_000), Act::LetGo);
-        brake.since = None;
-        assert_eq!(brake.decide(tired + REST / 2, 20_000, 10_000), Act::LetGo);
-        assert_eq!(brake.decide(tired + REST, 20_000, 10_000), Act::Hold);
-        assert_eq!(brake.decide(tired + REST, 10_100, 10_000), Act::Wait, "beyond, but little");
-        assert_eq!(brake.decide(tired + REST, 10_000, 10_000), Act::LetGo);
+        let (mut brake, clock) = (Brake::default(), Clock::simulated());
+        assert_eq!(brake.decide(&clock, 20_000, 10_000), Act::Hold);
+        brake.hold = Some(Wait::new(&clock, Patience::Hold));
+        clock.stall(Duration::from_secs(60));
+        assert_eq!(brake.decide(&clock, 20_000, 10_000), Act::Hold, "the host ran nobody");
+        clock.advance(Duration::from_millis(4900));
+        assert_eq!(brake.decide(&clock, 20_000, 10_000), Act::Hold);
+        clock.advance(Duration::from_millis(200));
+        assert_eq!(brake.decide(&clock, 20_000, 10_000), Act::LetGo);
+        brake.hold = None;
+        clock.advance(Duration::from_millis(500));
+        assert_eq!(brake.decide(&clock, 20_000, 10_000), Act::LetGo);
+        clock.advance(Duration::from_millis(600));
+        assert_eq!(brake.decide(&clock, 20_000, 10_000), Act::Hold);
+        assert_eq!(brake.decide(&clock, 10_100, 10_000), Act::Wait, "beyond, but little");
+        assert_eq!(brake.decide(&clock, 10_000, 10_000), Act::LetGo);
     }
 
     /// A forked child was held between its greeting and the start of its agent; nothing of it could be

@@ -21,6 +21,7 @@
 use crate::events::Why;
 use crate::limits::{FIND_PAUSE, FIND_TRIES, SEEK_TRIES, SLICE_PAGES};
 use crate::mm::{Areas, Mm, State, Token};
+use crate::patience::{Patience, Wait};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Process};
 use crate::server::Pager;
@@ -34,9 +35,7 @@ use ebb_sys::uffd::{Mode, PlaceError};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, PoisonError};
 
-/// How often a process that has forked and ended is looked at until its memory is gone, and how long it is waited in
-/// between.
-const END_TRIES: u32 = 50;
+/// How long it is waited between looks at a process that has forked and ended, until its memory is gone.
 const END_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A forked child that has not greeted may be known by a thread of its own. That of a debugger
@@ -415,10 +414,8 @@ fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     let sees = |error| successor(pager, parent).ok_or(error)?.passing();
     let mut seen = process.passing().or_else(sees);
     // It forked and ended: its number is gone before its memory is.
-    for _ in 0..END_TRIES {
-        if seen.is_ok() || !parent.is_alive() {
-            break;
-        }
+    let wait = Wait::new(&pager.clock, Patience::Passing);
+    while seen.is_err() && parent.is_alive() && !wait.is_over(&pager.clock) {
         pager.host.sleep(END_PAUSE);
         seen = process.passing().or_else(sees);
     }

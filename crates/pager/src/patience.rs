@@ -100,6 +100,8 @@ pub enum Patience {
     Childhood,
     /// The message of a fork whose child has greeted. Then the child is turned away.
     Fork,
+    /// The memory of a process that has forked and ended. Then what it passes on is not known, and the run ends.
+    Passing,
     /// The greeting of a process that has connected. Then the connection is closed.
     Greeting,
     /// A look at whose address space a userfaultfd is, while its mappings change. Then its process is turned away.
@@ -116,6 +118,12 @@ pub enum Patience {
     ResizeAgain,
     /// The first page under management, for a command that is to reclaim some.
     Adoption,
+    /// Pages that leave, for such a command. Then it says how many have left.
+    Reclaim,
+    /// Threads that the brake holds. Then they are let go.
+    Hold,
+    /// The end of the time in which the brake holds nobody after that.
+    Rest,
     /// The end of processes that are killed. Then the pager ends and leaves them to their agents.
     Killing,
     /// A run that a command asks something. Then the command says that it does not answer.
@@ -132,13 +140,17 @@ impl Patience {
         match self {
             Self::Batch => Duration::from_millis(100),
             Self::ResizeAgain => Duration::from_millis(250),
-            Self::Resize => Duration::from_secs(1),
+            Self::Resize | Self::Reclaim | Self::Rest => Duration::from_secs(1),
             Self::Memory | Self::Infancy | Self::Adoption | Self::Killing => Duration::from_secs(2),
             Self::MemoryOwed => Duration::from_millis(2500),
             Self::Glance => Duration::from_secs(3),
-            Self::Unreadable | Self::Fork | Self::Confirming | Self::LastUse | Self::Ending => {
-                Duration::from_secs(5)
-            }
+            Self::Unreadable
+            | Self::Fork
+            | Self::Passing
+            | Self::Confirming
+            | Self::LastUse
+            | Self::Hold
+            | Self::Ending => Duration::from_secs(5),
             Self::MemoryUnseen | Self::Detach | Self::Answer => Duration::from_secs(10),
             Self::Childhood => Duration::from_secs(20),
             Self::Greeting => Duration::from_secs(30),

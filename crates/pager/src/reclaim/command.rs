@@ -12,10 +12,6 @@ use ebb_mm::types::PAGE_SIZE;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// So many passes in a row may find nothing before what was wanted is given up: where all is young the first only ages.
-/// As many as the kernel's `memory.reclaim` takes.
-const FRUITLESS_MAX: u32 = 16;
-
 impl Reclaim {
     /// Carries out what was asked for since the last time.
     pub fn serve_requests(&mut self) {
@@ -45,17 +41,18 @@ impl Reclaim {
             return format!("{REFUSED}'{bytes}' is no number of bytes");
         };
         self.have_managed();
-        let (wanted, mut done, mut fruitless) = (bytes.div_ceil(PAGE_SIZE as u64), 0, 0);
-        while done < wanted && fruitless < FRUITLESS_MAX {
+        let (wanted, mut done) = (bytes.div_ceil(PAGE_SIZE as u64), 0);
+        // Where all is young the first pass only ages.
+        let mut wait = Wait::new(&self.pager.clock, Patience::Reclaim);
+        while done < wanted && !wait.is_over(&self.pager.clock) {
             let most = (wanted - done).min(BATCH_MAX as u64) as usize;
             let cooled = self.cool(most);
             let stored = self.evict(most) as u64;
             self.drop_retired(1);
             if cooled == 0 && stored == 0 {
-                fruitless += 1;
                 self.pager.host.sleep(Duration::from_millis(1));
             } else {
-                fruitless = 0;
+                wait = Wait::new(&self.pager.clock, Patience::Reclaim);
             }
             done += stored;
         }

@@ -26,6 +26,7 @@
 
 use super::{Reclaim, Stalled, Work};
 use crate::events::{Event, Why};
+use crate::inject;
 use crate::mm::Mm;
 use crate::patience::{Moment, Patience, Watch};
 use crate::seam::Process;
@@ -136,7 +137,9 @@ impl Reclaim {
             }
             return self.vain.is_over(&pager, Patience::MemoryUnseen);
         }
-        let (mut owed, mut kept) = (false, Some(Duration::ZERO));
+        // What takes memory to join, and gets no CPU for that, can give none back.
+        let mut kept = (!inject::is_kept_waiting()).then_some(Duration::ZERO);
+        let mut owed = false;
         let so_long = self.vain.time(&pager);
         for mm in &mms {
             let silent = self.owes_an_answer(mm);
