@@ -2,7 +2,7 @@
 //!
 //! Test code is:
 //! * C1: every file below `crates/*/tests`, every file that is named `tests.rs`, and
-//!   `crates/e2e/src` but for its sampler and its measurements;
+//!   `crates/e2e/src` but for its measurements;
 //! * C2: the file of a `mod` that `#[cfg(test)]` stands before, and what follows where such a `mod`
 //!   has its text there.
 //!
@@ -19,9 +19,8 @@ const WORDS: [(&str, &str); 3] = [
     ("elapsed", "compare no time: wait for the event, or measure in `ebb-e2e`'s `measure`"),
 ];
 
-/// Not test code, though the rules above would have it so: the tests' only clock, the sampler, and
-/// the measurements.
-const MAY: [&str; 3] = ["testing/src/lib.rs", "e2e/src/launch.rs", "e2e/src/bin/measure/"];
+/// Not test code, though the rules above would have it so: the tests' only clock, and the measurements.
+const MAY: [&str; 2] = ["testing/src/lib.rs", "e2e/src/bin/measure/"];
 
 /// The text with blanks for what its comments, strings and characters hold. Lines stay where they
 /// are.

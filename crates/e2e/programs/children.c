@@ -27,7 +27,7 @@ static struct ballast load(int argc, char **argv) {
 /* What a child does. It maps and fills by the C library's calls: those are what an agent stands before. */
 static void live(struct ballast *b, const char *what) {
     for (int round = 0; round < 2; round++) {
-        struct ballast own = ballast_new(12, 23 + round);
+        struct ballast own = ballast_new(6, 23 + round);
         ballast_check(&own, what);
         ballast_check(b, what);
         ballast_change(b);
@@ -260,7 +260,7 @@ static int case_handler_threads(int argc, char **argv) {
     void (*join)(void) = (void (*)(void))dlsym(RTLD_DEFAULT, "early_join_handlers");
     if (!join) die("the library was not loaded");
     struct ballast b = load(argc, argv);
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 5; round++) {
         pid_t child = fork();
         MUST(child >= 0);
         if (child == 0) {

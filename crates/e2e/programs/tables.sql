@@ -1,7 +1,7 @@
 -- An in-memory database: build, index, change, join, aggregate, check.
 PRAGMA temp_store = memory;
 CREATE TABLE item (id INTEGER PRIMARY KEY, owner INTEGER, name TEXT, body TEXT, price INTEGER);
-WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 125000)
+WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 62500)
 INSERT INTO item
 SELECT n, (n * 7919) % 1009, printf('name-%d', (n * 104729) % 125003),
        printf('%0*d', 40 + n % 60, n * 65537), (n * 31) % 9973 FROM number;

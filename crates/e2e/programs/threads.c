@@ -92,7 +92,7 @@ static int case_late_threads(int argc, char **argv) {
         ballast_change(&b);
         ballast_check(&b, "beside a thread that ends");
         clock_gettime(CLOCK_MONOTONIC, &now);
-    } while (now.tv_sec < end.tv_sec || now.tv_nsec < end.tv_nsec);
+    } while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
     void *result;
     int plain_result;
     MUST(pthread_join(thread, &result) == 0 && result == &b);

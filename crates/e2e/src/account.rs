@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use tempfile::TempDir;
 
+use ebb_sys::process::capabilities;
 use ebb_testing::{eventually_some, skip};
+use rustix::process::{Resource, getrlimit};
 
 use crate::build;
 use crate::launch::{Launch, Outcome};
@@ -29,11 +31,32 @@ pub fn need_root() {
     }
 }
 
-/// The list of accounts and the rights of the device are read, changed and written: by one at a time, of all tests of this
-/// machine. What the lock is on is of no matter.
-fn alone() -> Option<File> {
-    let file = File::open("/etc/passwd").ok()?;
-    file.lock().ok().map(|()| file)
+/// A test that locks so many bytes is skipped where that is not permitted.
+#[track_caller]
+pub fn need_locked(bytes: u64) {
+    const IPC_LOCK: u64 = 1 << 14;
+    let most = getrlimit(Resource::Memlock).current;
+    if capabilities("CapEff") & IPC_LOCK == 0 && most.is_some_and(|most| most < bytes) {
+        skip("this user may not lock so much memory");
+    }
+}
+
+/// Whether a process may look into one that is not below it.
+pub fn may_look_up() -> bool {
+    const SYS_PTRACE: u64 = 1 << 19;
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    match scope.trim() {
+        "" | "0" => true,
+        "1" | "2" => capabilities("CapEff") & SYS_PTRACE != 0,
+        _ => false,
+    }
+}
+
+/// What is the machine's, as its list of accounts and the rights of the device, is read, changed and written: by one at a
+/// time, of all tests. The lock is on a folder: whoever changes a file there may put another in its place.
+pub fn alone() -> Option<File> {
+    let folder = File::open("/etc").ok()?;
+    folder.lock().ok().map(|()| folder)
 }
 
 /// Changes accounts, when nobody else does.

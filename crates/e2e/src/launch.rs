@@ -1,21 +1,13 @@
-//! Starting one program, watching its memory, and waiting for it.
+//! Starting one program and waiting for it.
 //!
 //! Output goes to files, not pipes: an orphan that keeps a pipe open must not keep a test waiting.
-//! A sampler thread looks at the tree every 50 ms. With several processes the figures are read
-//! one after the other, so memory that changes hands in between can count twice: a reading above
-//! what was seen so far counts only if no process came or went meanwhile, and the smaller of two
-//! such readings does.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ebb_testing::{Guard, HANG};
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,12 +15,6 @@ use tempfile::TempDir;
 
 use crate::build;
 use crate::tree::{Root, TAG, Tree};
-
-/// How often the tree's memory is read. A reading of all of /proc takes milliseconds of a CPU that the run could use.
-const SAMPLE_EVERY: Duration = Duration::from_millis(50);
-
-/// How often a reading of several processes is taken again because some came or went.
-const READINGS_MAX: usize = 8;
 
 /// A program to run: plainly, or under `ebb run` when it has a limit.
 #[derive(Clone, Debug)]
@@ -126,7 +112,7 @@ impl Launch {
         command
     }
 
-    /// Starts it and begins to watch.
+    /// Starts it.
     pub fn start(&self) -> Running {
         if self.limit.is_some() && !may_page() {
             ebb_testing::skip("no userfaultfd for this user; `ebb doctor` says why");
@@ -142,16 +128,13 @@ impl Launch {
         };
         let mut command = self.command(folder.path());
         command.env(TAG, &tag).stdin(input).stdout(output("out")).stderr(output("err"));
-        let (begun, guard) = (Instant::now(), Guard::new());
         let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let root = Root {
             pid: child.id().cast_signed(),
             tag,
             ebb: build::existing_ebb().unwrap_or_default(),
         };
-        let sampler = Sampler::start(root.clone());
-        let launch = self.clone();
-        Running { launch, child, root, folder, sampler, begun, guard, status: None }
+        Running { launch: self.clone(), child, root, folder, status: None }
     }
 
     /// Starts it and waits for its end.
@@ -168,99 +151,12 @@ pub fn may_page() -> bool {
     rustix::process::geteuid().is_root() || device() || is_open()
 }
 
-/// The most memory seen, and by whom.
-#[derive(Clone, Debug, Default)]
-pub struct Peak {
-    /// Anonymous memory of all processes of the run, looked at now and then.
-    pub bytes: u64,
-    /// What each process had then.
-    pub holders: String,
-    /// The most that Ebb's own processes held, whatever it was for.
-    pub own: u64,
-    /// How often it was looked.
-    pub samples: u64,
-}
-
-struct Sampler {
-    stop: Arc<AtomicBool>,
-    peak: Arc<Mutex<Peak>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Sampler {
-    fn start(root: Root) -> Self {
-        let (stop, peak) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
-        let (stopped, shared) = (Arc::clone(&stop), Arc::clone(&peak));
-        let thread = thread::spawn(move || {
-            let mut due = Instant::now();
-            while !stopped.load(Ordering::Relaxed) {
-                let begun = Instant::now();
-                sample(&root, &shared);
-                // The time that it takes counts; what was missed is not made up for.
-                due = begun.max(due + SAMPLE_EVERY);
-                thread::sleep(due.saturating_duration_since(Instant::now()));
-            }
-        });
-        Self { stop, peak, thread: Some(thread) }
-    }
-
-    fn finish(&mut self) -> Peak {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("sampler");
-        }
-        self.peak.lock().expect("sampler's peak").clone()
-    }
-}
-
-fn sample(root: &Root, shared: &Mutex<Peak>) {
-    let tree = root.descendants();
-    let mut bytes = tree.anonymous();
-    let mut peak = shared.lock().expect("sampler's peak");
-    peak.samples += 1;
-    peak.own = peak.own.max(tree.own());
-    if bytes > peak.bytes && tree.program.len() > 1 {
-        bytes = bytes.min(undisturbed(root));
-    }
-    if bytes > peak.bytes {
-        peak.bytes = bytes;
-        peak.holders = tree.describe();
-    }
-}
-
-/// Anonymous memory of the same processes from the first reading to the last, by a thread that kept its CPU from the one to
-/// the other: what several hold is read from one after another, and while this thread waits one gives to another what is
-/// then counted twice. The least of the readings where that never happens.
-fn undisturbed(root: &Root) -> u64 {
-    let mut least = u64::MAX;
-    for _ in 0..READINGS_MAX {
-        let before = root.descendants();
-        let switches = own_switches();
-        let bytes = before.anonymous();
-        if switches == own_switches() && root.descendants().program == before.program {
-            return bytes;
-        }
-        least = least.min(bytes);
-    }
-    least
-}
-
-/// How often this thread has lost its CPU or given it up.
-fn own_switches() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    let count = |line: &str| line.split_once("ctxt_switches:")?.1.trim().parse::<u64>().ok();
-    text.lines().filter_map(count).sum()
-}
-
 /// A program under way.
 pub struct Running {
     launch: Launch,
     child: Child,
     root: Root,
     folder: TempDir,
-    sampler: Sampler,
-    begun: Instant,
-    guard: Guard,
     status: Option<ExitStatus>,
 }
 
@@ -303,12 +199,13 @@ impl Running {
     /// Waits until `done`; an end before that is a failure.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+        let guard = Guard::new();
         while !done(self) {
             let ended = self.ended();
             if ended && !done(self) {
                 panic!("ended before {what}\n{}", self.state());
             }
-            self.pause(what);
+            self.pause(guard, what);
         }
     }
 
@@ -322,9 +219,9 @@ impl Running {
 
     /// Lets the program go on before the next look. A run that hangs fails with the state of all its threads.
     #[track_caller]
-    fn pause(&self, what: &str) {
-        assert!(!self.guard.hangs(), "hangs: waited {HANG:?} for {what}\n{}", self.state());
-        self.guard.pause(what);
+    fn pause(&self, guard: Guard, what: &str) {
+        assert!(!guard.hangs(), "hangs: waited {HANG:?} for {what}\n{}", self.state());
+        guard.pause(what);
     }
 
     /// All that is known of it, for a message.
@@ -337,30 +234,28 @@ impl Running {
 
     /// Waits for the end of the started process.
     pub fn finish(mut self) -> Outcome {
+        let guard = Guard::new();
         while !self.ended() {
-            self.pause("its end");
+            self.pause(guard, "its end");
         }
-        let wall = self.begun.elapsed();
         // With `--exec` the report comes when the program, and all it left behind, has ended.
         while self.launch.options.iter().any(|option| option == "--exec")
             && self.root.find().all().next().is_some()
         {
-            self.pause("the end of what it left behind");
+            self.pause(guard, "the end of what it left behind");
         }
-        let peak = self.sampler.finish();
         let status = self.status.expect("ended");
         let read = |name| fs::read(self.folder.path().join(name)).expect("output");
         let stdout = read("out");
         let stderr = String::from_utf8_lossy(&read("err")).into_owned();
         let command = format!("{:?}", self.launch.command(self.folder.path()));
         let report = self.written("report");
-        Outcome { command, status, stdout, stderr, report, peak, wall, limit: self.launch.limit }
+        Outcome { command, status, stdout, stderr, report }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.sampler.finish();
         // A second look finds what was being forked during the first.
         for _ in 0..2 {
             kill_all(&self.root.find());
@@ -395,11 +290,6 @@ pub struct Outcome {
     pub stderr: String,
     /// What Ebb reported, if it did.
     pub report: String,
-    /// The most memory seen.
-    pub peak: Peak,
-    /// From the start to the end.
-    pub wall: Duration,
-    limit: Option<u64>,
 }
 
 impl Outcome {
@@ -453,19 +343,6 @@ impl Outcome {
         digits.parse().unwrap_or_else(|_| panic!("no {name} in the report\n{}", self.state()))
     }
 
-    /// Writes the most memory that its tree was seen to hold, and the bound for it, to `target/test-logs/peaks`: the limit
-    /// and 3 % of it, at least 8 MiB. `./test measure` judges that; how much is seen depends on which process ran when.
-    pub fn note_peak(&self) -> &Self {
-        let limit = self.limit.expect("a limited run");
-        let bound = limit + (limit * 3 / 100).max(8 * crate::MIB);
-        let Peak { bytes, holders, samples, .. } = &self.peak;
-        let verdict = if *bytes <= bound { "within" } else { "beyond" };
-        let test = thread::current().name().unwrap_or("?").to_owned();
-        let line = format!("{verdict} {bytes} of {bound} in {samples} samples: {test}: {holders}");
-        note("peaks", &line).expect("table of peaks");
-        self
-    }
-
     fn state(&self) -> String {
         let (text, error) = (tail(&self.text()), tail(&self.stderr));
         let report = &self.report;
@@ -476,12 +353,4 @@ impl Outcome {
 fn tail(text: &str) -> String {
     let skip = text.chars().count().saturating_sub(4000);
     text.chars().skip(skip).collect()
-}
-
-/// Adds a line to a table of this run of the tests, `target/test-logs/NAME`.
-pub fn note(name: &str, line: &str) -> io::Result<()> {
-    let folder = build::target().join("test-logs");
-    fs::create_dir_all(&folder)?;
-    let mut file = File::options().create(true).append(true).open(folder.join(name))?;
-    writeln!(file, "{line}")
 }

@@ -2,14 +2,14 @@
 //!
 //! * [`launch`] starts one program (with or without a limit) and waits for it, never for ever.
 //! * [`tree`] finds every process of a run and adds up its anonymous memory.
-//! * [`same`] runs a program plainly, then in less memory than it took, and compares.
+//! * [`same`] compares a plain run with one in less memory.
 //! * [`account`] makes an ordinary user for a test.
 //! * [`busy`] keeps processors busy beside a test.
 //! * [`build`] compiles the C programs and finds the `ebb` binary.
 //! * [`client`] speaks to the servers that the tests start.
 //!
 //! Invariants:
-//! I1. Every run has a time limit; a run that exceeds it fails with the state of all its threads.
+//! I1. Every wait for a run has a time limit; one that exceeds it fails with the state of all its threads.
 //! I2. Nothing outlives a test: every process of a run is killed when its handle goes away.
 //! I3. Only processes that carry the run's own tag, or descend from it, are ever signalled.
 

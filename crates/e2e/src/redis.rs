@@ -71,7 +71,7 @@ impl Redis {
         format!("redis://{}", self.address())
     }
 
-    /// The same, of a server that is waited for as long as a test may last.
+    /// The same, of a server that is waited for as long as a test may last, and each answer of it, too.
     pub fn patient_url(&self) -> String {
         format!("{}{PATIENT}", self.url())
     }
@@ -125,8 +125,8 @@ impl Redis {
     }
 }
 
-/// How long a server is waited for that goes away while a test wants it.
-const PATIENT: &str = "?wait=600";
+/// How long a server is waited for that goes away while a test wants it, and one that a busy host does not run.
+const PATIENT: &str = "?wait=600&answer=600";
 
 impl Drop for Redis {
     fn drop(&mut self) {

@@ -52,7 +52,7 @@ impl Root {
         self.sort(pids)
     }
 
-    /// The descendants alone: cheap enough to ask a hundred times a second.
+    /// The descendants alone, which cost less to find.
     pub fn descendants(&self) -> Tree {
         let mut pids = BTreeSet::new();
         add_descendants(self.pid, &mut pids);
@@ -112,17 +112,6 @@ impl Tree {
         self.ebb.iter().map(|pid| kib_in(&format!("/proc/{pid}/status"), "RssAnon:") * 1024).sum()
     }
 
-    /// Who holds how much, for a message.
-    pub fn describe(&self) -> String {
-        let mut text = String::new();
-        for pid in &self.program {
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            let anonymous = kib_in(&format!("/proc/{pid}/status"), "RssAnon:");
-            let _ = write!(text, "{pid} {} RssAnon {anonymous} KiB; ", name.trim());
-        }
-        text
-    }
-
     /// What every thread is doing: for a run that hangs.
     pub fn dump(&self) -> String {
         let mut text = String::new();
@@ -157,6 +146,12 @@ fn dump_task(task: &Path, text: &mut String) {
     for frame in read("stack").lines() {
         let _ = writeln!(text, "      {frame}");
     }
+}
+
+/// When a process began, in ticks of the machine's clock: a later one of the same number began at another time.
+pub fn began(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Neither gone nor a zombie.

@@ -9,6 +9,8 @@ use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
 use serde_json::Value;
 
+use crate::exec::need_paging;
+
 /// Passes over memory, and makes some anew each time, until it is told of faults of two kinds, and
 /// of a thousand; asks where their time goes.
 const PASSES: &str = r#"
@@ -99,6 +101,7 @@ fn report_of(stderr: &str) -> String {
 /// What the parts come to is measured: `./test measure account`.
 #[test]
 fn what_a_run_lost_is_told_with_its_parts() {
+    need_paging();
     let mut bench = Command::new(ebb());
     bench.args(["bench", "account", "--rounds", "1", "--json", "--accesses", "20000"]);
     let output = bench.output().expect("it runs");

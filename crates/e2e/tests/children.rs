@@ -1,18 +1,18 @@
 //! Children made in every way there is, by parents that have become somebody else, or are somewhere else.
 
 use ebb_e2e::launch::{Launch, Outcome};
-use ebb_e2e::{MIB, SMALL, build};
+use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::skip;
 
 fn run(name: &str, limit: u64) -> Outcome {
-    Launch::program("children", name).arg("32").limit(limit).run()
+    Launch::program("children", name).arg("16").limit(limit).run()
 }
 
 /// All of it is paged: nothing is said, and the limit holds.
 #[track_caller]
 fn paged(name: &str) {
-    let outcome = run(name, SMALL);
-    outcome.expect_line(&format!("{name}: ok")).note_peak();
+    let outcome = run(name, TINY);
+    outcome.expect_line(&format!("{name}: ok"));
     outcome.expect_silence();
 }
 
@@ -66,7 +66,7 @@ fn who_goes_on_with_the_memory_of_a_process_that_has_ended_forks() {
 
 #[test]
 fn a_child_that_passes_no_hook_reads_what_it_inherited() {
-    run("silent", 80 * MIB).expect_line("silent: ok");
+    run("silent", 40 * MIB).expect_line("silent: ok");
 }
 
 #[test]
@@ -77,19 +77,19 @@ fn children_that_borrow_memory_map_more() {
 /// The child's handlers run in the order of their registration: this one maps memory before the agent's.
 #[test]
 fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
-    let launch = Launch::program("children", "handlers 32").limit(SMALL);
+    let launch = Launch::program("children", "handlers 16").limit(SMALL);
     let (_folder, library) = build::library_to_preload("early");
     let early = launch.env("LD_PRELOAD", library).env("EARLY", "handlers");
-    early.run().expect_line("handlers: ok").note_peak();
+    early.run().expect_line("handlers: ok");
 }
 
 /// Their records were cleared as the parent's, and they began at address 0.
 #[test]
 fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
-    let launch = Launch::program("children", "handler-threads 32").limit(SMALL);
+    let launch = Launch::program("children", "handler-threads 16").limit(TINY);
     let (_folder, library) = build::library_to_preload("early");
     let early = launch.env("LD_PRELOAD", library).env("EARLY", "handler-threads");
-    early.run().expect_line("handler-threads: ok").note_peak();
+    early.run().expect_line("handler-threads: ok");
 }
 
 /// Places of callers that were killed were nobody's for ever, and when all were, no child could call.
@@ -141,9 +141,11 @@ fn a_fork_that_cannot_join_runs_on_and_is_named() {
     let outcome = launch.options("--report json").run();
     outcome.expect_code(0);
     assert!(outcome.text().ends_with("strict-filter: ok\n"), "{}", outcome.text());
-    let said = outcome
-        .stderr
-        .contains("(children: Operation not permitted (os error 1)) can have no agent");
+    // It may have ended before its name was read.
+    let said = ["children", "?"].iter().any(|name| {
+        let line = format!("({name}: Operation not permitted (os error 1)) can have no agent");
+        outcome.stderr.contains(&line)
+    });
     assert!(said && outcome.stderr.contains("\"cannot_join\""), "{}", outcome.stderr);
 }
 
@@ -153,7 +155,7 @@ fn a_fork_that_cannot_join_runs_on_and_is_named() {
 fn a_program_behind_another_that_starts_it_is_paged() {
     need_root();
     let verify = build::program("verify").display().to_string();
-    let right = Launch::program("verify", "24 1").run().text();
+    let right = Launch::program("verify", "16 1").run().text();
     for before in [
         "unshare --pid --fork",
         "unshare --pid --fork --mount-proc",
@@ -168,9 +170,9 @@ fn a_program_behind_another_that_starts_it_is_paged() {
     ] {
         let mut words = before.split(' ');
         let launch = Launch::new(words.next().expect("a command")).args(words).arg(&verify);
-        let launch = launch.args(["24", "1"]).limit(SMALL).options("--report json");
+        let launch = launch.args(["16", "1"]).limit(TINY).options("--report json");
         let outcome = launch.run();
-        assert_eq!(outcome.expect_code(0).note_peak().text(), right, "{before}");
-        assert!(outcome.figure("pages_evicted") > 4 << 8, "{before}: {}", outcome.stderr);
+        assert_eq!(outcome.expect_code(0).text(), right, "{before}");
+        assert!(outcome.figure("pages_evicted") > 2 << 8, "{before}: {}", outcome.stderr);
     }
 }

@@ -4,12 +4,14 @@ use ebb_e2e::build::{ebb, foreign_program};
 use ebb_e2e::launch::{Launch, send};
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, SMALL};
-use ebb_testing::eventually;
+use ebb_testing::{eventually, eventually_some};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
+
+use crate::exec::need_paging;
 
 fn folder() -> (TempDir, PathBuf) {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
@@ -226,6 +228,7 @@ fn a_file_that_cannot_be_written_starts_nothing() {
 /// The front, which is no parent of the program there, told of no start, and the end was nobody's.
 #[test]
 fn a_program_that_takes_the_place_of_ebb_has_its_events_too() {
+    need_paging();
     let (_folder, file) = folder();
     let words = format!("{} --exec --quiet --memory-max 64M", to(&file));
     let mut child = Command::new(ebb())
@@ -235,7 +238,8 @@ fn a_program_that_takes_the_place_of_ebb_has_its_events_too() {
         .spawn()
         .expect("it starts");
     let pid = child.id();
-    assert_eq!(child.wait().expect("its status").code(), Some(3));
+    let status = eventually_some("its end", || child.try_wait().expect("a child"));
+    assert_eq!(status.code(), Some(3));
     eventually("the end is told", || has(&file, "\"ended\""));
     let all = read(&file);
     assert_eq!(names(&all), ["started", "ended"]);

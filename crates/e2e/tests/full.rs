@@ -3,10 +3,10 @@
 use std::process::Command;
 use std::time::Duration;
 
-use ebb_e2e::launch::{Launch, Outcome, send};
+use ebb_e2e::launch::{Launch, Outcome, Running, send};
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, build};
-use ebb_testing::{give_time, skip};
+use ebb_testing::{eventually, give_time, skip};
 use rustix::process::{Signal, getuid};
 use tempfile::TempDir;
 
@@ -45,16 +45,17 @@ fn ends_with_the_message(case: &str, swap: &str) -> Outcome {
     outcome
 }
 
-/// Tiers with room for 1024 pages, or for less.
-const TINY: [&str; 3] = ["ram:4M", "ram:1M", "file:/dev/shm:4M"];
+/// Tiers with room for 1024 pages.
+const TINY: [&str; 2] = ["ram:4M", "file:/dev/shm:4M"];
 
 #[test]
 fn one_process_or_many_that_wait_in_vain_end_with_the_message() {
     for swap in TINY {
         for case in ["alone", "threads 8", "heap", "children 12"] {
-            ends_with_the_message(case, swap).note_peak();
+            ends_with_the_message(case, swap);
         }
     }
+    ends_with_the_message("alone", "ram:1M");
 }
 
 /// What is locked cannot be stored, and its areas are filled by the kernel, which waits for each page.
@@ -63,15 +64,15 @@ fn who_locks_more_than_there_may_be_ends_with_the_message() {
     if !getuid().is_root() {
         skip("it locks 16 MiB, which root may");
     }
-    ends_with_the_message("locked", "ram,file").note_peak();
+    ends_with_the_message("locked", "ram,file");
 }
 
 /// Children that had yet to join were waited for, and others were born meanwhile; and of what all of them shared each let
 /// go, which counted as progress.
 #[test]
 fn births_all_the_time_do_not_put_off_the_end() {
-    for case in ["births 64", "turnover 4"] {
-        ends_with_the_message(case, "file:/dev/shm:4M");
+    for case in ["births 64", "turnover 2"] {
+        ends_with_the_message(case, "ram:4M");
     }
 }
 
@@ -79,55 +80,60 @@ fn births_all_the_time_do_not_put_off_the_end() {
 /// hold is lent to the others, who wait for the store and not for them.
 #[test]
 fn beside_stopped_processes_the_end_comes() {
-    for swap in ["ram:4M", "file:/dev/shm:4M"] {
-        for case in ["stopped-relative 12", "stopped-others 1", "stopped-others 20", "traced"] {
-            ends_with_the_message(case, swap);
-        }
+    for case in ["stopped-relative 12", "stopped-others 1", "stopped-others 20", "traced"] {
+        ends_with_the_message(case, "ram:4M");
     }
+    ends_with_the_message("stopped-others 1", "file:/dev/shm:4M");
 }
 
 /// Nobody is killed for being stopped, however long: what it waited for when that came is no wait any more.
 #[test]
 fn a_hungry_program_that_is_stopped_is_not_killed_for_it() {
-    for swap in ["file", "ram,file"] {
+    let mut runs = ["file", "ram,file"].map(|swap| {
         let launch = Launch::program("verify", "48 0").limit(16 * MIB);
-        let mut run = launch.options(&format!("--report json --swap {swap}")).start();
+        launch.options(&format!("--report json --swap {swap}")).start()
+    });
+    for run in &mut runs {
         run.wait_until("its hunger", |run| run.root().descendants().anonymous() > 12 * MIB);
-        give_time(Duration::from_millis(700));
-        let signal_all = |signal| {
+    }
+    give_time(Duration::from_millis(700));
+    let signal_all = |signal| {
+        for run in &runs {
             let program = run.root().find().program;
-            assert!(!program.is_empty(), "{swap}: {}", run.stderr());
+            assert!(!program.is_empty(), "{}", run.stderr());
             program.iter().for_each(|&pid| send(pid, signal));
-        };
-        for _ in 0..2 {
-            signal_all(Signal::STOP);
-            // Longer than a wait in vain may last.
-            give_time(Duration::from_millis(3500));
-            signal_all(Signal::CONT);
-            give_time(Duration::from_millis(300));
         }
-        signal_all(Signal::TERM);
-        let outcome = run.finish();
-        outcome.expect_code(0).note_peak();
+    };
+    for _ in 0..2 {
+        signal_all(Signal::STOP);
+        // Longer than a wait in vain may last.
+        give_time(Duration::from_millis(3500));
+        signal_all(Signal::CONT);
+        give_time(Duration::from_millis(300));
+    }
+    signal_all(Signal::TERM);
+    for outcome in runs.map(Running::finish) {
+        outcome.expect_code(0);
         assert!(outcome.text().starts_with("verify: ok"), "{}", outcome.text());
         assert!(outcome.figure("pages_evicted") > 1000, "{}", outcome.stderr);
     }
 }
 
-/// The program of the demo, with compressed memory alone: it hung for ever.
+/// The program of the demo with fewer rows, in a quarter, with compressed memory alone: it hung for ever.
 #[test]
 fn the_demo_without_a_file_ends_well_or_with_the_message() {
     let demo = std::fs::read_to_string(build::root().join("demo")).expect("demo");
     let (_, program) = demo.split_once("program='").expect("the program");
     let (program, _) = program.split_once("\n'\n").expect("its end");
-    let launch = Launch::new(need("/usr/bin/perl")).args(["-e", program, "/dev/null"]);
+    assert!(program.contains("100_000"));
+    let program = program.replace("100_000", "30_000");
+    let launch = Launch::new(need("/usr/bin/perl")).args(["-e", &program, "/dev/null"]);
     let plain = launch.run();
-    let outcome = launch.limit(20693 << 10).options("--swap ram").run();
-    outcome.note_peak();
+    let outcome = launch.limit(7 * MIB).options("--swap ram").run();
     if outcome.code() == 0 {
         assert_eq!(outcome.text(), plain.text());
     } else {
-        expect_out_of_memory(&outcome, "the limit is 20.2 MiB");
+        expect_out_of_memory(&outcome, "the limit is 7.0 MiB");
     }
 }
 
@@ -146,21 +152,20 @@ fn expect_out_of_memory(outcome: &Outcome, why: &str) {
 fn what_only_cools_is_no_progress() {
     let outcome = pages(12_000, 1).limit(30 * MIB).options("--swap ram").run();
     expect_out_of_memory(&outcome, "do not compress");
-    outcome.note_peak();
 }
 
 /// Half of the limit was all that compressed memory could have, however well it compressed.
 #[test]
 fn compressed_memory_grows_as_far_as_it_pays() {
     let outcome = pages(12_000, 4).limit(20 * MIB).options("--swap ram").run();
-    outcome.expect_line("kept 12000").note_peak();
+    outcome.expect_line("kept 12000");
 }
 
 /// Of pages that all wait to leave, those that compress make way for the others.
 #[test]
 fn what_does_not_compress_stays_and_the_rest_leaves() {
     let outcome = pages(8_000, 0).limit(26 * MIB).options("--swap ram").run();
-    outcome.expect_line("kept 8000").note_peak();
+    outcome.expect_line("kept 8000");
 }
 
 /// Behind compressed memory, too: there thousands of pages that neither took were tried again before each that could
@@ -179,7 +184,6 @@ fn a_full_disk_is_named_with_its_path() {
     let outcomes = [run(""), run("ram,")];
     for outcome in outcomes {
         expect_out_of_memory(&outcome, &format!("no space left on the file system of {path}"));
-        outcome.note_peak();
     }
 }
 
@@ -198,7 +202,9 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg(self.0.path()).status();
-        assert!(unmounted.expect("umount runs").success());
+        // The pager, which has a file there, may end later than the front.
+        eventually("nobody uses it", || {
+            Command::new("umount").arg(self.0.path()).status().expect("umount runs").success()
+        });
     }
 }

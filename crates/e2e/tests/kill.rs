@@ -1,5 +1,5 @@
 //! Ebb dies at a random moment. The program must die with it, and must never have read a wrong byte.
-//! `EBB_KILL_ROUNDS` says how often (16 unless said).
+//! `EBB_KILL_ROUNDS` says how often (10 unless said).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use ebb_e2e::MIB;
 use ebb_e2e::busy::Busy;
 use ebb_e2e::client::Random;
 use ebb_e2e::launch::{Launch, Running, send};
-use ebb_e2e::tree::is_alive;
+use ebb_e2e::tree::{began, is_alive};
 use ebb_testing::{eventually_is, give_time};
 use rustix::process::Signal;
 
@@ -25,13 +25,15 @@ fn end_of(launch: &Launch, number: u64, random: &mut Random) {
     // Whatever it has come to by then.
     give_time(Duration::from_millis(30 + random.below(900)));
     assert!(!run.ended(), "round {number}: ended by itself: {}", run.stderr());
-    let before: Vec<i32> = run.root().find().all().collect();
+    let all = run.root().find();
+    let before: Vec<_> = all.all().filter_map(|pid| Some((pid, began(pid)?))).collect();
     for pid in victims(&run, number.is_multiple_of(2)) {
         send(pid, Signal::KILL);
     }
     eventually_is("processes that outlive Ebb", vec![], || {
         let left = run.root().find();
-        let all = before.iter().copied().chain(left.all());
+        let old = before.iter().filter(|&&(pid, then)| began(pid) == Some(then));
+        let all = old.map(|&(pid, _)| pid).chain(left.all());
         all.filter(|pid| is_alive(*pid)).collect::<Vec<i32>>()
     });
     eventually_is("folders that are left", vec![], || folders_of(run.pid()));
@@ -54,7 +56,7 @@ fn folders_of(front: i32) -> Vec<String> {
 fn the_program_dies_with_ebb_and_never_reads_a_wrong_byte() {
     let rounds = std::env::var("EBB_KILL_ROUNDS").ok().and_then(|text| text.parse().ok());
     let mut random = Random::new(9);
-    for number in 0..rounds.unwrap_or(16) {
+    for number in 0..rounds.unwrap_or(10) {
         let launch = Launch::program("torture", &format!("0 {number}")).limit(24 * MIB);
         end_of(&launch, number, &mut random);
     }
@@ -64,10 +66,10 @@ fn the_program_dies_with_ebb_and_never_reads_a_wrong_byte() {
 /// for a processor, also to end. The program is not to wait for that.
 #[test]
 fn a_fault_thread_that_ends_late() {
-    let _busy = Busy::start(6);
+    let _busy = Busy::start(3);
     let launch = Launch::program("verify", "48 0 5 1").limit(16 * MIB);
     let mut random = Random::new(10);
-    for round in 0..6 {
+    for round in 0..3 {
         end_of(&launch, 2 * round + 1, &mut random);
     }
 }

@@ -1,7 +1,7 @@
 //! What a page can be beside plain memory: guards, areas of other kinds, pages that are locked, freed
 //! lazily, moved, or put over others. Each works or is left alone, while most memory is elsewhere.
 
-use ebb_e2e::account::need_root;
+use ebb_e2e::account::{alone, need_root};
 use ebb_e2e::launch::Launch;
 use ebb_e2e::{MIB, SMALL, TINY};
 use ebb_testing::{eventually, skip};
@@ -20,7 +20,7 @@ fn case_in(limit: u64, arguments: &str) {
     let how = words.next().unwrap_or_default();
     let launch = Launch::program("kinds", &format!("{name} 24 {how}")).limit(limit);
     let outcome = launch.options("--report json").run();
-    outcome.expect_line(&format!("{name}: ok")).note_peak();
+    outcome.expect_line(&format!("{name}: ok"));
     // What there is no room for has left at least once, but for what the brake allows.
     let no_room = (24 * MIB - limit) / 4096;
     assert!(outcome.figure("pages_evicted") > no_room * 3 / 4, "little of it was ever out");
@@ -76,8 +76,7 @@ struct HugePages {
 
 impl HugePages {
     fn reserve(count: u32) -> Option<Self> {
-        let alone = fs::File::open("/etc/passwd").ok()?;
-        alone.lock().ok()?;
+        let alone = alone()?;
         let before = fs::read_to_string(HUGE_PAGES).ok()?;
         let had: u32 = before.trim().parse().ok()?;
         let reserved = Self { before, _alone: alone };
@@ -106,9 +105,6 @@ fn huge_mib(limit: Option<u64>) -> [u64; 2] {
     let launch = Launch::program("huge", "");
     let outcome = limit.map_or(launch.clone(), |bytes| launch.limit(bytes)).run();
     let text = outcome.expect_code(0).text();
-    if limit.is_some() {
-        outcome.note_peak();
-    }
     let numbers = text.split_ascii_whitespace().filter_map(|word| word.parse().ok());
     let figures: Vec<u64> = numbers.collect();
     assert!(text.starts_with("huge: ok"), "{text}");
@@ -118,39 +114,41 @@ fn huge_mib(limit: Option<u64>) -> [u64; 2] {
 /// Until shortly before they are managed page by page. What there is by then is taken apart where it leaves, not before.
 #[test]
 fn huge_pages_are_as_the_system_has_them_until_memory_is_short() {
-    let mode = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-    if mode.is_ok_and(|mode| mode.contains("[never]")) || huge_mib(None)[0] < 64 {
-        skip("the system makes no huge pages");
-    }
     // How many it makes depends on what is free in one piece just then.
+    let plain = || {
+        let [first, last] = huge_mib(None);
+        if first < 64 {
+            skip("the system makes no huge pages");
+        }
+        [first, last]
+    };
     eventually("as many as without Ebb", || {
+        let [plain_first, plain_last] = plain();
         let [first, last] = huge_mib(Some(1024 * MIB));
         // All of it fits; areas beside each other are one to the kernel.
-        first == 64 && last >= 32
+        first >= plain_first && last >= plain_last.min(32)
     });
     eventually("as many as without Ebb, in less memory", || {
+        let [plain_first, _] = plain();
         let [first, last] = huge_mib(Some(256 * MIB));
         assert_eq!(last, 0, "memory is short");
-        first == 64
+        first >= plain_first
     });
 }
 
 /// Memory comes by 2 MiB at a time until it is managed, at 20 GiB a second.
 #[test]
 fn huge_pages_do_not_outrun_the_limit() {
-    for limit in [16, 72, 160].map(|mib| mib * MIB) {
+    for limit in [16, 160].map(|mib| mib * MIB) {
         let launch = Launch::program("hog", "256 4").limit(limit).env("HUGE_PAGES", "1");
-        launch.run().expect_line("hog: ok").note_peak();
+        launch.run().expect_line("hog: ok");
     }
 }
 
 #[test]
 fn huge_pages_that_are_taken_apart_keep_every_word() {
-    for seed in [1, 2] {
-        let launch = Launch::program("torture", &format!("4 {seed} 192")).limit(96 * MIB);
-        let outcome = launch.env("HUGE_PAGES", "1").run();
-        outcome.expect_line("torture: ok").note_peak();
-    }
+    let launch = Launch::program("torture", "4 1 192").limit(96 * MIB);
+    launch.env("HUGE_PAGES", "1").run().expect_line("torture: ok");
 }
 
 /// They were announced and registered, and the first touch waited for ever.

@@ -1,6 +1,7 @@
 //! Kinds of memory, and the kernel or another process reaching into it, while most of it is
 //! elsewhere.
 
+use ebb_e2e::account::{may_look_up, need_locked};
 use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, SMALL, TINY, build};
@@ -17,7 +18,7 @@ fn case(arguments: &str) {
 fn case_of(launch: Launch, name: &str) {
     let name = name.split(' ').next().unwrap_or_default();
     let outcome = launch.limit(TINY).run();
-    outcome.expect_line(&format!("{name}: ok")).note_peak();
+    outcome.expect_line(&format!("{name}: ok"));
     outcome.expect_silence();
 }
 
@@ -52,7 +53,7 @@ print('same')
 fn a_pass_over_memory_brings_back_what_lies_ahead() {
     let pass = |options: &str| {
         let outcome = python(PASSES).options("--report json").options(options).run();
-        outcome.expect_line("same").note_peak();
+        outcome.expect_line("same");
         outcome.figure("rescued_ahead")
     };
     eventually("a pass in which something comes back beside what is touched", || pass("") > 0);
@@ -79,7 +80,7 @@ print('same')
 fn written_pages_are_found_and_every_byte_is_kept() {
     let run = |options: &str| {
         let outcome = python(WRITES).options("--report json").options(options).run();
-        outcome.expect_line("same").note_peak();
+        outcome.expect_line("same");
         (outcome.figure("harvests"), outcome.figure("harvested_pages"))
     };
     eventually("a run in which harvests find pages", || {
@@ -111,25 +112,25 @@ fn forks_under_a_harvest_keep_every_byte() {
     python(FORKS).options("--set harvest=1").run().expect_line("same");
 }
 
-/// Four children change what they inherit, and see their own changes only.
+/// Two children change what they inherit, and see their own changes only.
 const FORKS: &str = "
 import os
 memory = bytearray(30 << 20)
 for at in range(0, len(memory), 4096):
     memory[at] = at // 4096 % 251
-for child in range(1, 5):
+for child in range(1, 3):
     if os.fork() == 0:
         for turn in range(3):
             for at in range(0, len(memory), 4096):
                 memory[at + child] = turn + 1
         for at in range(0, len(memory), 4096):
             assert memory[at] == at // 4096 % 251, at
-            assert sum(memory[at + 1:at + 5]) == memory[at + child] == 3, at
+            assert sum(memory[at + 1:at + 3]) == memory[at + child] == 3, at
         os._exit(0)
-for child in range(4):
+for child in range(2):
     assert os.wait()[1] == 0
 for at in range(0, len(memory), 4096):
-    assert memory[at] == at // 4096 % 251 and not any(memory[at + 1:at + 5]), at
+    assert memory[at] == at // 4096 % 251 and not any(memory[at + 1:at + 3]), at
 print('same')
 ";
 
@@ -153,7 +154,7 @@ fn a_handler_that_gives_advice_within_a_fork_does_not_wait_for_that() {
 /// Between the count of forks and the note of whose one is, it took its own thread's for another's.
 #[test]
 fn a_handler_that_gives_advice_at_any_step_of_a_fork_does_not_wait_for_that() {
-    case("advice-at-each-step 200");
+    case("advice-at-each-step 80");
 }
 
 #[test]
@@ -193,6 +194,9 @@ fn pages_lent_to_a_pipe() {
 
 #[test]
 fn another_process_reads_and_writes() {
+    if !may_look_up() {
+        skip("no process may look into its parent here");
+    }
     case("peek 24");
 }
 
@@ -229,10 +233,14 @@ fn locked_pages_stay() {
 
 #[test]
 fn shared_memory_and_private_file_pages() {
-    let outcome = Launch::program("memory", "shared 24").limit(TINY).run();
-    outcome.expect_line("shared: ok").note_peak();
-    let lines = outcome.said();
-    assert!(lines.len() == 1 && lines[0].contains("shares memory"), "{}", outcome.stderr);
+    let launch = Launch::program("memory", "shared 24").limit(TINY);
+    eventually("a run in which it is seen that memory is shared", || {
+        let outcome = launch.run();
+        let said = outcome.expect_line("shared: ok").said();
+        let is_right = said.len() < 2 && said.iter().all(|line| line.contains("shares memory"));
+        assert!(is_right, "{}", outcome.stderr);
+        !said.is_empty()
+    });
 }
 
 #[test]
@@ -252,6 +260,7 @@ fn mappings_that_never_stop_changing() {
 
 #[test]
 fn everything_locked_for_a_while() {
+    need_locked(u64::MAX);
     case("lock-all 24");
 }
 
@@ -259,6 +268,7 @@ fn everything_locked_for_a_while() {
 /// out of memory.
 #[test]
 fn everything_locked_around_the_c_library() {
+    need_locked(u64::MAX);
     case("lock-all 24 raw");
 }
 
@@ -276,7 +286,7 @@ fn a_handler_of_signals_that_moves_memory() {
 /// Some of what was filled so was never found, and one run in twenty beside busy programs was ended as out of memory.
 #[test]
 fn areas_that_nobody_announces_are_found_all() {
-    for _ in 0..8 {
+    for _ in 0..3 {
         Launch::program("memory", "unheard 8 64 64").limit(SMALL).run().expect_line("unheard: ok");
     }
 }

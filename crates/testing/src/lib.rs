@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// A test that waits for one event for so long hangs.
 pub const HANG: Duration = Duration::from_secs(600);
-/// The time between two looks.
-const LOOK: Duration = Duration::from_millis(2);
+/// The time between two looks, at least and at most.
+const LOOK: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(50)];
 
 /// The guard of one wait.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ impl Guard {
         self.0.elapsed() > HANG
     }
 
-    /// Lets others run before the next look.
+    /// Lets others run before the next look, for as long as the wait has lasted.
     ///
     /// # Panics
     ///
@@ -39,7 +39,7 @@ impl Guard {
     #[track_caller]
     pub fn pause(&self, what: &str) {
         assert!(!self.hangs(), "hangs: waited {HANG:?} for {what}");
-        thread::sleep(LOOK);
+        thread::sleep(self.0.elapsed().clamp(LOOK[0], LOOK[1]));
     }
 }
 

@@ -1,15 +1,16 @@
 //! What a tree holds beside its limit, and how long a program is held while it comes near.
 
 use ebb_e2e::MIB;
-use ebb_e2e::launch::{Launch, Outcome};
+use ebb_e2e::launch::Launch;
 
 use crate::figure;
+use crate::watch::{Watched, watched};
 
-fn hog(arguments: &str, limit: u64, options: &str) -> Outcome {
+fn hog(arguments: &str, limit: u64, options: &str) -> Watched {
     let launch = Launch::program("hog", arguments).limit(limit * MIB);
-    let outcome = launch.options(&format!("--report json {options}")).run();
-    outcome.expect_line("hog: ok");
-    outcome
+    let run = watched(&launch.options(&format!("--report json {options}")));
+    run.outcome.expect_line("hog: ok");
+    run
 }
 
 fn mib(bytes: u64) -> f64 {
@@ -18,29 +19,28 @@ fn mib(bytes: u64) -> f64 {
 
 pub fn peaks() {
     for (arguments, limit, most) in [("256 4", 32, 40), ("640 4", 384, 395)] {
-        let outcome = hog(arguments, limit, "");
+        let run = hog(arguments, limit, "");
         let what = format!("most that hog {arguments} held in {limit} MiB");
-        figure(&what, mib(outcome.peak.bytes), "MiB", &format!("{most} MiB"));
+        figure(&what, mib(run.peak_bytes), "MiB", &format!("{most} MiB"));
     }
 }
 
 /// To take on 2 GiB takes sixty milliseconds, for which a program was held as one. A turn is 3 ms.
 pub fn holds() {
-    let outcome = hog("2048 1", 2200, "");
-    let longest_us = outcome.figure("longest_brake_us");
+    let longest_us = hog("2048 1", 2200, "").outcome.figure("longest_brake_us");
     figure("longest hold of a program of 2 GiB", longest_us as f64 / 1e3, "ms", "20 ms");
 }
 
 /// Above `--memory-high` whoever takes pages pauses, and reclaim brings the tree back.
 pub fn high() {
-    let outcome = hog("256 4", 96, "--memory-high 32M");
-    figure("most held with high at 32 MiB", mib(outcome.peak.bytes), "MiB", "40 MiB");
-    let throttled_s = outcome.figure("throttled_us") as f64 / 1e6;
+    let run = hog("256 4", 96, "--memory-high 32M");
+    figure("most held with high at 32 MiB", mib(run.peak_bytes), "MiB", "40 MiB");
+    let throttled_s = run.outcome.figure("throttled_us") as f64 / 1e6;
     figure("threads slowed down", throttled_s, "s", "more than 0");
 }
 
 /// Ebb's tables grow with what is used, not with what may be.
 pub fn far_limit() {
-    let outcome = Launch::program("verify", "16 2 3 1").limit(1 << 43).run();
-    figure("Ebb's own memory under a limit of 8 TiB", mib(outcome.peak.own), "MiB", "16 MiB");
+    let own = watched(&Launch::program("verify", "16 2 3 1").limit(1 << 43)).own_bytes;
+    figure("Ebb's own memory under a limit of 8 TiB", mib(own), "MiB", "16 MiB");
 }

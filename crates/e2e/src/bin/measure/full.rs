@@ -6,6 +6,7 @@ use ebb_e2e::MIB;
 use ebb_e2e::launch::Launch;
 
 use crate::figure;
+use crate::watch::timed;
 
 /// Pages of random bytes, without an end; its number first.
 const PAGES: &str = "
@@ -71,12 +72,11 @@ pub fn ends_in_time() {
 
 fn told(case: &str, swap: &str, whole: bool) {
     let launch = Launch::program("vain", case).limit(16 * MIB);
-    let outcome = launch.options(&format!("--swap {swap}")).run();
+    let (wall_s, outcome) = timed(&launch.options(&format!("--swap {swap}")));
     let (_, told) = outcome.stderr.split_once("which has waited ").unwrap_or_default();
     let told = told.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN);
     figure(&format!("time in vain, as told: {case} ({swap})"), told, "s", "3 s");
     if whole {
-        let wall_s = outcome.wall.as_secs_f64();
         figure(&format!("the whole run: {case} ({swap})"), wall_s, "s", "4 s");
     }
 }
@@ -91,6 +91,6 @@ while True:
         area[n * 4096:(n + 1) * 4096] = os.urandom(4096)
 ";
     let launch = Launch::new("/usr/bin/python3").args(["-c", FILLS]).limit(30 * MIB);
-    let outcome = launch.options("--swap ram").run();
-    figure("a run of pages that only cool", outcome.wall.as_secs_f64(), "s", "20 s");
+    let (wall_s, _) = timed(&launch.options("--swap ram"));
+    figure("a run of pages that only cool", wall_s, "s", "20 s");
 }

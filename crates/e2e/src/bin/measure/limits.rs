@@ -4,6 +4,7 @@ use ebb_e2e::launch::Launch;
 use ebb_e2e::{MIB, build};
 
 use crate::figure;
+use crate::watch::timed;
 
 /// 96 MiB that are filled once, and 8 that are used all the time, for 20 seconds.
 const COLD: &str = "
@@ -30,8 +31,8 @@ pub fn pressure() {
 pub fn idle() {
     let launch = Launch::new("chrt").args(["-i", "0"]).arg(build::ebb());
     let launch = launch.args(["run", "--memory-max", "16M", "--report-file", "/dev/null", "--"]);
-    let outcome = launch.arg(build::program("verify")).args(["20", "1"]).run();
-    figure("20 MiB in 16 in the idle class", outcome.wall.as_secs_f64(), "s", "5");
+    let (wall_s, _) = timed(&launch.arg(build::program("verify")).args(["20", "1"]));
+    figure("20 MiB in 16 in the idle class", wall_s, "s", "5");
 }
 
 /// A program goes through 96 MiB: with so much it would not thrash.
@@ -45,7 +46,7 @@ pub fn enough() {
 /// Processes that want the pager to wait for ever: see harass.c.
 pub fn harassed() {
     for what in ["full", "drained", "others", "forged"] {
-        let outcome = Launch::program("harass", what).limit(24 * MIB).run();
-        figure(&format!("harass {what}"), outcome.wall.as_secs_f64(), "s", "10");
+        let (wall_s, _) = timed(&Launch::program("harass", what).limit(24 * MIB));
+        figure(&format!("harass {what}"), wall_s, "s", "10");
     }
 }

@@ -15,6 +15,7 @@ mod limits;
 mod program;
 mod remote;
 mod stress;
+mod watch;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();

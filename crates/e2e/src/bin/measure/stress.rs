@@ -4,6 +4,7 @@ use ebb_e2e::MIB;
 use ebb_e2e::launch::Launch;
 
 use crate::figure;
+use crate::watch::watched;
 
 fn stressor(words: &str, limit: u64) -> Launch {
     Launch::new("stress-ng").args(words.split_whitespace()).arg("--verify").limit(limit)
@@ -12,7 +13,7 @@ fn stressor(words: &str, limit: u64) -> Launch {
 /// Pages of zeros that are written to at the speed of the kernel while their area is taken on.
 pub fn taken_on() {
     let launch = stressor("--vm 1 --vm-bytes 64M --vm-method walk-0a --vm-ops 4", 32 * MIB);
-    let most = (0..15).map(|_| launch.run().peak.bytes).max().unwrap_or(0);
+    let most = (0..15).map(|_| watched(&launch).peak_bytes).max().unwrap_or(0);
     figure("the most of 15 runs in 32 MiB", most as f64 / MIB as f64, "MiB", "40");
 }
 
