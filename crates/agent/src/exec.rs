@@ -25,25 +25,44 @@ struct Without {
     list: [u8; LIST_MAX],
 }
 
-/// Has `start` start a program with this environment, or with the same without the agent.
+/// Has `start` start a program with this environment, or with the same without the agent. A program that crashes may have
+/// little stack to start another on, and only the latter takes much.
 ///
 /// # Safety
 /// `environment` is a null-ended array of C strings.
 unsafe fn start<T>(environment: Strings, start: impl FnOnce(Strings) -> T) -> T {
-    let mut agent = [0; PATH_MAX + 8];
     // SAFETY: as promised.
-    let Some((at, list)) = (unsafe { find_list(environment) }) else { return start(environment) };
-    let Some(agent) = agent_file(&mut agent) else { return start(environment) };
-    if !elements(list).any(|element| element == agent.to_bytes()) || is_reachable(agent) {
-        return start(environment);
+    unsafe {
+        if follows(environment) { start(environment) } else { start_without(environment, start) }
     }
+}
+
+/// Whether a program with this environment can have the agent, or would not load it.
+///
+/// # Safety
+/// `environment` is a null-ended array of C strings.
+#[inline(never)]
+unsafe fn follows(environment: Strings) -> bool {
+    // SAFETY: as promised.
+    let Some((_, list)) = (unsafe { find_list(environment) }) else { return true };
+    let mut agent = [0; PATH_MAX + 8];
+    let Some(agent) = agent_file(&mut agent) else { return true };
+    !elements(list).any(|element| element == agent.to_bytes()) || is_reachable(agent)
+}
+
+/// # Safety
+/// `environment` is a null-ended array of C strings.
+#[cold]
+#[inline(never)]
+unsafe fn start_without<T>(environment: Strings, start: impl FnOnce(Strings) -> T) -> T {
+    let mut agent = [0; PATH_MAX + 8];
     let empty = [core::ptr::null(); VARIABLES_MAX + 2];
     let mut without = Without { variables: empty, list: [0; LIST_MAX] };
     // SAFETY: as promised, and `at` is the place of the list in it.
-    match unsafe { without.copy(environment, at, list, agent.to_bytes()) } {
-        Some(environment) => start(environment),
-        None => start(environment),
-    }
+    let copied = unsafe { find_list(environment) }.zip(agent_file(&mut agent)).and_then(
+        |((at, list), agent)| unsafe { without.copy(environment, at, list, agent.to_bytes()) },
+    );
+    start(copied.unwrap_or(environment))
 }
 
 impl Without {

@@ -40,6 +40,32 @@ static int case_crash(int argc, char **argv) {
     return WRONG;
 }
 
+/* Starts what would write the report of a crash, from a signal stack of so many bytes more than the least one, with a guard
+ * below it. */
+static void report_crash(int number) {
+    (void)number;
+    char *words[] = {"true", NULL};
+    pid_t child = fork();
+    if (child == 0) execv("/bin/true", words), _exit(WRONG);
+    int status;
+    waitpid(child, &status, 0);
+    if (status == 0 && write(1, "crash-reports: ok\n", 18) == 18) _exit(0);
+    _exit(WRONG);
+}
+
+static int case_crash_reports(int argc, char **argv) {
+    size_t bytes = (sysconf(_SC_MINSIGSTKSZ) + number(argc, argv, 0, 3072) + 4095) & -4096;
+    struct ballast b = load(argc, argv, 1);
+    char *stack = mmap(NULL, bytes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(stack != MAP_FAILED && mprotect(stack, 4096, PROT_NONE) == 0);
+    stack_t beside = {.ss_sp = stack + 4096, .ss_size = bytes};
+    struct sigaction action = {.sa_handler = report_crash, .sa_flags = SA_ONSTACK};
+    MUST(sigaltstack(&beside, NULL) == 0 && sigaction(SIGSEGV, &action, NULL) == 0);
+    ballast_check(&b, "before the crash");
+    *nowhere = 1;
+    return WRONG;
+}
+
 /* Ends by exit_group from another thread while the main thread is busy. */
 static void *exit_soon(void *argument) {
     usleep(100000);
@@ -760,7 +786,7 @@ static int case_close_all(int argc, char **argv) {
 
 static const struct test_case cases[] = {
     {"exit", case_exit}, {"signal", case_signal}, {"crash", case_crash},
-    {"exit-from-thread", case_exit_from_thread}, {"main-thread-ends", case_main_thread_ends},
+    {"crash-reports", case_crash_reports}, {"exit-from-thread", case_exit_from_thread}, {"main-thread-ends", case_main_thread_ends},
     {"fork", case_fork}, {"fork-snapshot", case_fork_snapshot}, {"raw-fork", case_raw_fork},
     {"fork-new-areas", case_fork_new_areas},
     {"raw-fork-fork", case_raw_fork_fork}, {"stopped", case_stopped},

@@ -247,6 +247,13 @@ fn a_crash_of_the_program() {
     Launch::program("process", "crash 24").limit(TINY).run().expect_code(128 + 11);
 }
 
+/// The hooks of `exec` took 6.3 KiB of stack, whether or not they had something to copy.
+#[test]
+fn a_crash_handler_with_little_stack_starts_another_program() {
+    let outcome = Launch::program("process", "crash-reports 2048 24").limit(TINY).run();
+    outcome.expect_line("crash-reports: ok").expect_silence();
+}
+
 #[test]
 fn the_program_is_killed() {
     Launch::program("process", "signal 9 24").limit(TINY).run().expect_code(128 + 9);
