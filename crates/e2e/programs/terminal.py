@@ -164,11 +164,18 @@ def typing(command):
     terminal.status()
 
 
+def tostop(command):
+    """The terminal stops whoever writes to it from the background: the pager writes the report."""
+    terminal = Terminal(["sh", "-c", 'stty tostop; exec "$@"', "sh"] + command)
+    terminal.expect("hello")
+    terminal.require("bad status", terminal.status() == 0)
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
         key_ends_plain_program, key_reaches_handler, key_is_one_signal, stop_and_go, background,
-        typing,
+        typing, tostop,
     )
 }
 SCENARIOS[sys.argv[1]](sys.argv[2:])

@@ -57,3 +57,9 @@ fn a_background_job_can_be_killed() {
 fn the_program_reads_what_is_typed() {
     scenario("typing", &[&process(), "copy", "48"]);
 }
+
+/// The pager was stopped by SIGTTOU, and the front waited for it for ever.
+#[test]
+fn a_report_to_a_terminal_that_takes_nothing_from_the_background() {
+    scenario("tostop", &["echo", "hello"]);
+}

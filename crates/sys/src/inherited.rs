@@ -12,7 +12,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Signals that the runtime or Ebb treats in a way of its own.
-const CHANGED: [libc::c_int; 4] = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ, libc::SIGXCPU];
+const CHANGED: [libc::c_int; 5] =
+    [libc::SIGPIPE, libc::SIGCHLD, libc::SIGXFSZ, libc::SIGXCPU, libc::SIGTTOU];
 
 /// Standard streams that were closed, a bit each.
 static CLOSED: AtomicU64 = AtomicU64::new(0);
@@ -47,13 +48,15 @@ extern "C" fn note() {
     }
 }
 
-/// From now on a limit of file sizes or CPU time that Ebb exceeds is an error and not its end, and the
-/// end of a child is told even if who started this process did not care for its own.
+/// From now on a limit of file sizes or CPU time that Ebb exceeds is an error and not its end, the end of a child is told
+/// even if who started this process did not care for its own, and a terminal takes what is written to it from the background
+/// (`stty tostop`).
 pub fn keep_going() {
     // SAFETY: sets signals to what needs no handler.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::signal(libc::SIGXCPU, libc::SIG_IGN);
+        libc::signal(libc::SIGTTOU, libc::SIG_IGN);
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
     }
 }
