@@ -15,9 +15,9 @@ use crate::stat::{self, ask};
 use crate::{doctor, exec};
 use ebb_agent::protocol::GREET_SET;
 use ebb_pager::patience::Patience;
-use ebb_pager::{Config, DETACH, FrontMessage, REFUSED, inject};
+use ebb_pager::{Config, DETACH, FrontMessage, REFUSED, inject, shown};
+use ebb_sys::proc;
 use ebb_sys::process::Pidfd;
-use ebb_sys::{proc, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs;
 use std::io::ErrorKind;
@@ -145,9 +145,6 @@ pub fn attach(arguments: Arguments) -> ExitCode {
     if let Some(reason) = doctor::why_not() {
         return refused((FAILED, reason));
     }
-    if let Err(error) = rights::lay_down() {
-        return refused((FAILED, format!("cannot put capabilities aside: {error}")));
-    }
     let wanted = Config { tree, ..wanted };
     start(pid, &wanted, events.as_deref()).unwrap_or_else(refused)
 }
@@ -234,8 +231,7 @@ struct Attached<'a> {
 
 fn command_line(pid: u32) -> Vec<String> {
     let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words = words.split(|&byte| byte == 0).filter(|word| !word.is_empty());
-    words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+    shown(words.split(|&byte| byte == 0).filter(|word| !word.is_empty()))
 }
 
 /// A process and all that it has started, and those in turn.

@@ -106,6 +106,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Before anything is opened that an argument names.
+    if let Err(error) = ebb_sys::rights::lay_down() {
+        tell(format_args!("cannot put capabilities aside: {error}"));
+        return ExitCode::from(125);
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),

@@ -10,7 +10,7 @@ use crate::program::{self, Kind};
 use crate::{cgroup, config_file, doctor, exec, inject, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::events::{self, Event, Why};
-use ebb_pager::{Config, Encrypt, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
+use ebb_pager::{Config, Encrypt, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo, shown};
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
@@ -186,9 +186,6 @@ pub fn run(mut arguments: Arguments) -> ExitCode {
     };
     if let Some(reason) = doctor::why_not() {
         return fail(FAILED, reason);
-    }
-    if let Err(error) = rights::lay_down() {
-        return fail(FAILED, format!("cannot put capabilities aside: {error}"));
     }
     let watchers = match Watchers::new(&arguments) {
         Ok(watchers) => watchers,
@@ -400,7 +397,7 @@ pub fn configure(arguments: &Arguments) -> Result<Config, String> {
         sample: arguments.sample == Some(true),
         strict: arguments.strict == Some(true),
         pressure_target_permille: target.map_err(|error| format!("--pressure-target {error}"))?,
-        command: arguments.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+        command: shown(arguments.command.iter().map(|word| word.as_encoded_bytes())),
         ..Config::default()
     };
     for setting in &arguments.set {
@@ -711,9 +708,6 @@ pub fn pager() -> ExitCode {
     };
     if !is_own_front(&socket) {
         return fail(FAILED, "the pager is started by `ebb run` alone; see ebb run --help");
-    }
-    if let Err(error) = rights::lay_down() {
-        return fail(FAILED, format!("the pager cannot put capabilities aside: {error}"));
     }
     match ebb_pager::serve(&socket) {
         Ok(()) => ExitCode::SUCCESS,

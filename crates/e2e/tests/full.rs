@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use crate::exec::need_paging;
 use ebb_e2e::launch::{Launch, Outcome, Running, send};
 use ebb_e2e::same::need;
 use ebb_e2e::{MIB, build};
@@ -56,6 +57,28 @@ fn one_process_or_many_that_wait_in_vain_end_with_the_message() {
         }
     }
     ends_with_the_message("alone", "ram:1M");
+}
+
+/// The message was written before anybody was killed, by the thread that kills: for ever, into a pipe that nobody read.
+#[test]
+fn a_standard_error_that_nobody_reads_does_not_put_off_the_end() {
+    need_paging();
+    let script = r#"
+import os, subprocess, sys
+reads, writes = os.pipe()
+os.set_blocking(writes, False)
+try:
+    while True:
+        os.write(writes, bytes(4096))
+except BlockingIOError:
+    os.set_blocking(writes, True)
+fills = "import os; kept = [os.urandom(1 << 20) for _ in range(64)]"
+options = ["run", "--quiet", "--memory-max", "16M", "--swap", "ram:4M"]
+command = [sys.argv[1], *options, "--", sys.executable, "-c", fills]
+print(subprocess.run(command, stderr=writes).returncode)
+"#;
+    let launch = Launch::new(need("/usr/bin/python3")).args(["-c", script]);
+    launch.arg(build::ebb()).run().expect_line("137");
 }
 
 /// What is locked cannot be stored, and its areas are filled by the kernel, which waits for each page.

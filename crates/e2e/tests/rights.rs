@@ -5,6 +5,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
+use std::process::Command;
 
 use ebb_e2e::account::Account;
 use ebb_e2e::build;
@@ -165,6 +166,47 @@ fn who_does_what_the_doctor_says_can_run() {
         }
     }
     panic!("{}", account.run(&format!("{} doctor", account.ebb())).text());
+}
+
+/// The right to trace lets whoever has it go through /proc/PID/cwd past folders that are closed to the user. It was in effect in
+/// every command but `run`, and in that until its files were open.
+#[test]
+fn no_command_opens_for_an_ordinary_user_what_is_closed_to_that_one() {
+    let account = able();
+    let closed = tempfile::tempdir().expect("a folder that is root's alone");
+    let inner = closed.path().join("inner");
+    fs::create_dir(&inner).expect("a folder");
+    let file = |name: &str| inner.join(name);
+    for name in ["secret", "existing"] {
+        fs::write(file(name), "the secret line\n").expect("a file");
+        fs::set_permissions(file(name), fs::Permissions::from_mode(0o666)).expect("chmod");
+    }
+    for (folder, mode) in [(inner.as_path(), 0o777), (closed.path(), 0o700)] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+    let mut process = Command::new("sleep").arg("600").current_dir(&inner).spawn().expect("sleep");
+    let (ebb, at) = (account.ebb(), format!("/proc/{}", process.id()));
+    for words in [
+        format!("fit --input {at}/cwd/secret -- cat"),
+        format!("fit --input {at}/maps -- cat"),
+        format!("fit --html {at}/cwd/existing -- true"),
+        format!("lab mrc {at}/cwd/secret"),
+        format!("run --config {at}/cwd/secret -- true"),
+        format!("run --memory-max 16M --report-file {at}/cwd/planted -- true"),
+        format!("run --memory-max 16M --events {at}/cwd/planted -- true"),
+    ] {
+        let outcome = account.run(&format!("{ebb} {words}"));
+        assert!(outcome.code() != 0, "{words}: {}", outcome.stderr);
+        let told = outcome.text() + &outcome.stderr;
+        assert!(
+            told.contains("Permission denied") && !told.contains("secret line"),
+            "{words}: {told}"
+        );
+    }
+    process.kill().expect("it runs");
+    process.wait().expect("a child");
+    assert!(!file("planted").exists());
+    assert_eq!(fs::read_to_string(file("existing")).expect("root's"), "the secret line\n");
 }
 
 /// A process with a secret, which a thief's memory is to be taken for: see attack.c.

@@ -111,8 +111,29 @@ pub struct Config {
     pub attached: bool,
     /// So is what it had started before (`--tree`).
     pub tree: bool,
-    /// The command line, for the report.
+    /// The command line, for the report ([`shown`]).
     pub command: Vec<String>,
+}
+
+/// Bytes of a command line that are shown. All of the configuration is one message to the pager, of 64 KiB at most.
+const SHOWN_MAX: usize = 4096;
+
+/// The words of a command line, as a report shows them: of a long one the beginning, and `…`.
+#[must_use]
+pub fn shown(words: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Vec<String> {
+    let (mut shown, mut left) = (Vec::new(), SHOWN_MAX);
+    for word in words {
+        let word = word.as_ref();
+        let fits = word.len() < left;
+        let kept = if fits { word } else { &word[..left.min(word.len())] };
+        let text = String::from_utf8_lossy(kept).into_owned();
+        shown.push(if fits { text } else { text + "…" });
+        if !fits {
+            break;
+        }
+        left -= word.len() + 1;
+    }
+    shown
 }
 
 /// What a run has that asks for nothing: no limit yet, no tiers, no report.
@@ -193,5 +214,21 @@ impl Config {
         let mut tunables = Tunables::cooling();
         self.switches.iter().try_for_each(|pair| tunables.set(pair))?;
         Ok(tunables)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    /// A message to the pager held 64 KiB, and was cut in the middle of the command.
+    #[test]
+    fn of_a_long_command_line_the_beginning_is_shown() {
+        assert_eq!(shown(["echo", "", "a\u{e9}"]), ["echo", "", "a\u{e9}"]);
+        let long = shown(["sh".to_owned(), "x".repeat(100_000), "never".to_owned()]);
+        assert_eq!((long.len(), long[0].as_str(), long[1].chars().count()), (2, "sh", 4094));
+        assert!(long[1].ends_with("x…"));
+        let many = shown(vec!["\u{1}"; 100_000]);
+        assert!(serde_json::to_string(&many).expect("text").len() < 32 << 10);
     }
 }

@@ -1,28 +1,21 @@
 //! What happens to a run, for programs: a line of JSON for each event (`ebb run --events FILE`).
 //!
 //! * E1: a line is one write to a file that is appended to: several runs may share one.
-//! * E2: who has something to tell waits for no device: a thread of its own writes. What is more than may wait is lost.
-//! * E3: what cannot be written harms nothing. It is said once, and the end of a run waits for `ENDING_LOOKS` at most.
+//! * E2: who has something to tell waits for no device: a thread of its own writes ([`Writer`]). What is more than may wait is lost.
+//! * E3: what cannot be written harms nothing. It is said once, and the end of a run waits for a while at most.
 //! * E4: the start is told of first, and times rise. What happens before the front has said that the program runs waits for that.
 
-use crate::patience::happens_within;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
+use crate::writer::{WAITING_MAX, Writer};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Lines that may wait for the file.
-const WAITING_MAX: usize = 256;
-/// How often the end of a run looks whether all is written, and for how long each time.
-const ENDING_LOOKS: u32 = 50;
-const ENDING_LOOK: Duration = Duration::from_millis(20);
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Why every process of a run is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -171,15 +164,12 @@ pub fn open(path: &Path) -> Result<File> {
 
 /// The other end of the thread that writes.
 #[derive(Debug)]
-pub struct Events {
-    lines: Mutex<Lines>,
-    ended: Mutex<Receiver<()>>,
-}
+pub struct Events(Mutex<Lines>);
 
 #[derive(Debug)]
 struct Lines {
     /// None when nothing more happens.
-    writer: Option<SyncSender<String>>,
+    writer: Option<Writer>,
     /// What happened before the start was told of, with run and process; None since then (E4).
     early: Option<Vec<(u32, u32, Event)>>,
 }
@@ -196,20 +186,21 @@ impl Lines {
             }
             (_, None) => None,
         };
-        self.send(&line(run, pid, event));
+        self.send(line(run, pid, event));
         self.flush(early, pid);
     }
 
     /// Those about process 0 are about the `program`, whose number was not known.
     fn flush(&self, early: Option<Vec<(u32, u32, Event)>>, program: u32) {
         for (run, pid, event) in early.into_iter().flatten() {
-            self.send(&line(run, if pid == 0 { program } else { pid }, &event));
+            self.send(line(run, if pid == 0 { program } else { pid }, &event));
         }
     }
 
-    /// E2
-    fn send(&self, line: &str) {
-        let _ = self.writer.as_ref().map(|writer| writer.try_send(line.to_owned()));
+    fn send(&self, line: String) {
+        if let Some(writer) = &self.writer {
+            writer.send(line);
+        }
     }
 }
 
@@ -221,27 +212,17 @@ impl Events {
     pub fn new(path: &Path, say: impl Fn(&str) + Send + 'static) -> Result<Self> {
         let mut file = open(path)?;
         let name = path.display().to_string();
-        let (lines, waiting) = sync_channel::<String>(WAITING_MAX);
-        let (end, ended) = sync_channel(1);
-        let write = move || {
-            let (mut said, mut torn) = (false, false);
-            for line in waiting {
-                let result = write_line(&mut file, &line, &mut torn);
-                if let Err(error) = result
-                    && !std::mem::replace(&mut said, true)
-                {
-                    say(&format!("--events {name}: {error}; the run goes on, and events are lost"));
-                }
+        let (mut said, mut torn) = (false, false);
+        let write = move |line: &str| {
+            let result = write_line(&mut file, line, &mut torn);
+            if let Err(error) = result
+                && !std::mem::replace(&mut said, true)
+            {
+                say(&format!("--events {name}: {error}; the run goes on, and events are lost"));
             }
-            // Nobody waits for it any more, if that was long.
-            let _ = end.send(());
         };
-        std::thread::Builder::new()
-            .name("events".to_owned())
-            .stack_size(128 * 1024)
-            .spawn(write)?;
-        let lines = Lines { writer: Some(lines), early: Some(Vec::new()) };
-        Ok(Self { lines: Mutex::new(lines), ended: Mutex::new(ended) })
+        let writer = Some(Writer::start("events", write)?);
+        Ok(Self(Mutex::new(Lines { writer, early: Some(Vec::new()) })))
     }
 
     fn add(&self, run: u32, pid: u32, event: &Event) {
@@ -249,22 +230,20 @@ impl Events {
     }
 
     fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing more happens. Waits until all is written, for a while.
     pub fn end(&self) {
-        let mut lines = self.lines();
-        let early = lines.early.take();
-        // Of a program that could not be started.
-        lines.flush(early, 0);
-        lines.writer = None;
-        drop(lines);
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let writer = {
+            let mut lines = self.lines();
+            let early = lines.early.take();
+            // Of a program that could not be started.
+            lines.flush(early, 0);
+            lines.writer.take()
+        };
         // E3
-        happens_within(ENDING_LOOKS, ENDING_LOOK, |pause| {
-            ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout)
-        });
+        writer.into_iter().for_each(Writer::end);
     }
 }
 
@@ -316,8 +295,10 @@ mod tests {
     /// A process was met, or asked something, before the front had said that the program runs.
     #[test]
     fn the_start_is_the_first_event_whatever_comes_before() {
-        let (writer, written) = sync_channel(WAITING_MAX);
-        let mut lines = Lines { writer: Some(writer), early: Some(Vec::new()) };
+        let (to, written) = std::sync::mpsc::channel();
+        let write = move |line: &str| to.send(line.to_owned()).expect("it is awaited");
+        let writer = Some(Writer::start("lines", write).expect("a thread"));
+        let mut lines = Lines { writer, early: Some(Vec::new()) };
         let met = Event::Unmanaged { name: "a".into(), why: Kind::StaticProgram };
         lines.add(7, 9, &met);
         lines.add(7, 0, &met);
@@ -325,7 +306,7 @@ mod tests {
         let started = Event::Started { command, memory_max_bytes: 1, memory_high_bytes: 1 };
         lines.add(7, 8, &started);
         lines.add(7, 8, &met);
-        drop(lines);
+        lines.writer.take().expect("a thread").end();
         let of = |line: String| -> (String, u64) {
             let value: serde_json::Value = serde_json::from_str(&line).expect("JSON");
             let name = value["event"].as_str().expect("a name").to_owned();
@@ -380,7 +361,7 @@ mod tests {
         let (say, said) = std::sync::mpsc::channel();
         let events = Events::new(&path, move |text| say.send(text.to_owned()).expect("heard"))
             .expect("events");
-        (0..2000).for_each(|_| events.lines().send(&("x".repeat(1000) + "\n")));
+        (0..2000).for_each(|_| events.lines().send("x".repeat(1000) + "\n"));
         events.end();
         let said: Vec<String> = said.try_iter().collect();
         assert!(said.len() == 1 && said[0].contains("the run goes on"), "{said:?}");

@@ -52,6 +52,7 @@ mod link;
 mod loads;
 mod look_around;
 mod lru_gen;
+mod messages;
 mod mm;
 mod monitor;
 mod own_cost;
@@ -85,8 +86,9 @@ mod unmanaged;
 mod unseen;
 mod vacant;
 pub mod view;
+mod writer;
 
-pub use config::{Config, Encrypt, MEMORY_MIN_BYTES, ReportFormat, ReportTo};
+pub use config::{Config, Encrypt, MEMORY_MIN_BYTES, ReportFormat, ReportTo, shown};
 pub use door::FEATURES;
 pub use lru_gen::{DONE, REFUSED};
 pub use resize::DETACH;

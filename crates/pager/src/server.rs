@@ -10,6 +10,7 @@ use crate::limits::SLICE_PAGES;
 use crate::lineage::{self, Lineage};
 use crate::link::Link;
 use crate::lru_gen::Requests;
+use crate::messages;
 use crate::mm::Mm;
 use crate::patience::{self, Patience, Wait};
 use crate::pending::Pending;
@@ -226,7 +227,8 @@ impl Pager {
         let pages = config.memory_max_bytes / PAGE_SIZE as u64;
         let high = config.memory_high_bytes.map_or(pages, |high| high / PAGE_SIZE as u64);
         let recorder = config.record.as_deref().map(Recorder::new).transpose()?;
-        let events = config.events.as_deref().map(|path| Events::new(path, say)).transpose()?;
+        let events =
+            config.events.as_deref().map(|path| Events::new(path, messages::say)).transpose()?;
         let tunables = config.tunables().map_err(std::io::Error::other)?;
         let lineage = Lineage::new(config.root, config.tree)?;
         let engine = Engine::new(pages, high, tunables, Evidence::Cooling)
@@ -489,13 +491,14 @@ impl Pager {
     }
 }
 
-/// A line on standard error, wherever that leads.
-fn say(text: &str) {
-    Machine.say(text);
-}
-
 /// Runs the pager over its connection to the front, to the end.
 pub fn serve(front: &Socket) -> std::io::Result<()> {
+    let ended = serve_to_the_end(front);
+    messages::flush();
+    ended
+}
+
+fn serve_to_the_end(front: &Socket) -> std::io::Result<()> {
     let FrontMessage::Start(config) = FrontMessage::receive(front)? else {
         return Err(std::io::Error::other("the front did not begin with a start message"));
     };
@@ -563,10 +566,13 @@ fn end(pager: &Pager, front: &Socket, status: Option<i32>) -> std::io::Result<()
     // Who is nobody's child here has the status that it has.
     let status = if failed && pager.config.root.is_none() { Some(FAILED) } else { status };
     note_end(pager, status);
+    // The report is the last.
+    messages::flush();
     if let Err(error) = report::write(pager, status) {
-        say(&format!("cannot write the report: {error}"));
+        pager.say(&format!("cannot write the report: {error}"));
     }
     pager.store.close();
+    messages::flush();
     FrontMessage::Reported { failed }.send(front)
 }
 
@@ -631,12 +637,12 @@ fn note_end(pager: &Pager, exit_status: Option<i32>) {
 fn end_recording(pager: &Pager) {
     let (Some(recorder), Some(path)) = (&pager.recorder, &pager.config.record) else { return };
     if let Err(error) = recorder.end() {
-        say(&format!("the recording {} is not complete: {error}", path.display()));
+        messages::say(&format!("the recording {} is not complete: {error}", path.display()));
         return;
     }
     let lost = recorder.lost.load(Relaxed);
     if lost > 0 {
-        say(&format!(
+        messages::say(&format!(
             "the recording {} lacks {lost} records: the file was too slow",
             path.display()
         ));
@@ -674,7 +680,7 @@ fn prepare(config: Config, front: u32) -> Result<Arc<Pager>, String> {
         use_io_uring: config.io_uring,
         inject,
         encrypt: config.encrypt.into(),
-        notice: Notice::new(say),
+        notice: Notice::new(messages::say),
     };
     let store = Store::open(&tiers, &options).map_err(|error| error.to_string())?;
     let world = World { clock: Clock::real(), host: Box::new(Machine), store: Box::new(store) };
@@ -688,7 +694,8 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
         let guarded = move || {
             body();
             // A thread of the pager that ends leaves the program without service.
-            say("a thread of the pager ended; the program is stopped");
+            messages::say("a thread of the pager ended; the program is stopped");
+            messages::flush();
             std::process::exit(125);
         };
         let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 * 1024);

@@ -2,6 +2,7 @@
 
 use crate::inject::{self, Attempt};
 use crate::lineage;
+use crate::messages;
 use crate::seam::{Known, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
@@ -55,9 +56,7 @@ impl Host for Machine {
     }
 
     fn say(&self, text: &str) {
-        use std::io::Write;
-        // A closed standard error must not end the pager, and with it the program.
-        let _ = writeln!(std::io::stderr(), "ebb: {text}");
+        messages::say(text);
     }
 
     fn open(&self, pid: u32) -> std::io::Result<Box<dyn Process>> {

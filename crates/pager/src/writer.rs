@@ -1,0 +1,85 @@
+//! A thread that writes lines for those that may not wait: for a reader that does not read, or for a device.
+//!
+//! * W1: [`Writer::send`] never waits. A line for which there is no room is lost.
+//! * W2: [`Writer::end`] waits until all is written, for [`ENDING_LOOKS`] at most. A thread that is stuck then is left.
+
+use crate::patience::happens_within;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+/// Lines that may wait.
+pub const WAITING_MAX: usize = 256;
+/// How often the end looks whether all is written, and for how long each time.
+const ENDING_LOOKS: u32 = 50;
+const ENDING_LOOK: Duration = Duration::from_millis(20);
+const STACK_BYTES: usize = 128 * 1024;
+
+/// The other end of the thread.
+#[derive(Debug)]
+pub struct Writer {
+    lines: SyncSender<String>,
+    ended: Receiver<()>,
+}
+
+impl Writer {
+    /// Starts the thread, which calls `write` for each line.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start(
+        name: &str,
+        mut write: impl FnMut(&str) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (lines, waiting) = sync_channel::<String>(WAITING_MAX);
+        let (end, ended) = sync_channel(1);
+        let body = move || {
+            waiting.iter().for_each(|line| write(&line));
+            // Nobody waits for it any more, if that was long.
+            let _ = end.send(());
+        };
+        std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body)?;
+        Ok(Self { lines, ended })
+    }
+
+    /// A line with its end. W1.
+    pub fn send(&self, line: String) {
+        let _ = self.lines.try_send(line);
+    }
+
+    /// No more comes. W2.
+    pub fn end(self) {
+        drop(self.lines);
+        happens_within(ENDING_LOOKS, ENDING_LOOK, |pause| {
+            self.ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout)
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    #[test]
+    fn lines_come_in_order_and_the_end_waits_for_them() {
+        let written = Arc::new(Mutex::new(String::new()));
+        let to = written.clone();
+        let writer = Writer::start("lines", move |line| to.lock().expect("whole").push_str(line));
+        let writer = writer.expect("a thread");
+        (0..9).for_each(|number| writer.send(format!("{number}\n")));
+        writer.end();
+        assert_eq!(*written.lock().expect("whole"), "0\n1\n2\n3\n4\n5\n6\n7\n8\n");
+    }
+
+    /// Standard error was a pipe that nobody read: the monitor stood in `write`, and the limit was off.
+    #[test]
+    fn nobody_waits_for_a_reader_that_does_not_read() {
+        let (to, _reader) = sync_channel::<()>(0);
+        let writer = Writer::start("stuck", move |_| {
+            let _ = to.send(());
+        });
+        let writer = writer.expect("a thread");
+        (0..2000).for_each(|_| writer.send("line\n".to_owned()));
+        writer.end();
+    }
+}
