@@ -275,6 +275,10 @@ impl App {
                 _ => Typed::Taken,
             };
         }
+        // What Esc and the key after it send, where both are read at once: Alt means nothing here.
+        if key.modifiers.contains(KeyModifiers::ALT) {
+            self.typed(KeyEvent::from(KeyCode::Esc));
+        }
         match key.code {
             KeyCode::Char('q') => return Typed::Quit,
             // Any key leaves it.
@@ -440,5 +444,20 @@ impl App {
                 "q quit  Esc back  arrows process  Enter map  + - limit  r reclaim  ? help".into()
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a busy machine Esc was lost, and the key behind it meant something else.
+    #[test]
+    fn esc_counts_where_it_is_read_with_the_key_behind_it() {
+        let run = Followed { front: 1, map: Some(0), ..Followed::default() };
+        let page = Page::Run(Box::new(run));
+        let mut app = App::new(page, Duration::from_secs(3600)).expect("a thread");
+        app.typed(KeyEvent::new(KeyCode::Char('?'), KeyModifiers::ALT));
+        assert!(app.help && matches!(&app.page, Page::Run(run) if run.map.is_none()));
     }
 }
