@@ -119,7 +119,8 @@ fn connect() -> Result<usize, u32> {
     let mut looks = 1..LOOKS_TO_ACCEPT;
     let connected = loop {
         let connected = connect();
-        if connected != EAGAIN || looks.next().is_none() {
+        let again = connected == EINTR || connected == EAGAIN && looks.next().is_some();
+        if !again {
             break connected;
         }
     };

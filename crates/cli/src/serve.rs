@@ -102,7 +102,8 @@ impl Server {
             let mut at = ready;
             callers.retain_mut(|caller| {
                 let is_ready = at.next().unwrap_or(false);
-                caller.since.elapsed() < PATIENCE && (!is_ready || self.serve(caller))
+                // Who can go on does, however late this thread is.
+                (!is_ready || self.serve(caller)) && caller.since.elapsed() < PATIENCE
             });
             self.callers = callers;
             if is_new {

@@ -6,6 +6,7 @@
  *   drained  connections whose message is taken back before it is received
  *   others   descriptors that are no connections, and a greeting with one that is no userfaultfd
  *   forged   a connection that is a descriptor of another process
+ *   asks     a connection that it was fetched by, over which it asks for figures and for another limit
  */
 #include "ours.h"
 
@@ -13,6 +14,7 @@
 #include <sys/un.h>
 
 #define GREET_STAT 2
+#define GREET_SET 4
 
 struct greeting {
     uint32_t magic, version, kind, bare;
@@ -129,11 +131,30 @@ static void forged(void) {
     wait_status(child);
 }
 
+/* Who is fetched may be another user's. */
+static void asks(void) {
+    struct {
+        struct greeting head;
+        char text[32];
+    } set = {{MAGIC, VERSION, GREET_SET, 0, 0, 0}, "memory.max=1073741824"};
+    for (uint32_t kind = GREET_STAT; kind <= GREET_SET; kind++) {
+        int ends[2];
+        pair(ends);
+        MUST(ask_to_join(gettid(), ends[1]) == 0);
+        set.head.kind = kind;
+        size_t length = kind == GREET_SET ? sizeof set.head + strlen(set.text) : sizeof set.head;
+        MUST(send(ends[0], &set, length, 0) == (ssize_t)length);
+        uint32_t answer[64];
+        MUST(recv(ends[0], answer, sizeof answer, 0) == 8 && answer[0] == MAGIC && answer[1] == 1);
+    }
+}
+
 int main(int count, char **words) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"full", full}, {"drained", drained}, {"others", others}, {"forged", forged}};
+    } cases[] = {{"full", full}, {"drained", drained}, {"others", others}, {"forged", forged},
+                 {"asks", asks}};
     const char *name = count > 1 ? words[1] : "";
     struct ballast b = ballast_new(32, 3);
     bells = pool_start() + strtoul(getenv("EBB_POOL_BYTES"), NULL, 10) - BELLS * PAGE;

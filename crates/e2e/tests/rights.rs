@@ -307,7 +307,7 @@ fn who_has_become_a_setuid_program_is_not_looked_into() {
 /// Processes of a run that want its pager to wait for ever, or to take what is not theirs: see harass.c.
 #[test]
 fn no_process_of_a_run_keeps_the_others_from_joining() {
-    for what in ["full", "drained", "others", "forged"] {
+    for what in ["full", "drained", "others", "forged", "asks"] {
         let outcome = Launch::program("harass", what).limit(24 * ebb_e2e::MIB).run();
         outcome.expect_line(&format!("{what}: ok"));
     }

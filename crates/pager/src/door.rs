@@ -138,11 +138,11 @@ impl Door {
 
     /// Fetches those that ask for that.
     pub fn fetch(&mut self) {
-        let wait = Wait::new(&self.pager.clock, Patience::Greeting);
         for candidate in self.pager.candidates.take() {
             let connection = candidate.serve(&self.pager);
             self.pager.candidates.served();
             let Some(connection) = connection else { continue };
+            let wait = Wait::new(&self.pager.clock, Patience::Greeting);
             self.silent.push(Caller { connection, wait, child: Some(candidate.mm) });
         }
     }
@@ -197,7 +197,8 @@ fn heard(
     let greeting = Greeting::from_bytes(head)
         .filter(|greeting| text.is_empty() || asks(greeting.kind))
         .ok_or_else(|| std::io::Error::other("its greeting is of another version"))?;
-    if asks(greeting.kind) && !connection.is_of_owner() {
+    // A process that was fetched may be another user's: it has nothing to ask or to change.
+    if asks(greeting.kind) && (child.is_some() || !connection.is_of_owner()) {
         return refuse(&*connection);
     }
     if greeting.kind == GREET_STAT {
@@ -236,11 +237,6 @@ fn greet_new(
         refuse(&*connection)?;
         return Err(std::io::Error::other("it brought no userfaultfd"));
     };
-    let harvest = if pager.config.harvest { feature::WP_ASYNC } else { 0 };
-    if let Err(error) = uffd.handshake(FEATURES | harvest) {
-        refuse(&*connection)?;
-        return Err(error);
-    }
     if greeting.pool_len / 4096 <= BELLS as u64 {
         refuse(&*connection)?;
         return Err(std::io::Error::other("its pool is too small"));
@@ -249,6 +245,12 @@ fn greet_new(
         // The books of its places would take what memory the pager can have.
         refuse(&*connection)?;
         return Err(std::io::Error::other("its pool is larger than it was told to make it"));
+    }
+    // Events of forks are for those alone that have the right to trace: nobody gets them who is refused anyway.
+    let harvest = if pager.config.harvest { feature::WP_ASYNC } else { 0 };
+    if let Err(error) = uffd.handshake(FEATURES | harvest) {
+        refuse(&*connection)?;
+        return Err(error);
     }
     let pool = (greeting.pool_start, greeting.pool_len);
     let process = process(pager, connection.peer()?)?;

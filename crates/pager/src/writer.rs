@@ -1,9 +1,9 @@
 //! A thread that writes lines for those that may not wait: for a reader that does not read, or for a device.
 //!
 //! * W1: [`Writer::send`] never waits. A line for which there is no room is lost.
-//! * W2: [`Writer::end`] waits until all is written, for [`ENDING_LOOKS`] at most. A thread that is stuck then is left.
+//! * W2: [`Writer::end`] waits until all is written, for [`ENDING_LOOKS`] that find the thread stuck. It is left then.
 
-use crate::patience::happens_within;
+use ebb_sys::{proc, sched};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ const STACK_BYTES: usize = 128 * 1024;
 pub struct Writer {
     lines: SyncSender<String>,
     ended: Receiver<()>,
+    thread: u32,
 }
 
 impl Writer {
@@ -32,13 +33,16 @@ impl Writer {
     ) -> std::io::Result<Self> {
         let (lines, waiting) = sync_channel::<String>(WAITING_MAX);
         let (end, ended) = sync_channel(1);
+        let (number, thread) = sync_channel(1);
         let body = move || {
+            let _ = number.send(sched::this_thread());
             waiting.iter().for_each(|line| write(&line));
             // Nobody waits for it any more, if that was long.
             let _ = end.send(());
         };
         std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(body)?;
-        Ok(Self { lines, ended })
+        let thread = thread.recv().unwrap_or(0);
+        Ok(Self { lines, ended, thread })
     }
 
     /// A line with its end. W1.
@@ -49,9 +53,13 @@ impl Writer {
     /// No more comes. W2.
     pub fn end(self) {
         drop(self.lines);
-        happens_within(ENDING_LOOKS, ENDING_LOOK, |pause| {
-            self.ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout)
-        });
+        let mut looks = 0;
+        while looks < ENDING_LOOKS
+            && self.ended.recv_timeout(ENDING_LOOK) == Err(RecvTimeoutError::Timeout)
+        {
+            // One that wants a CPU is not stuck.
+            looks += u32::from(proc::state(self.thread) != Some('R'));
+        }
     }
 }
 

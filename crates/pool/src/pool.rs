@@ -29,12 +29,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Fewer frames could not hold what one thread latches, and what is on its way.
 const FRAMES_MIN: u32 = 16;
-/// How long a frame is waited for where all are latched.
-const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
+/// How long a frame is waited for where all are latched, at least: in so many sleeps, of which a host that stops makes one.
+const PATIENCE_S: u64 = if cfg!(test) { 1 } else { 10 };
+const SLEEP: Duration = Duration::from_millis(1);
 
 /// How a pool is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -252,7 +253,7 @@ impl Inner {
 
     /// A frame nobody has.
     fn take_frame(&self) -> Result<u32, PoolError> {
-        let mut since = None;
+        let mut sleeps = 0;
         loop {
             if let Some((frame, left)) = self.frames.take() {
                 if left < self.low
@@ -268,11 +269,12 @@ impl Inner {
                 continue;
             }
             drop(policy);
-            if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
-                let (frames, seconds) = (self.frames.count(), PATIENCE.as_secs());
+            if SLEEP * sleeps >= Duration::from_secs(PATIENCE_S) {
+                let (frames, seconds) = (self.frames.count(), PATIENCE_S);
                 return Err(PoolError::AllLatched { frames, seconds });
             }
-            std::thread::sleep(Duration::from_millis(1));
+            sleeps += 1;
+            std::thread::sleep(SLEEP);
         }
     }
 
