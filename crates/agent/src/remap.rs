@@ -80,11 +80,14 @@ fn lock(shared: &Shared) {
 fn settled(request: &Request, looked: impl FnOnce()) -> isize {
     let page_up = |len: usize| len.wrapping_add(4095) & !4095;
     let (old_len, new_len) = (page_up(request.old_len), page_up(request.new_len));
+    if is_wrong(request, old_len, new_len) {
+        return request.ask();
+    }
     let kept = old_len.min(new_len);
     let mut pieces = [(0, 0); PIECES_MAX];
     let count = areas_of(request.old, request.old + kept, &mut pieces);
     looked();
-    if count < 2 || new_len == 0 {
+    if count < 2 {
         return request.ask();
     }
     let pieces = &pieces[..count];
@@ -94,13 +97,14 @@ fn settled(request: &Request, looked: impl FnOnce()) -> isize {
         return request.ask();
     }
     let grown = new_len - kept;
-    if request.flags & FIXED == 0 {
+    // What leaves its old place empty is moved, whatever its length.
+    if request.flags & (FIXED | DONTUNMAP) == 0 {
         if new_len <= old_len {
             return request.ask();
         }
         let stay =
             Request { old: last, old_len: last_len, new_len: last_len + grown, flags: 0, new: 0 };
-        if request.flags & DONTUNMAP == 0 && stay.ask() >= 0 {
+        if stay.ask() >= 0 {
             return request.old as isize;
         }
         if request.flags & MAYMOVE == 0 {
@@ -124,6 +128,19 @@ fn settled(request: &Request, looked: impl FnOnce()) -> isize {
         unsafe { call(syscall::MUNMAP, [request.old + kept, old_len - kept, 0, 0, 0, 0]) };
     }
     to as isize
+}
+
+/// Whether the kernel refuses this whatever lies there (`check_mremap_params` in mm/mremap.c): of its pieces it would not know.
+fn is_wrong(request: &Request, old_len: usize, new_len: usize) -> bool {
+    let has = |flag: usize| request.flags & flag != 0;
+    let overlap = request.old < request.new.wrapping_add(new_len)
+        && request.new < request.old.wrapping_add(old_len);
+    request.flags & !(MAYMOVE | FIXED | DONTUNMAP) != 0
+        || (request.old | if has(FIXED) { request.new } else { 0 }) & 4095 != 0
+        || new_len == 0
+        || (has(FIXED) || has(DONTUNMAP)) && !has(MAYMOVE)
+        || has(DONTUNMAP) && old_len != new_len
+        || has(FIXED) && overlap
 }
 
 /// Where the pieces go: where the program says, or where the kernel has room.

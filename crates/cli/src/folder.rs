@@ -11,6 +11,7 @@
 //! * D4: others may load the agent, whose name they know from their environment: root's programs may start others
 //!   as another user, and for root a place that others cannot reach is none. They can list nothing, and the
 //!   socket is its owner's.
+//! * D5: it is locked (`flock`) as long as its run lasts: what removes old files from such places leaves it.
 
 use crate::inject;
 use crate::line::{ask, connect};
@@ -20,9 +21,10 @@ use ebb_pager::patience::Patience;
 use ebb_pager::{MEMBER, PROGRAM};
 use ebb_sys::proc;
 use ebb_sys::socket::Socket;
-use rustix::fs::{FileType, Stat, StatVfsMountFlags, lstat, statvfs};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, StatVfsMountFlags, lstat, statvfs};
 use std::ffi::OsStr;
 use std::io::{Error, ErrorKind, Result, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -41,6 +43,8 @@ const LEFT_FOR: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    /// Locked (D5).
+    _held: OwnedFd,
 }
 
 impl Folder {
@@ -66,8 +70,9 @@ impl Folder {
         let random = u64::from_ne_bytes(random);
         let path = place.join(format!("{}{random:016x}", prefix(number)));
         std::fs::DirBuilder::new().mode(0o711).create(&path)?;
+        let held = hold(&path, FlockOperation::NonBlockingLockShared)?;
         // Dropped, and so removed, if the rest fails.
-        let folder = Self { path };
+        let folder = Self { path, _held: held };
         // Whatever the umask says.
         std::fs::set_permissions(&folder.path, PermissionsExt::from_mode(0o711))?;
         for (path, content) in [(folder.agent(), AGENT), (folder.image(), inject::IMAGE)] {
@@ -267,10 +272,20 @@ fn sweep(place: &Path) {
         if !old {
             continue;
         }
-        if Socket::connect_now(&path.join(SOCKET)).is_err_and(|error| nobody_listens(&error)) {
+        let is_held = hold(&path, FlockOperation::NonBlockingLockExclusive).is_err();
+        let listens = || Socket::connect_now(&path.join(SOCKET));
+        if !is_held && listens().is_err_and(|error| nobody_listens(&error)) {
             remove(&path);
         }
     }
+}
+
+/// A descriptor of a folder, locked until it is closed.
+fn hold(folder: &Path, how: FlockOperation) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = rustix::fs::open(folder, flags, Mode::empty())?;
+    rustix::fs::flock(&held, how)?;
+    Ok(held)
 }
 
 /// Removes a run's folder, and nothing that is not a run's. It takes no descriptor. Already gone is as good.
@@ -308,6 +323,15 @@ mod tests {
         assert!(folder.agent().is_file() && folder.image().is_file());
         drop(folder);
         assert!(!path.exists());
+    }
+
+    /// What cleans /tmp by age (systemd-tmpfiles) and the next run leave what is locked.
+    #[test]
+    fn the_folder_of_a_run_is_locked_while_it_lasts() {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder::create_in(place.path(), std::process::id()).expect("it can be made");
+        let exclusive = || hold(&folder.path, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(exclusive().expect_err("locked").kind(), ErrorKind::WouldBlock);
     }
 
     fn is_safe(mode: u32, owner: u32) -> bool {

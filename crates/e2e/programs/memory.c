@@ -707,6 +707,29 @@ static int case_move_in_handler(int argc, char **argv) {
     return 0;
 }
 
+/* What the kernel refuses of an area that is two to it changes nothing. */
+static int case_move_refused(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    press(b.bytes);
+    const size_t half = 4 * PAGE, whole = 2 * half;
+    char *area = map(2 * whole);
+    fill(area, whole, 7, 1);
+    MUST(mprotect(area + half, half, PROT_READ) == 0);
+    char *inside = area + half, *beside = area + whole;
+    MUST(mremap(area, whole, whole, MREMAP_MAYMOVE | MREMAP_FIXED, inside) == MAP_FAILED && errno == EINVAL);
+    MUST(mremap(area, whole, whole, MREMAP_FIXED, beside) == MAP_FAILED && errno == EINVAL);
+    MUST(mremap(area, whole, whole, MREMAP_MAYMOVE | MREMAP_FIXED, beside + 1) == MAP_FAILED && errno == EINVAL);
+    MUST(mremap(area, whole, half, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL) == MAP_FAILED && errno == EINVAL);
+    MUST(mremap(area, whole, whole, 64 | MREMAP_MAYMOVE, NULL) == MAP_FAILED && errno == EINVAL);
+    check(area, whole, 7, 1, "that was not to move");
+    /* Of several areas a kernel may refuse this, too. */
+    char *moved = mremap(area, whole, whole, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, NULL);
+    check(moved == MAP_FAILED ? area : moved, whole, 7, 1, "that moved and left its place");
+    ballast_check(&b, "ballast");
+    puts("move-refused: ok");
+    return 0;
+}
+
 /* Threads map areas without the C library, and each begins with the C library's own for it: twice what that needs,
  * of which it gives back what is not aligned. The next areas come to lie there. */
 static size_t unheard_piece;
@@ -747,7 +770,7 @@ static int case_unheard(int argc, char **argv) {
 
 static const struct test_case cases[] = {
     {"wipe-on-fork", case_wipe_on_fork}, {"advice-taken-back", case_advice_taken_back},
-    {"advice-in-handler", case_advice_in_handler},
+    {"advice-in-handler", case_advice_in_handler}, {"move-refused", case_move_refused},
     {"advice-at-each-step", case_advice_at_each_step},
     {"dont-fork", case_dont_fork},
     {"discard", case_discard}, {"break", case_break}, {"direct-io", case_direct_io},

@@ -290,3 +290,9 @@ fn areas_that_nobody_announces_are_found_all() {
         Launch::program("memory", "unheard 8 64 64").limit(SMALL).run().expect_line("unheard: ok");
     }
 }
+
+/// The hook moved the areas one by one, over each other, and said that it had.
+#[test]
+fn a_move_that_the_kernel_refuses_changes_nothing() {
+    case("move-refused 24");
+}

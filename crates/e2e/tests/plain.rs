@@ -54,7 +54,13 @@ fn each_case_of_memory_passes_without_ebb() {
         .into_iter()
         .chain(["vmsplice", "peek", "sparse", "areas", "short-lived", "stack", "write-barrier"])
         .chain(["lock", "shared", "waiters", "together", "lock-all", "scan-self"])
-        .chain(["restless", "move-in-handler", "advice-taken-back", "advice-in-handler"])
+        .chain([
+            "restless",
+            "move-in-handler",
+            "move-refused",
+            "advice-taken-back",
+            "advice-in-handler",
+        ])
         .filter(|&case| case != "peek" || may_look_up())
     {
         Launch::program("memory", &format!("{case} 16")).run().expect_line(&format!("{case}: ok"));
