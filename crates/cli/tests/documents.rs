@@ -138,8 +138,8 @@ fn the_threads_of_the_pager_are_those_of_the_table() {
     // The store's threads are the pager's, too.
     let all = ["crates/pager/src", "crates/store/src"].map(|folder| sources(folder, &["rs"]));
     for source in all.into_iter().flatten() {
-        // `run(NAME, body)` in `server.rs` starts a thread of that name.
-        for call in ["    run(\"", ".name(\""] {
+        // `run(NAME, body)` in `server.rs` starts a thread of that name, as `Writer` does.
+        for call in ["    run(\"", ".name(\"", "Writer::start(\""] {
             let names = source.split(call).skip(1).filter_map(|rest| rest.split('"').next());
             named.extend(names.map(str::to_owned));
         }

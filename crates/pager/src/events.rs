@@ -297,7 +297,7 @@ mod tests {
     fn the_start_is_the_first_event_whatever_comes_before() {
         let (to, written) = std::sync::mpsc::channel();
         let write = move |line: &str| to.send(line.to_owned()).expect("it is awaited");
-        let writer = Some(Writer::start("lines", write).expect("a thread"));
+        let writer = Some(Writer::start("events", write).expect("a thread"));
         let mut lines = Lines { writer, early: Some(Vec::new()) };
         let met = Event::Unmanaged { name: "a".into(), why: Kind::StaticProgram };
         lines.add(7, 9, &met);

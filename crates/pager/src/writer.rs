@@ -72,7 +72,8 @@ mod tests {
     fn lines_come_in_order_and_the_end_waits_for_them() {
         let written = Arc::new(Mutex::new(String::new()));
         let to = written.clone();
-        let writer = Writer::start("lines", move |line| to.lock().expect("whole").push_str(line));
+        let writer =
+            Writer::start("messages", move |line| to.lock().expect("whole").push_str(line));
         let writer = writer.expect("a thread");
         (0..9).for_each(|number| writer.send(format!("{number}\n")));
         writer.end();
@@ -83,7 +84,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_a_reader_that_does_not_read() {
         let (to, _reader) = sync_channel::<()>(0);
-        let writer = Writer::start("stuck", move |_| {
+        let writer = Writer::start("messages", move |_| {
             let _ = to.send(());
         });
         let writer = writer.expect("a thread");
