@@ -10,6 +10,7 @@ use crate::program::{self, Kind};
 use crate::{cgroup, config_file, doctor, exec, inject, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::events::{self, Event, Why};
+use ebb_pager::patience::Patience;
 use ebb_pager::{Config, Encrypt, FrontMessage, MEMORY_MIN_BYTES, ReportFormat, ReportTo, shown};
 use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
@@ -616,15 +617,16 @@ impl Front {
 
     fn pager_is_gone(&mut self, program: u32) -> ExitCode {
         signals::send(program, signals::SIGKILL);
-        for _ in 0..100 {
+        // What one of them had started is seen when that one is gone.
+        Patience::Ending.sees(|pause| {
             let others = self.others();
-            if others.is_empty() {
-                break;
+            others.iter().for_each(|&pid| signals::send(pid, signals::SIGKILL));
+            if !others.is_empty() {
+                std::thread::sleep(pause);
+                while signals::next_change().is_some() {}
             }
-            others.into_iter().for_each(|pid| signals::send(pid, signals::SIGKILL));
-            std::thread::sleep(std::time::Duration::from_millis(10));
-            while signals::next_change().is_some() {}
-        }
+            others.is_empty()
+        });
         self.note_pager_ended(program);
         let limited = limit_of_time();
         fail(FAILED, format!("the pager ended before the program{limited}; the program was killed"))

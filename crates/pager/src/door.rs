@@ -24,7 +24,7 @@ use ebb_agent::protocol::{
 use ebb_mm::resident::Space;
 use ebb_sys::socket::Listener;
 use ebb_sys::uffd::{Mode, PlaceError, feature};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -108,7 +108,7 @@ impl Door {
             vec![PollFd::new(listener, PollFlags::IN), PollFd::new(candidates, PollFlags::IN)];
         let callers = self.connections().filter_map(Connection::descriptor);
         waiting.extend(callers.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let limit = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
         poll(&mut waiting, (!self.silent.is_empty()).then_some(&limit))?;
         Ok(waiting.iter().map(|fd| !fd.revents().is_empty()).collect())
     }
@@ -150,8 +150,18 @@ impl Door {
     /// Those that never greet are left.
     pub fn forget(&mut self) {
         let clock = &self.pager.clock;
-        self.silent.retain(|caller| !caller.wait.is_over(clock));
+        self.silent.retain(|caller| {
+            // What came while others were heard is heard next.
+            !caller.wait.is_over(clock) || has_spoken(&*caller.connection)
+        });
     }
+}
+
+/// Whether there is something to hear.
+fn has_spoken(connection: &dyn Connection) -> bool {
+    let Some(fd) = connection.descriptor() else { return false };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)) == Ok(1)
 }
 
 /// Whether the process has ended since it spoke, and has nothing to be told: its address space, its number or its end of

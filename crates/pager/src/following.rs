@@ -85,6 +85,7 @@ impl Following {
 
     /// Follows a slice of it. True if that was the last.
     pub fn go_on(&mut self, pager: &Pager, state: &mut State) -> bool {
+        self.mm().note_followed();
         match self {
             Self::Fork(copying) => copying.go_on(pager, state),
             Self::Leave(leaving) => leaving.go_on(pager, state),
@@ -112,6 +113,7 @@ impl Following {
 /// Has an address space stand still, or go on (P6).
 pub fn still(mm: &Mm, state: &mut State, still: bool) {
     state.copying = still && !is_broken(Rule::P6);
+    mm.note_still(still);
     if still {
         state.busy = !is_broken(Rule::P6);
     } else {

@@ -89,6 +89,10 @@ pub struct Mm {
     pub unknown: AtomicU64,
     /// When strays are next looked for at the earliest, in milliseconds since `born` (`adopt.rs`, T4).
     strays_due: AtomicU64,
+    /// Since when it stands still for a message that is followed, in milliseconds since `born`; 0: it does not.
+    still_since: AtomicU64,
+    /// Slices of messages that were followed so far.
+    followed: AtomicU64,
     /// By how many pages the whole exceeds its share of what it maps together with relatives, when last counted, less
     /// what it has let go of since that they keep: below zero where that is more ([`crate::sharing`], H1).
     pub discount: AtomicI64,
@@ -206,6 +210,8 @@ impl Mm {
             backed: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
             strays_due: AtomicU64::new(0),
+            still_since: AtomicU64::new(0),
+            followed: AtomicU64::new(0),
             discount: AtomicI64::new(0),
             related: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
@@ -311,6 +317,23 @@ impl Mm {
             self.sought.store(now, Ordering::Relaxed);
         }
         due
+    }
+
+    /// It stands still from now on, or goes on.
+    pub fn note_still(&self, still: bool) {
+        self.still_since.store(if still { self.age_ms() } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// A slice of what it stands still for is followed.
+    pub fn note_followed(&self) {
+        self.followed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Slices that were followed, of one that stands still for longer than `time`.
+    pub fn followed_beyond(&self, time: Duration) -> Option<u64> {
+        let since = self.still_since.load(Ordering::Relaxed);
+        let long = since > 0 && Duration::from_millis(self.age_ms().saturating_sub(since)) > time;
+        long.then(|| self.followed.load(Ordering::Relaxed))
     }
 
     /// Whether it is time to look for strays.

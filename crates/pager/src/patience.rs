@@ -130,7 +130,8 @@ pub enum Patience {
     Answer,
     /// The same, for a command that asks all runs, or one again and again.
     Glance,
-    /// The end of a run whose `ebb fit` is ended. Then it is killed.
+    /// The end of a run that `ebb fit` ends, which then kills it; or of processes that a front without a pager has killed,
+    /// which then leaves them.
     Ending,
 }
 

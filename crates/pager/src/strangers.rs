@@ -8,7 +8,7 @@
 //!   which is which is not known, so what is known of all these children and what all those processes hold is
 //!   compared, and the larger counts, once.
 //! * N3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
-//!   could bring the agent, else when it has had time. One that is stopped, or waits for memory, has none.
+//!   could bring the agent, else when it has had time. One that is stopped, or waits for memory or a disk, has none.
 //! * N4: a program without a loader that can be given the agent all the same is given it as soon as it is met, before
 //!   anything is told, or as soon as others have been given it. And again before it is told of: it may have been another
 //!   program when it was met, or about to become one. So is a child that such a program has forked, which no hook has join.
@@ -17,7 +17,7 @@
 use crate::inject::{self, Attempt};
 use crate::mm::Mm;
 use crate::monitor::CENSUS;
-use crate::patience::Watch;
+use crate::patience::{Moment, Watch};
 use crate::seam::{self, Clock};
 use crate::server::Pager;
 use crate::sharing;
@@ -53,7 +53,7 @@ struct Stranger {
     statm: Statm,
     /// Censuses that found it, after the first, and when the next of them counts.
     sightings: u32,
-    next: Instant,
+    next: Moment,
     /// Those in which it could have gone on to join, and what the CPUs have given it since the last.
     chances: u32,
     watch: Watch,
@@ -73,11 +73,11 @@ struct Stranger {
 }
 
 impl Stranger {
-    fn open(pid: u32, now: Instant) -> Option<Self> {
+    fn open(pid: u32, clock: &Clock) -> Option<Self> {
         Some(Self {
             statm: Statm::open(pid).ok()?,
             sightings: 0,
-            next: now + CENSUS,
+            next: clock.moment().after(CENSUS),
             chances: 0,
             watch: Watch::new(pid),
             ended: inject::ended(),
@@ -86,7 +86,7 @@ impl Stranger {
             kind: None,
             injection: Attempt::No,
             attempts: 0,
-            due: now,
+            due: clock.now(),
         })
     }
 
@@ -101,11 +101,11 @@ impl Stranger {
     }
 
     /// A census finds it again; whether that counts. It does not while others are given the agent and want a CPU.
-    fn is_seen(&mut self, now: Instant, kept_waiting: bool) -> bool {
+    fn is_seen(&mut self, now: Moment, kept_waiting: bool) -> bool {
         let counts = now >= self.next && !kept_waiting;
         if counts {
             self.sightings += 1;
-            self.next = now + CENSUS;
+            self.next = now.after(CENSUS);
         }
         counts
     }
@@ -137,7 +137,8 @@ impl Stranger {
         let waits = pager.starving.load(Relaxed) > 0 || pager.detach.is_on();
         // Which of them asks the pager knows when it serves it.
         let owed = pager.candidates.are_owed() && self.sightings < SIGHTINGS_OWED;
-        if !counts || waits || owed || self.comes() || matches!(proc::state(pid), Some('T' | 't')) {
+        let stands = || matches!(proc::state(pid), Some('T' | 't' | 'D'));
+        if !counts || waits || owed || self.comes() || stands() {
             return;
         }
         // So has one that is to get a CPU first.
@@ -209,11 +210,11 @@ impl Strangers {
                 if stranger.elsewhere > FEW && now >= stranger.due {
                     stranger.look(&pager.clock, pid, has_parent);
                 }
-                let counts = stranger.is_seen(now, kept_waiting);
+                let counts = stranger.is_seen(pager.clock.moment(), kept_waiting);
                 stranger.judge(pager, pid, counts);
             } else if lenders().any(|lender| process::shares_memory(lender, pid)) {
                 // Between vfork and exec: it is counted where it borrows.
-            } else if let Some(mut stranger) = Stranger::open(pid, now) {
+            } else if let Some(mut stranger) = Stranger::open(pid, &pager.clock) {
                 stranger.look(&pager.clock, pid, has_parent);
                 stranger.inject(pager, pid);
                 self.0.insert(pid, stranger);
@@ -308,8 +309,7 @@ mod tests {
     #[test]
     fn who_waits_for_a_place_in_vain_is_told_of() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let now = Clock::simulated().now();
-        let mut stranger = Stranger::open(child.id(), now).expect("it is there");
+        let mut stranger = Stranger::open(child.id(), &Clock::simulated()).expect("it is there");
         assert!(!stranger.comes());
         stranger.injection = Attempt::Later;
         assert!(stranger.comes());
@@ -323,12 +323,14 @@ mod tests {
     #[test]
     fn censuses_in_a_row_are_one() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        let began = Clock::simulated().now();
-        let mut stranger = Stranger::open(child.id(), began).expect("it is there");
-        let seen = (0..1000u32).filter(|&ms| stranger.is_seen(began + CENSUS * ms / 100, false));
+        let clock = Clock::simulated();
+        let began = clock.moment();
+        let mut stranger = Stranger::open(child.id(), &clock).expect("it is there");
+        let at = |ms: u32| began.after(CENSUS * ms / 100);
+        let seen = (0..1000u32).filter(|&ms| stranger.is_seen(at(ms), false));
         assert_eq!(seen.count(), 9);
         assert_eq!(stranger.sightings, 9);
-        assert!(!stranger.is_seen(began + CENSUS * 20, true), "others want a CPU");
+        assert!(!stranger.is_seen(at(2000), true), "others want a CPU");
         child.kill().expect("it runs");
         child.wait().expect("it was a child");
     }

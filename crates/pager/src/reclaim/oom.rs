@@ -23,6 +23,9 @@
 //!   A hundred milliseconds for each of many was longer than all that time.
 //! * O7: What was attached to is not killed for a limit that came later: it is given back ([`crate::detach`]). Only if that
 //!   cannot be does it end as others do.
+//! * O8: Of an address space whose fork, or change of mappings, is followed nothing leaves. Where that is so much that it
+//!   takes longer than [`LARGE`], the end is put off while slices of it are followed. What takes less puts off nothing: there
+//!   may be forks all the time.
 
 use super::{Reclaim, Stalled, Work};
 use crate::events::{Event, Why};
@@ -42,6 +45,8 @@ use std::time::Duration;
 
 /// The CPU time by which an agent that does not answer has shown that it will not (O4).
 const PROOF: Duration = Duration::from_secs(1);
+/// The time after which what is followed is much (O8).
+const LARGE: Duration = Duration::from_millis(500);
 /// How often it must be seen in that time that there is nothing (O4).
 const ROUNDS_MIN: u32 = 16;
 /// How much of the time in vain a page that is stored makes up for (O1): far less than any device takes that pages go to.
@@ -57,6 +62,8 @@ pub struct Vain {
     rounds: u32,
     /// The agents that are waited for, from the first look in that time on.
     watches: HashMap<MmId, Watch>,
+    /// Slices that were followed of much, and when there was another last (O8).
+    followed: Option<(u64, Moment)>,
     /// How much of that time does not count, for want of a CPU (O4).
     uncounted: Duration,
 }
@@ -107,6 +114,20 @@ impl Vain {
         self.is_over(pager, Patience::Memory)
     }
 
+    /// Whether much is followed, and gets on (O8).
+    fn is_followed(&mut self, now: Moment, mms: &[Arc<Mm>]) -> bool {
+        let much =
+            mms.iter().filter_map(|mm| mm.followed_beyond(LARGE)).reduce(|one, other| one + other);
+        let Some(slices) = much else {
+            self.followed = None;
+            return false;
+        };
+        let last = self.followed.filter(|&(before, _)| before == slices).map(|(_, when)| when);
+        let when = last.unwrap_or(now);
+        self.followed = Some((slices, when));
+        !Patience::Memory.is_over(now.since(when))
+    }
+
     /// How long an agent, or the thread that is to start it, was given no CPU in that time. None if it wants one now.
     fn kept_from_running(&mut self, mm: &Mm) -> Option<Duration> {
         let Some(process) = mm.process() else { return Some(Duration::ZERO) };
@@ -127,6 +148,9 @@ impl Reclaim {
         let pager = self.pager.clone();
         let mms = pager.mms();
         if self.vain.rounds < ROUNDS_MIN {
+            return false;
+        }
+        if self.vain.is_followed(pager.clock.moment(), &mms) {
             return false;
         }
         let waits = |mm: &Arc<Mm>| mm.is_hungry() && !mm.is_stopped();
@@ -336,11 +360,15 @@ mod tests {
     use ebb_mm::resident::Space;
     use std::process::{Child, Command};
 
-    /// A child of the pager's program that has asked for an agent, which does not come though it wants a CPU.
-    fn late(pager: &Pager, id: u32, process: &Child) {
+    fn quiet(pager: &Pager, id: u32) -> Arc<Mm> {
         let pool = Pool::new(1 << 30, 64 * PAGE_SIZE as u64, 0);
         let state = State::new(Space::new(MmId(id)), Areas::default(), pool, 8);
-        let mm = Arc::new(Mm::new(Box::new(Quiet::default()), state, pager.clock.clone()));
+        Arc::new(Mm::new(Box::new(Quiet::default()), state, pager.clock.clone()))
+    }
+
+    /// A child of the pager's program that has asked for an agent, which does not come though it wants a CPU.
+    fn late(pager: &Pager, id: u32, process: &Child) {
+        let mm = quiet(pager, id);
         mm.set_process(Box::new(Known::open(process.id()).expect("a process")));
         mm.note_asked();
         pager.add_mm(&mm).expect("no descriptor to add");
@@ -382,6 +410,34 @@ mod tests {
             child.kill().expect("it runs");
             child.wait().expect("it was a child");
         }
+    }
+
+    /// While the fork of a large address space was followed, of which nothing could leave, the run ended after two seconds.
+    #[test]
+    fn a_large_fork_that_is_followed_puts_off_the_end_as_long_as_it_gets_on() {
+        let clock = Clock::simulated();
+        let pager = Arc::new(pager_by(clock.clone()));
+        let mut reclaim = Reclaim::new(&pager);
+        let parent = quiet(&pager, 2);
+        pager.add_mm(&parent).expect("no descriptor to add");
+        pager.held.store(1, Relaxed);
+        clock.advance(Duration::from_secs(1));
+        parent.note_still(true);
+        for _ in 0..4 * ROUNDS_MIN {
+            reclaim.vain.round(clock.moment());
+            clock.advance(Duration::from_millis(100));
+            parent.note_followed();
+            assert!(!reclaim.judge_end() || !reclaim.vain.is_long(&pager));
+        }
+        assert!(reclaim.vain.is_long(&pager));
+        clock.advance(Duration::from_millis(2100));
+        assert!(reclaim.judge_end(), "it is stuck");
+        // Small ones, one after the other.
+        parent.note_still(false);
+        clock.advance(Duration::from_millis(100));
+        parent.note_still(true);
+        parent.note_followed();
+        assert!(reclaim.judge_end());
     }
 
     /// The brake's hold of now was told to have lasted since nothing was stored, and ended runs in which nobody had

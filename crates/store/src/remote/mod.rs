@@ -37,7 +37,7 @@ use std::collections::HashSet;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use sweep::Sweeper;
 use url::RedisSpec;
 
@@ -46,8 +46,6 @@ const SEAL_BYTES: usize = 24;
 /// The removal of all keys at the end of a run may take as long as so many answers: a server that does not answer does not
 /// hold the end up for long.
 const CLOSING_ANSWERS: u32 = 3;
-/// How long a write may wait for numbers that were freed and are not free yet.
-const SWEEP_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Why a page did not come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -283,12 +281,16 @@ impl RemoteTier {
 
     /// Takes up to `wanted` adjacent numbers.
     pub(crate) fn allocate(&self, wanted: usize) -> Option<(u32, usize)> {
-        let allocate = || lock(&self.shared.space).allocate(wanted);
-        allocate().or_else(|| {
+        let began = Instant::now();
+        loop {
+            let removals = self.sweeper.removals();
+            let taken = lock(&self.shared.space).allocate(wanted);
             // M1: some may be about to become free.
-            self.sweeper.wait(SWEEP_PATIENCE);
-            allocate()
-        })
+            let left = self.shared.server.spec.wait.saturating_sub(began.elapsed());
+            if taken.is_some() || !self.sweeper.wait_beyond(removals, left) {
+                return taken;
+            }
+        }
     }
 
     /// Gives back adjacent numbers, with what is under their keys.

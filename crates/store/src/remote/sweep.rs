@@ -21,6 +21,8 @@ struct State {
     pages: Vec<u32>,
     /// Of those taken from `pages`, so many are not done.
     under_way: usize,
+    /// How often keys were removed.
+    removals: u64,
     ending: bool,
 }
 
@@ -46,7 +48,7 @@ impl Sweeper {
             while let Some(pages) = its.next() {
                 let (removed, left) = remove(&remote, &mut client, &pages, None);
                 remote.removed(&removed);
-                its.finish(left);
+                its.finish(!removed.is_empty(), left);
             }
         })?;
         Ok(Self { queue, thread: Mutex::new(Some(thread)) })
@@ -67,12 +69,19 @@ impl Sweeper {
         (state.pages.len() + state.under_way) as u64
     }
 
-    /// Waits until nothing is left to remove, or for so long.
-    pub(super) fn wait(&self, limit: Duration) {
+    /// How often keys were removed so far.
+    pub(super) fn removals(&self) -> u64 {
+        lock(&self.queue.state).removals
+    }
+
+    /// Waits until keys are removed once more than that, for so long at most. False if that is over, or none are left to remove.
+    pub(super) fn wait_beyond(&self, removals: u64, limit: Duration) -> bool {
         let state = lock(&self.queue.state);
-        let busy = |state: &mut State| !state.pages.is_empty() || state.under_way > 0;
-        let waited = self.queue.done.wait_timeout_while(state, limit, busy);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        let comes = |state: &mut State| {
+            state.removals == removals && (!state.pages.is_empty() || state.under_way > 0)
+        };
+        let waited = self.queue.done.wait_timeout_while(state, limit, comes);
+        waited.unwrap_or_else(PoisonError::into_inner).0.removals > removals
     }
 
     /// Ends the thread. What it has not removed stays taken.
@@ -103,11 +112,12 @@ impl Queue {
         Some(pages)
     }
 
-    fn finish(&self, left: Vec<u32>) {
+    fn finish(&self, removed: bool, left: Vec<u32>) {
         let mut state = lock(&self.state);
         state.under_way = 0;
+        state.removals += u64::from(removed);
+        self.done.notify_all();
         if left.is_empty() {
-            self.done.notify_all();
             return;
         }
         state.pages.extend(left);
