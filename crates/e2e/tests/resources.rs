@@ -151,7 +151,7 @@ fn a_tree_that_needs_more_descriptors_than_there_are_ends() {
     // All nine are there before the first may end.
     let tree = "exec 3<>\"$gate\"; for n in 1 2 3 4 5 6 7 8 9; do sh -c \"read x <&3\" & done; \
                 for n in 1 2 3 4 5 6 7 8 9; do echo >&3; done; wait";
-    for _ in 0..3 {
+    for _ in 0..10 {
         let outcome = gated(&format!("ulimit -n 40; exec $run sh -c '{tree}'"));
         assert!([0, 125, 137].contains(&outcome.code()), "{}", outcome.code());
         let told = ["Too many open files", "no descriptor is left"];

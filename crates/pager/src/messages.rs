@@ -22,10 +22,16 @@ pub fn say(text: &str) {
     }
 }
 
-/// Waits until all is written, for a while.
+/// Waits until all is written, for a while. Another caller waits for the same end.
 pub fn flush() {
-    let writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner).take();
-    writer.into_iter().for_each(Writer::end);
+    let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
+    writer.take().into_iter().for_each(Writer::end);
+}
+
+/// Ends the pager once all is written.
+pub fn exit(code: i32) -> ! {
+    flush();
+    std::process::exit(code)
 }
 
 /// A closed standard error must not end the pager, and with it the program.

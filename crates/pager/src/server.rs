@@ -695,8 +695,7 @@ fn start(pager: &Arc<Pager>, listener: ebb_sys::socket::Listener) -> std::io::Re
             body();
             // A thread of the pager that ends leaves the program without service.
             messages::say("a thread of the pager ended; the program is stopped");
-            messages::flush();
-            std::process::exit(125);
+            messages::exit(125);
         };
         let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 * 1024);
         builder.spawn(guarded).map(drop)

@@ -83,7 +83,7 @@ impl Host for Machine {
         if std::fs::File::open("/proc/self/stat").is_err() {
             // Nobody can be found without a descriptor. The front has its own, and kills the tree when
             // this process ends.
-            std::process::exit(125);
+            messages::exit(125);
         }
         for _ in 0..3 {
             pager.mms().iter().filter_map(|mm| mm.process()).for_each(Process::kill);
