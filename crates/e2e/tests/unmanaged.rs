@@ -164,6 +164,17 @@ fn shared_memory_counts_once_however_many_map_it() {
     });
 }
 
+/// The other half was compressed memory's, and the run was killed beside a file with room.
+#[test]
+fn shared_memory_of_more_than_half_of_the_limit_leaves_the_rest_to_run_in() {
+    let word = Word::new();
+    let text = "\"$0\" shared 20 1 \"$1\" & \"$2\" 48 2 1 1 150; : >\"$1\"; wait";
+    let launch = script(text, program("keeper"), &word).arg(program("verify")).limit(32 * MIB);
+    let outcome = launch.run();
+    let right = Launch::program("verify", "48 2 1 1 150").run().text();
+    assert!(outcome.expect_code(0).text().contains(right.trim()), "{}", outcome.text());
+}
+
 #[test]
 fn shared_memory_beyond_the_limit_ends_the_run_and_is_named() {
     // The one has more than there may be, and the other needs some; neither ends by itself.

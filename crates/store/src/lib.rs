@@ -313,6 +313,12 @@ impl Store {
         lock(&self.index).arena.has_room() || self.far.iter().any(|tier| !tier.is_full())
     }
 
+    /// Whether there is compressed memory, and a tier after it that takes pages.
+    #[must_use]
+    pub fn can_demote(&self) -> bool {
+        self.has_ram && self.far.iter().any(|tier| !tier.is_full())
+    }
+
     /// A descriptor that is readable while completions wait for [`Store::poll_completions`].
     ///
     /// With io_uring the kernel may interrupt a thread that started reads while it waits: a wait

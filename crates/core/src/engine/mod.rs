@@ -277,6 +277,11 @@ impl Engine {
         }
         self.split.as_mut().and_then(|split| split.look(since.edges()))
     }
+
+    /// Threads wait, and nothing can leave. How much of the budget compressed memory is to have, in bytes, if it gives way.
+    pub fn give_way(&mut self) -> Option<u64> {
+        self.split.as_mut().and_then(Split::give_way)
+    }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -13,6 +13,8 @@
 //! and more: a program whose working set is larger than memory had ended before the split was where it should be.
 //!
 //! * M1: compressed memory stays between a 32nd of the budget and the most that was allowed.
+//! * M2: where memory is short and nothing else can leave, compressed memory gives way, step by step. What it gave it has
+//!   back slowly: what cannot leave may stay, and each time that too little is left threads wait.
 
 /// What was asked for at the edges since the last look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,11 +40,15 @@ const STEP_SHARE: u64 = 128;
 /// Looks in a row that agree move up to so many times as much.
 const STEPS_MAX: u64 = 4;
 const LEAST_SHARE: u64 = 32;
+/// M2: so many looks until one step of what was given may be had again.
+const REGAINED_IN: u64 = 32;
 
 /// The share of compressed memory in a budget.
 #[derive(Clone, Debug)]
 pub struct Split {
     budget: u64,
+    allowed: u64,
+    /// M2: less than was allowed where some was given.
     most: u64,
     limit: u64,
     seen: Edges,
@@ -62,7 +68,8 @@ impl Split {
     /// Of `budget` bytes compressed memory may have `most`, and has it for a start.
     #[must_use]
     pub fn new(budget: u64, most: u64) -> Self {
-        Self { budget, most, limit: most, seen: Edges::default(), towards: None, steps: 0 }
+        let seen = Edges::default();
+        Self { budget, allowed: most, most, limit: most, seen, towards: None, steps: 0 }
     }
 
     /// What was seen since the last call. The new limit of compressed memory in bytes, if it changes.
@@ -86,15 +93,28 @@ impl Split {
         };
         self.steps = if towards == self.towards { (self.steps * 2).min(STEPS_MAX) } else { 1 };
         self.towards = towards;
-        let step = self.budget / STEP_SHARE * self.steps;
+        let step = self.budget / STEP_SHARE;
+        self.most = (self.most + step / REGAINED_IN).min(self.allowed);
         let limit = match towards {
-            // M1
-            Some(Side::Memory) => {
-                self.limit.saturating_sub(step).max((self.budget / LEAST_SHARE).min(self.most))
-            }
-            Some(Side::Compressed) => (self.limit + step).min(self.most),
+            Some(Side::Memory) => self.less_by(step * self.steps),
+            Some(Side::Compressed) => (self.limit + step * self.steps).min(self.most),
             None => self.limit,
         };
+        self.set(limit)
+    }
+
+    /// Nothing else can leave memory. The new limit of compressed memory in bytes, unless that is at its least (M2).
+    pub fn give_way(&mut self) -> Option<u64> {
+        self.most = self.less_by(self.budget / STEP_SHARE * STEPS_MAX);
+        self.set(self.most)
+    }
+
+    /// M1.
+    fn less_by(&self, bytes: u64) -> u64 {
+        self.limit.saturating_sub(bytes).max((self.budget / LEAST_SHARE).min(self.allowed))
+    }
+
+    fn set(&mut self, limit: u64) -> Option<u64> {
         (std::mem::replace(&mut self.limit, limit) != limit).then_some(limit)
     }
 }
@@ -136,6 +156,19 @@ mod tests {
         assert_eq!([far, far, near, far].map(&mut moved), [1, 2, 1, 1]);
         assert_eq!(moved(Edges { near: 1000, far: 50, ..EDGES }), 0, "both are worth the same");
         assert_eq!([far, far].map(&mut moved), [1, 2]);
+    }
+
+    /// A run whose shared memory took half of its limit was killed, beside a file with room.
+    #[test]
+    fn compressed_memory_gives_way_and_regains_slowly() {
+        let (step, least) = ((1 << 20) / 128, (1 << 20) / 32);
+        let mut split = Split::new(1 << 20, 1 << 19);
+        let given: Vec<u64> = std::iter::from_fn(|| split.give_way()).collect();
+        assert_eq!(given.first(), Some(&((1 << 19) - 4 * step)));
+        assert_eq!(given.last(), Some(&least), "M1");
+        let mut looks = std::iter::repeat_with(|| split.look(Edges { far: 100, ..EDGES }));
+        assert!(looks.by_ref().take(32).flatten().all(|limit| limit <= least + step), "M2");
+        assert_eq!(looks.take(32 * 64).flatten().last(), Some(1 << 19), "as much as was allowed");
     }
 
     #[test]

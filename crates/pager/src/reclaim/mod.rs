@@ -21,7 +21,7 @@ use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::engine::{Did, Do, Loads, Seen};
 use ebb_mm::reclaim::NAP_MS;
 use ebb_mm::resident::{Place, Resident};
-use ebb_mm::types::{MmId, Pfn};
+use ebb_mm::types::{MmId, PAGE_SIZE, Pfn};
 use ebb_swap::StoreError;
 use ebb_sys::anon::PageBuffer;
 use oom::Vain;
@@ -40,6 +40,9 @@ const LEND_AFTER: Duration = Duration::from_millis(400);
 const LEND_AFTER_TIMES: u32 = 64;
 /// After so long in vain processes that are stopped are not given batches to see whether they answer (O6).
 const LOOK_AFTER: Duration = Duration::from_millis(100);
+/// After so long in vain compressed memory gives way, and how long it waits between steps.
+const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
+const GIVE_WAY_PAUSE: Duration = Duration::from_millis(10);
 /// How often is looked at where pages come from.
 const WEIGH: Duration = Duration::from_millis(100);
 /// How often pages that could not leave memory are tried again.
@@ -70,6 +73,9 @@ pub struct Reclaim {
     unparked: Instant,
     /// When barren pages were last given another chance.
     retried: Instant,
+    /// Compressed memory gives way, until threads wait no longer; and when it made its last step.
+    gives_way: bool,
+    gave_way: Instant,
     vain: Vain,
     store_error: Option<StoreError>,
     /// The store took none of the pages it was last given.
@@ -129,6 +135,8 @@ impl Reclaim {
             offered: HashSet::new(),
             unparked: pager.clock.now(),
             retried: pager.clock.now(),
+            gives_way: false,
+            gave_way: pager.clock.now(),
             vain: Vain::default(),
             store_error: None,
             refused: false,
@@ -237,6 +245,7 @@ impl Reclaim {
     /// A pass is over, and nothing is to be done at once.
     fn rest(&mut self) {
         if self.pager.resident().zone.is_balanced() {
+            self.gives_way = false;
             self.vain.end();
             self.copies = 0;
             self.pager.wake_if_waiting();
@@ -274,6 +283,7 @@ impl Reclaim {
         self.pager.desk.progress();
         let brought = self.finish_stalled();
         if !self.does_anybody_wait() {
+            self.gives_way = false;
             self.vain.end();
             self.pager.host.wait(&self.pager.kswapd, Duration::from_millis(NAP_MS));
             return;
@@ -286,6 +296,9 @@ impl Reclaim {
         }
         if unheard && long {
             self.watch_silent();
+        }
+        if self.gives_way || self.vain.lasts(&self.pager, GIVE_WAY_AFTER) {
+            self.give_way();
         }
         if brought && !self.vain.is_over(&self.pager, Patience::MemoryUnseen) {
             return;
@@ -301,6 +314,28 @@ impl Reclaim {
         // What nobody told of may be found.
         self.harvest_now();
         self.pager.host.sleep(Duration::from_millis(1));
+    }
+
+    /// Compressed memory leaves room to what can neither be compressed nor leave, while a tier after it takes pages.
+    fn give_way(&mut self) {
+        self.gives_way = self.pager.store.can_demote();
+        if !self.gives_way {
+            return;
+        }
+        // The monitor measures in between what that was good for.
+        if self.pager.clock.since(self.gave_way) >= GIVE_WAY_PAUSE {
+            self.gave_way = self.pager.clock.now();
+            if let Some(limit) = self.pager.engine().give_way() {
+                self.pager.store.set_ram_limit(limit);
+            }
+        }
+        let before = self.pager.store.ram_bytes();
+        // Some of what is above the limit moves to the next tier with every batch.
+        self.pager.store.put_batch(&[], &mut Vec::new());
+        let freed = before.saturating_sub(self.pager.store.ram_bytes());
+        if freed > 0 {
+            self.vain.progress(self.pager.clock.moment(), freed / PAGE_SIZE as u64);
+        }
     }
 
     /// The ages of generations are counted from the start of the run.

@@ -202,9 +202,10 @@ impl Reclaim {
             Some(error) => format!("the store takes no more: {}", self.explain_store(&error)),
             None => format!(
                 "{:.1} MiB are in areas that are locked or not writable, {:.1} MiB are pinned or \
-                 shared, the rest is not under management",
+                 shared, {:.1} MiB are compressed, the rest is not under management",
                 mib(self.immovable.fixed.max(self.immovable_before.fixed)),
-                mib(self.immovable.busy.max(self.immovable_before.busy))
+                mib(self.immovable.busy.max(self.immovable_before.busy)),
+                mib(self.pager.store.ram_bytes() / PAGE_SIZE as u64)
             ),
         };
         let uncounted = match self.vain.uncounted {

@@ -30,6 +30,8 @@ pub trait Storage: Send + Sync {
     fn set_ram_limit(&self, bytes: u64);
     /// Lets compressed memory grow by `step` bytes, up to `most`.
     fn grow_ram(&self, step: u64, most: u64);
+    /// Whether pages can move from compressed memory to a tier after it.
+    fn can_demote(&self) -> bool;
     /// Pages read so far.
     fn reads(&self) -> StoreReads;
     /// Figures of the tiers.
@@ -87,6 +89,10 @@ impl Storage for Store {
 
     fn grow_ram(&self, step: u64, most: u64) {
         Self::grow_ram(self, step, most);
+    }
+
+    fn can_demote(&self) -> bool {
+        Self::can_demote(self)
     }
 
     fn reads(&self) -> StoreReads {

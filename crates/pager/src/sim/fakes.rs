@@ -726,6 +726,10 @@ impl Storage for Arc<FakeStorage> {
 
     fn grow_ram(&self, _: u64, _: u64) {}
 
+    fn can_demote(&self) -> bool {
+        false
+    }
+
     fn reads(&self) -> StoreReads {
         self.store.reads()
     }
