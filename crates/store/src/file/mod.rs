@@ -24,11 +24,15 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The file grows by this many pages at a time: 16 MiB.
 const GROWTH_PAGES: u64 = 4096;
-/// How often a transfer that makes no progress is tried again.
-const TRIES_MAX: u32 = 16;
+/// How often a transfer that makes no progress is tried again: at once, and then after a [`PAUSE`]. A device that is busy
+/// for seconds loses nothing, nor does a host that stops, which makes one pause of it.
+pub(crate) const TRIES_MAX: u32 = AT_ONCE + 500;
+const AT_ONCE: u32 = 16;
+const PAUSE: Duration = Duration::from_micros(if cfg!(test) { 1 } else { 10_000 });
 
 /// What it takes to encrypt a file: the seals of its pages, which stay in memory, and room for what is to be written.
 struct Crypt {
@@ -281,12 +285,19 @@ fn transfer(length: usize, mut step: impl FnMut(usize) -> io::Result<usize>) -> 
             }
             Err(error) if is_passing(&error) && tries < TRIES_MAX => {
                 tries += 1;
-                std::thread::yield_now();
+                pause_before(tries);
             }
             Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+/// Waits before a transfer is tried again for this time.
+pub(crate) fn pause_before(tries: u32) {
+    if tries > AT_ONCE {
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Whether an error says "try again" rather than "no". A read through io_uring is cancelled when
@@ -389,6 +400,17 @@ mod tests {
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
         let stuck = transfer(10, |_| Err(Errno::AGAIN.into())).expect_err("gives up");
         assert!(is_passing(&stuck));
+    }
+
+    /// Sixteen tries took a millisecond, and then a page was lost.
+    #[test]
+    fn a_device_that_is_busy_for_long_loses_nothing() {
+        let mut answers = 0;
+        let end = transfer(10, |_| {
+            answers += 1;
+            if answers > 300 { Ok(10) } else { Err(Errno::AGAIN.into()) }
+        });
+        end.expect("it is read at last");
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod threads;
 
 use crate::error::StoreError;
 use crate::far::FarTier;
-use crate::file::{FileTier, is_passing};
+use crate::file::{FileTier, TRIES_MAX, is_passing, pause_before};
 use crate::inject::Injector;
 use crate::lock;
 use crate::page::Page;
@@ -42,8 +42,6 @@ pub(crate) const PAGES_MAX: usize = 16;
 const DEPTH: u32 = 128;
 /// Jobs of each size kept for reuse.
 const POOL_MAX: usize = 32;
-/// How often a transfer may come back short or be refused for the moment.
-const TRIES_MAX: u8 = 16;
 
 /// One page somebody waits for.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +69,7 @@ pub(crate) struct Job {
     /// `None` only while the ring owns it.
     buffer: Option<AnonBuffer>,
     done: usize,
-    tries: u8,
+    tries: u32,
     /// When it was asked for, of a remote tier.
     pub began: Option<Instant>,
     /// Of a transfer that has gone well, page by page.
@@ -393,6 +391,7 @@ impl Reads {
             }
             Err(error) if is_passing(&error) && job.tries < TRIES_MAX => {
                 job.tries += 1;
+                pause_before(job.tries);
                 return Err(job);
             }
             Err(error) => job.outcome = Err(error),
