@@ -845,7 +845,7 @@ impl Server {
         touch.begun.set(ticks::now());
         let page = &mut self.buffer[..];
         // A child that has not asked for an agent is not known yet.
-        if mm.process().is_none() && mm.try_search() {
+        if mm.process().is_none() && mm.begin_search(touch.moment) {
             self.pending.send(Errand::Seek(mm.clone()));
         }
         if !matches!(mm.read_pages(&[from], page), Ok(1)) {
@@ -856,7 +856,8 @@ impl Server {
             // Which process it is will be known when it greets, or at its next own touch. Or never: it has hidden
             // itself.
             let waited = self.pager.clock.moment().since(touch.moment);
-            let hopeless = mm.process().is_none() && Patience::Unreadable.is_over(waited);
+            let hopeless =
+                Patience::Unreadable.is_over(waited) && mm.is_unknown_since(touch.moment);
             return if hopeless {
                 self.lost(mm, state, touch, UNREADABLE_TEXT)
             } else {

@@ -69,6 +69,7 @@ mod report;
 mod resize;
 mod sampling;
 mod seam;
+mod search;
 mod server;
 mod shared_memory;
 mod sharing;

@@ -6,6 +6,7 @@ use crate::link::{Ask, Caller, Link};
 use crate::patience::{Moment, Patience};
 use crate::pool::Pool;
 use crate::seam::{AddressSpace, Clock, Process};
+use crate::search::Search;
 use crate::solo::NOWHERE;
 use crate::spin;
 use crate::stages::Kind;
@@ -79,8 +80,8 @@ pub struct Mm {
     pub alone: AtomicBool,
     /// It has been said that none of its pages can leave.
     pub told_stuck: AtomicBool,
-    /// When its process was last sought in vain, in milliseconds since `born`; 0: never.
-    sought: AtomicU64,
+    /// For its process.
+    search: Search,
     /// Pages the page table says are in memory, pool included.
     pub known: AtomicI64,
     /// Pages of files and of shared memory, by the last look.
@@ -205,7 +206,7 @@ impl Mm {
             asked: AtomicU64::new(0),
             alone: AtomicBool::new(false),
             told_stuck: AtomicBool::new(false),
-            sought: AtomicU64::new(0),
+            search: Search::default(),
             known: AtomicI64::new(0),
             backed: AtomicU64::new(0),
             unknown: AtomicU64::new(0),
@@ -305,18 +306,29 @@ impl Mm {
 
     /// In milliseconds, and never 0.
     fn age_ms(&self) -> u64 {
-        (self.age().as_millis() as u64).max(1)
+        self.age_ms_at(self.moment())
     }
 
-    /// Begins a search for which process it is, if it is time for one. Each costs a page, and time for each process
-    /// there is: so each is later than the one before.
-    pub fn try_search(&self) -> bool {
-        let (now, last) = (self.age_ms(), self.sought.load(Ordering::Relaxed));
-        let due = last == 0 || now >= last * 2;
-        if due {
-            self.sought.store(now, Ordering::Relaxed);
+    fn age_ms_at(&self, moment: Moment) -> u64 {
+        (moment.since(self.born).as_millis() as u64).max(1)
+    }
+
+    /// Begins a search for its process, if it is time for one, for a thread that waits since `touched`.
+    pub fn begin_search(&self, touched: Moment) -> bool {
+        self.search.begin(self.age_ms(), self.age_ms_at(touched))
+    }
+
+    /// Runs a search: None if it could not be found out, else whether it was found.
+    pub fn search(&self, search: impl FnOnce() -> Option<bool>) {
+        let began = self.age_ms();
+        if search() == Some(false) {
+            self.search.fail(began);
         }
-        due
+    }
+
+    /// Whether its process is not known, and was sought since then.
+    pub fn is_unknown_since(&self, touched: Moment) -> bool {
+        self.process().is_none() && self.search.has_failed_since(self.age_ms_at(touched))
     }
 
     /// It stands still from now on, or goes on.
