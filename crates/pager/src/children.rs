@@ -60,13 +60,18 @@ impl Candidates {
 
     /// One more; the door wakes.
     pub fn add(&self, candidate: Candidate) {
-        self.owed.fetch_add(1, Relaxed);
+        self.owe();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(candidate);
         // A full counter is as good as a raised one.
         let _ = rustix::io::write(&self.come, &1u64.to_ne_bytes());
     }
 
-    /// One of those that were taken has been served.
+    /// One more is to be served.
+    pub fn owe(&self) {
+        self.owed.fetch_add(1, Relaxed);
+    }
+
+    /// One of those that are owed has been served.
     pub fn served(&self) {
         self.owed.fetch_sub(1, Relaxed);
     }

@@ -68,6 +68,8 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
     let mut door = Door::new(pager);
     loop {
         let Ok(readable) = door.wait(listener) else { continue };
+        // Those that are behind these wait for the pager, too.
+        pager.candidates.owe();
         let (doors, callers) = readable.split_at(2);
         door.hear(callers);
         if doors[0] {
@@ -92,6 +94,7 @@ pub fn run(pager: &Arc<Pager>, listener: &Listener) {
             door.fetch();
         }
         door.forget();
+        pager.candidates.served();
     }
 }
 
