@@ -3,6 +3,7 @@
 //! Owns the samples and the drawing; whoever watches the run adds what it was told. Colours are those of the reader's system,
 //! light or dark.
 
+use ebb_sys::words::plain;
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 760.0;
@@ -202,8 +203,7 @@ fn legend(text: &mut String) {
 
 /// As it may stand in the picture; XML has no control characters at all.
 fn escape(text: &str) -> String {
-    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
+    plain(text).replace('&', "&amp;").replace('<', "&lt;").replace('"', "&quot;")
 }
 
 const STYLE: &str = "text{fill:#1d232b}.soft{fill:#5d6773}.paper{fill:#fff}.rule{stroke:#dde2e8;fill:none}\

@@ -4,6 +4,7 @@ use crate::folder;
 use crate::stat::{ask, say};
 use ebb_agent::protocol::GREET_STAT;
 use ebb_pager::{COMMAND, PRESSURE};
+use ebb_sys::words::plain;
 use std::collections::HashMap;
 use std::process::ExitCode;
 
@@ -98,7 +99,7 @@ fn table(runs: &[Run]) -> String {
             text += &format!("{cell:>width$}  ");
         }
         // A line each, and nothing that a terminal would act upon.
-        text.extend(command.chars().map(|letter| if letter.is_control() { ' ' } else { letter }));
+        text += &plain(command);
         text.push('\n');
     }
     text

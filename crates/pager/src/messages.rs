@@ -2,6 +2,7 @@
 //! terminal that is held, or for a pipe that nobody reads ([`Writer`]).
 
 use crate::writer::Writer;
+use ebb_sys::words::plain;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
@@ -10,7 +11,7 @@ static WRITER: Mutex<Option<Writer>> = Mutex::new(None);
 
 /// A line for the user.
 pub fn say(text: &str) {
-    let line = format!("ebb: {text}\n");
+    let line = format!("ebb: {}\n", plain(text));
     let mut writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner);
     if writer.is_none() {
         *writer = Writer::start("messages", write).ok();

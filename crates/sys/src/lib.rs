@@ -27,3 +27,4 @@ pub mod trace;
 pub mod tracee;
 pub mod uffd;
 pub mod uring;
+pub mod words;

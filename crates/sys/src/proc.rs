@@ -1,5 +1,6 @@
 //! /proc: the areas of an address space, its resident sizes, the children of a process.
 
+use crate::words::plain;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -147,11 +148,14 @@ pub fn children(pid: u32) -> Vec<u32> {
     found
 }
 
-/// The name of a process, or `?`.
+/// The name of a process as it may be shown, or `?`.
 #[must_use]
 pub fn name(pid: u32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    if name.is_empty() { "?".to_owned() } else { name.trim_end().to_owned() }
+    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    match plain(&String::from_utf8_lossy(&name)).trim_end() {
+        "" => "?".to_owned(),
+        name => name.to_owned(),
+    }
 }
 
 /// The parent of a process.

@@ -8,6 +8,7 @@ mod screen;
 mod source;
 
 use crate::{ps, stat};
+use ebb_sys::words::plain;
 use picture::{Pen, Seen};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -122,7 +123,7 @@ struct Followed {
 
 impl Followed {
     fn of(front: u32) -> Self {
-        let command = picture::plain(&ps::command_of(front).unwrap_or_default());
+        let command = plain(&ps::command_of(front).unwrap_or_default()).into_owned();
         Self { front, command, ..Self::default() }
     }
 

@@ -3,6 +3,7 @@
 use super::screen::Shows;
 use crate::ps;
 use ebb_pager::view::{AreaView, Pages, ProcessView, View};
+use ebb_sys::words::plain;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use std::time::Duration;
@@ -44,11 +45,6 @@ pub fn age(ms: u64) -> String {
         3600..86400 => format!("{}h{:02}m", s / 3600, s / 60 % 60),
         _ => format!("{}d{:02}h", s / 86400, s / 3600 % 24),
     }
-}
-
-/// No letter that a terminal would act upon.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 /// Parts of a bar, each with its length, in `width` letters that stand for `whole`.
@@ -465,7 +461,7 @@ fn line_of(pen: Pen, area: &AreaView) -> Line<'static> {
         None if area.areas == 1 => "1 area".to_owned(),
         None => format!("{} areas", area.areas),
     };
-    let name: String = plain(&area.name);
+    let name = plain(&area.name);
     let mut spans = vec![Span::raw(format!(
         "{which:>12} {name:<11.11}{:>7} {:>7} {:>7} ",
         size(area.bytes),

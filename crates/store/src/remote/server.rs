@@ -12,6 +12,7 @@ use super::tls;
 use super::url::{Address, Password, RedisSpec};
 use crate::error::TierName;
 use crate::{Notice, lock};
+use ebb_sys::words::brief;
 use redis::{
     Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
     RedisError, RedisResult, Value,
@@ -310,16 +311,20 @@ impl Server {
     }
 }
 
+/// Letters of a server's that are shown.
+const WORDS_MAX: usize = 200;
+
 /// What went wrong, in words that fit after an address.
 pub(super) fn explain(error: &RedisError) -> String {
     if error.is_timeout() {
         return "it does not answer".into();
     }
-    match (error.code(), error.detail()) {
+    let words = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("it says: {code} {detail}"),
         (Some(code), None) => format!("it says: {code}"),
         _ => error.to_string(),
-    }
+    };
+    brief(&words, WORDS_MAX).into_owned()
 }
 
 /// The slot of a cluster that a key belongs to, by what is in its braces.
@@ -350,6 +355,15 @@ mod tests {
         assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"{user1000}.followers"));
         assert_eq!(slot_of(b"foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
         assert_eq!(slot_of(b"foo"), 12182);
+    }
+
+    /// A server's four hundred thousand letters went to standard error, with what a terminal acts upon.
+    #[test]
+    fn words_of_a_server_are_few_and_plain() {
+        let long = format!("\x1b[2J{}", "x".repeat(WORDS_MAX * 2));
+        let words = explain(&RedisError::from((redis::ErrorKind::Extension, "said", long)));
+        assert!(words.len() <= WORDS_MAX + 3 && words.ends_with("xx..."), "{words}");
+        assert!(!words.contains(char::is_control), "{words}");
     }
 
     #[test]
