@@ -147,8 +147,10 @@ static int steps_of(pid_t tracee, int most) {
     siginfo_t info;
     for (int n = 0; n < most; n++) {
         int signal = step(tracee, PTRACE_SINGLESTEP, 0);
+        /* Of a stop of its process group there is no information. */
+        if (signal != SIGTRAP) continue;
         MUST(ptrace(PTRACE_GETSIGINFO, tracee, 0, &info) == 0);
-        if (signal == SIGTRAP && info.si_code == SI_TKILL) return n;
+        if (info.si_code == SI_TKILL) return n;
     }
     return most;
 }

@@ -312,6 +312,8 @@ static int case_stopped(int argc, char **argv) {
     MUST(child >= 0);
     if (child == 0) {
         struct ballast own = ballast_new(6, 3);
+        /* It does not go on with the others of its process group. */
+        MUST(setpgid(0, 0) == 0);
         raise(SIGSTOP);
         ballast_check(&own, "child that was stopped");
         ballast_check(&b, "copy in a child that was stopped");

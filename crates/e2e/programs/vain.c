@@ -117,6 +117,8 @@ static void stopped(size_t mib, bool traced) {
     MUST(child >= 0);
     if (child == 0) {
         struct ballast own = ballast_new(mib, 5);
+        /* It does not go on with the others of its process group. */
+        MUST(setpgid(0, 0) == 0);
         if (traced) MUST(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0);
         raise(SIGSTOP);
         ballast_check(&own, "child that was stopped");

@@ -4,6 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -153,6 +154,8 @@ fn spawn(folder: &Path, port: u16, options: &[String]) -> Child {
     let mut server = Command::new("redis-server");
     server.args(plain).arg("--dir").arg(folder).args(options);
     server.stdout(Stdio::null()).stderr(Stdio::null()).stdin(Stdio::null());
+    // In a process group of its own: one that a test has stopped does not go on with the others of the test.
+    server.process_group(0);
     match server.spawn() {
         Err(error) if error.kind() == ErrorKind::NotFound => skip("redis-server is missing"),
         child => child.expect("redis-server"),

@@ -8,6 +8,7 @@ use ebb_e2e::tree::{Root, TAG};
 use ebb_testing::{Guard, eventually, eventually_some, give_time, skip};
 use rustix::process::{Pid, Signal, getuid, kill_process};
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -48,8 +49,9 @@ impl Running {
         Self { child, root, output, _folder: folder }
     }
 
+    /// In a process group of its own: one that a test has stopped does not go on with the others of the test.
     fn program(path: PathBuf, arguments: &str) -> Self {
-        Self::start(Command::new(path).args(arguments.split(' ')))
+        Self::start(Command::new(path).args(arguments.split(' ')).process_group(0))
     }
 
     /// `ebb attach` to process `pid`.
