@@ -16,7 +16,7 @@ use crate::process::{self, Pidfd};
 use rustix::fs::{Mode, OFlags, openat};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 
 /// The handle.
@@ -49,8 +49,7 @@ impl Credentials {
 }
 
 fn read(file: OwnedFd) -> io::Result<String> {
-    let mut text = Vec::new();
-    File::from(file).read_to_end(&mut text)?;
+    let text = proc::read_all(File::from(file))?;
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 

@@ -2,8 +2,38 @@
 
 use crate::words::plain;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The bytes of a file of /proc.
+fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read_all(File::open(path)?)
+}
+
+/// The rest of a file whose size is not known. `std::fs::read` asks the kernel three times as often.
+pub(crate) fn read_all(mut file: File) -> io::Result<Vec<u8>> {
+    let (mut bytes, mut len) = (vec![0; 4096], 0);
+    loop {
+        match file.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(got) => len += got,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if len == bytes.len() {
+            bytes.resize(len * 2, 0);
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+/// The text of a file of /proc.
+pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    String::from_utf8(read(path)?)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
 
 /// One line of /proc/PID/maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,7 +67,7 @@ impl Area {
 
 /// The areas of process `pid`.
 pub fn areas(pid: u32) -> io::Result<Vec<Area>> {
-    let text = std::fs::read(format!("/proc/{pid}/maps"))?;
+    let text = read(format!("/proc/{pid}/maps"))?;
     Ok(parse_areas(&String::from_utf8_lossy(&text)))
 }
 
@@ -75,7 +105,7 @@ pub struct Passing {
 
 /// What process `pid` passes on. Walks the page tables.
 pub fn passing(pid: u32) -> io::Result<Passing> {
-    let text = std::fs::read(format!("/proc/{pid}/smaps"))?;
+    let text = read(format!("/proc/{pid}/smaps"))?;
     Ok(parse_passing(&String::from_utf8_lossy(&text)))
 }
 
@@ -142,7 +172,7 @@ pub fn children(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return found };
     for thread in threads.flatten() {
-        let Ok(text) = std::fs::read_to_string(thread.path().join("children")) else { continue };
+        let Ok(text) = read_text(thread.path().join("children")) else { continue };
         found.extend(text.split_ascii_whitespace().filter_map(|child| child.parse::<u32>().ok()));
     }
     found
@@ -151,7 +181,7 @@ pub fn children(pid: u32) -> Vec<u32> {
 /// The name of a process as it may be shown, or `?`.
 #[must_use]
 pub fn name(pid: u32) -> String {
-    let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = read(format!("/proc/{pid}/comm")).unwrap_or_default();
     match plain(&String::from_utf8_lossy(&name)).trim_end() {
         "" => "?".to_owned(),
         name => name.to_owned(),
@@ -161,21 +191,21 @@ pub fn name(pid: u32) -> String {
 /// The parent of a process.
 #[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = read_text(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 /// When a process started, in ticks since the machine did.
 #[must_use]
 pub fn started(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = read_text(format!("/proc/{pid}/stat")).ok()?;
     text.rsplit_once(") ")?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 /// State letter of a process (`R`, `S`, `T`, `Z`, ...), if it exists.
 #[must_use]
 pub fn state(pid: u32) -> Option<char> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = read_text(format!("/proc/{pid}/stat")).ok()?;
     parse_state(&text)
 }
 
@@ -199,7 +229,7 @@ pub(crate) fn own_number(status: &str) -> Option<u32> {
 /// A thread's state, and where in the kernel it waits, as far as that may be known.
 #[must_use]
 pub fn waits_for(thread: u32) -> String {
-    let place = std::fs::read_to_string(format!("/proc/{thread}/wchan")).unwrap_or_default();
+    let place = read_text(format!("/proc/{thread}/wchan")).unwrap_or_default();
     let place = if place.is_empty() || place == "0" { "?" } else { &place };
     format!("{} in {place}", state(thread).unwrap_or('?'))
 }
@@ -209,7 +239,7 @@ pub fn waits_for(thread: u32) -> String {
 #[must_use]
 pub fn has_other_filters(pid: u32) -> bool {
     let of = |process: &str| {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let status = read_text(format!("/proc/{process}/status")).ok()?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.trim().parse::<u32>().ok()
@@ -223,7 +253,7 @@ pub fn has_other_filters(pid: u32) -> bool {
 /// Bytes of memory that could be had without swapping, as the kernel estimates.
 #[must_use]
 pub fn memory_available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let text = read_text("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
 }
@@ -231,7 +261,7 @@ pub fn memory_available() -> Option<u64> {
 /// The process by which process `pid` is traced, if it is.
 #[must_use]
 pub fn tracer(pid: u32) -> Option<u32> {
-    parse_tracer(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+    parse_tracer(&read_text(format!("/proc/{pid}/status")).ok()?)
 }
 
 fn parse_tracer(status: &str) -> Option<u32> {
@@ -252,7 +282,7 @@ pub(crate) fn parse_stopped(status: &str, is_own: impl Fn(u32) -> bool) -> bool 
 /// Whether signals wait for a thread that it does not block, or that cannot be known.
 #[must_use]
 pub fn has_signals(thread: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else { return true };
+    let Ok(status) = read_text(format!("/proc/{thread}/status")) else { return true };
     let set = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         u64::from_str_radix(line.trim(), 16).ok()
@@ -265,7 +295,7 @@ pub fn has_signals(thread: u32) -> bool {
 /// Whether a process has but one number where `/proc` was mounted: it is of that process namespace and none within.
 #[must_use]
 pub fn is_of_this_namespace(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = read_text(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
 }
@@ -291,7 +321,7 @@ pub fn mapping_of(folder: &std::path::Path) -> Vec<u32> {
 pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
     let wanted = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
     let has = |pid: &u32| {
-        let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let variables = read(format!("/proc/{pid}/environ")).unwrap_or_default();
         variables.split(|byte| *byte == 0).any(|variable| variable == wanted)
     };
     all().filter(has).collect()
@@ -305,7 +335,7 @@ pub fn status_of_ended(pid: u32) -> Option<i32> {
     // Who may not know is shown zero.
     let own = |of: std::fs::Metadata| user.is_root() || of.uid() == user.as_raw();
     std::fs::metadata(format!("/proc/{pid}")).ok().filter(|of| own(of.clone()))?;
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = read_text(format!("/proc/{pid}/stat")).ok()?;
     let status = || text.split_ascii_whitespace().next_back()?.parse().ok();
     (parse_state(&text) == Some('Z')).then(status)?
 }
@@ -327,7 +357,7 @@ pub fn deserted(pid: u32) -> Option<u8> {
         return None;
     }
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = read_text(format!("/proc/{pid}/stat")).ok()?;
     if tasks > 2 { None } else { parse_exit_code(&text) }
 }
 
@@ -353,7 +383,7 @@ pub struct SharedPages {
 
 /// What process `pid` has of it, `mapped` pages in all. Walks the page tables.
 pub fn shared_pages(pid: u32, mapped: u64) -> io::Result<SharedPages> {
-    shared_pages_of(&std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, mapped)
+    shared_pages_of(&read_text(format!("/proc/{pid}/smaps_rollup"))?, mapped)
 }
 
 fn shared_pages_of(text: &str, mapped: u64) -> io::Result<SharedPages> {
@@ -370,14 +400,14 @@ fn shared_pages_of(text: &str, mapped: u64) -> io::Result<SharedPages> {
 /// Resident pages of shared memory that process `pid` maps, each as often as it maps it.
 #[must_use]
 pub fn shared_memory_pages(pid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let text = read_text(format!("/proc/{pid}/status")).ok()?;
     // Threads of the kernel and ended processes have none.
     rolled_up(&text, "RssShmem:").ok()
 }
 
 /// A field of the sum over all areas, in pages.
 fn rolled_up_pages(pid: u32, field: &str) -> io::Result<u64> {
-    rolled_up(&std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?, field)
+    rolled_up(&read_text(format!("/proc/{pid}/smaps_rollup"))?, field)
 }
 
 /// A field of a /proc/PID/smaps_rollup, or another file of that form, in pages.
@@ -392,7 +422,7 @@ pub(crate) fn rolled_up(text: &str, field: &str) -> io::Result<u64> {
 /// Value in kB of a field of /proc/meminfo.
 #[must_use]
 pub fn meminfo_kb(field: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let text = read_text("/proc/meminfo").ok()?;
     let line =
         text.lines().find(|line| line.strip_prefix(field).is_some_and(|l| l.starts_with(':')))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
@@ -401,7 +431,6 @@ pub fn meminfo_kb(field: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
     use std::process::{Command, Stdio};
 
     #[test]

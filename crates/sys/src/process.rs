@@ -1,6 +1,6 @@
 //! Processes: reading another one's memory, watching for its end, what a child inherits.
 
-use crate::inherited;
+use crate::{inherited, proc};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -161,7 +161,7 @@ pub fn robust_list(thread: u32) -> io::Result<Option<u64>> {
 /// The thread group that thread `thread` belongs to.
 #[must_use]
 pub fn group_of(thread: u32) -> Option<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let text = proc::read_text(format!("/proc/{thread}/status")).ok()?;
     text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
