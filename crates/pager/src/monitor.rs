@@ -69,7 +69,10 @@ pub fn run(pager: &Arc<Pager>) {
     }
     let mut monitor = Monitor::new(pager);
     loop {
+        let began = pager.clock.now();
         let free_bytes = monitor.tick() * PAGE_SIZE as u64;
+        // With hundreds of processes a look takes milliseconds, of a CPU that they need themselves.
+        let took = pager.clock.since(began).min(PAUSE_MAX);
         let small = pager.small.load(Relaxed);
         let growth = if small { GROWTH_BYTES_PER_SECOND } else { HUGE_GROWTH_BYTES_PER_SECOND };
         let pause = Duration::from_secs_f64(free_bytes as f64 / growth as f64);
@@ -82,7 +85,7 @@ pub fn run(pager: &Arc<Pager>) {
         } else {
             PAUSE_MAX
         };
-        pager.host.wait(&pager.monitor, pause.clamp(PAUSE_MIN, most));
+        pager.host.wait(&pager.monitor, pause.clamp(PAUSE_MIN, most).max(took));
     }
 }
 
@@ -144,7 +147,7 @@ impl Monitor {
         let now = pager.clock.now();
         Self {
             pager: pager.clone(),
-            strangers: Strangers::default(),
+            strangers: Strangers::new(now),
             shared: SharedMemory::new(now),
             thrashing: thrashing::Watch::default(),
             census: now,

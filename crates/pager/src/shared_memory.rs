@@ -18,6 +18,7 @@
 use crate::mm::Mm;
 use crate::server::Pager;
 use crate::unmanaged::Kind;
+use ebb_agent::protocol::Shared;
 use ebb_mm::types::{MmId, PAGE_SIZE};
 use ebb_sys::proc::{self, SharedPages};
 use ebb_sys::process;
@@ -25,8 +26,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pages that are worth a word and a walk. An agent has a few of its own.
+/// Pages that are worth a word and a walk, beside what each agent shares with the pager.
 const FEW: u64 = (1 << 20) / PAGE_SIZE as u64;
+const OF_AGENT: u64 = size_of::<Shared>().div_ceil(PAGE_SIZE) as u64;
 
 /// Pages that are mapped more, upon which they are counted at once.
 const SUDDEN: u64 = (16 << 20) / PAGE_SIZE as u64;
@@ -102,11 +104,16 @@ impl SharedMemory {
         pager.clock.since(self.looked) > WAIT
     }
 
+    /// So much is not worth a walk.
+    fn few(&self) -> u64 {
+        FEW + self.holders.len() as u64 * OF_AGENT
+    }
+
     /// Presumes anew.
     pub fn presume(&mut self, pager: &Pager, mms: &[Arc<Mm>]) {
         self.looked = pager.clock.now();
         self.presumed = 0;
-        if self.mapped > FEW {
+        if self.mapped > self.few() {
             let more = self.mapped.saturating_sub(self.walked.mapped) + self.grown(mms);
             let all = self.walked.pages + self.walked.new_of(more);
             self.presumed = all.saturating_sub(self.pages);
@@ -129,7 +136,7 @@ impl SharedMemory {
         self.holders = holders(pager, tree);
         self.mapped = mapped_by(&self.holders);
         self.backed = mms.iter().map(|mm| (mm.id, mm.backed_pages())).collect();
-        if self.mapped <= FEW {
+        if self.mapped <= self.few() {
             (self.pages, self.walked) = (self.mapped, Walk::default());
             return;
         }
@@ -146,7 +153,7 @@ impl SharedMemory {
     /// are being held who fill them, `settled` says that they stand.
     pub fn walk(&mut self, pager: &Pager, settled: bool) {
         let now = pager.clock.now();
-        if self.mapped <= FEW || now < self.due || (!settled && now < self.due + UNSETTLED) {
+        if self.mapped <= self.few() || now < self.due || (!settled && now < self.due + UNSETTLED) {
             return;
         }
         let found = walk(&self.holders);

@@ -45,9 +45,13 @@ const ATTEMPTS: u32 = 2;
 /// How many pages that count elsewhere are not worth another walk of the page tables.
 const FEW: u64 = 64;
 
-/// All of them, by process number.
-#[derive(Default)]
-pub struct Strangers(HashMap<u32, Stranger>);
+/// All of them.
+pub struct Strangers {
+    /// By process number.
+    known: HashMap<u32, Stranger>,
+    /// When what some of them hold was last measured again: all of that takes at most a quarter of the time.
+    measured: Instant,
+}
 
 struct Stranger {
     statm: Statm,
@@ -68,8 +72,8 @@ struct Stranger {
     /// Whether the agent is on its way into it (N4).
     injection: Attempt,
     attempts: u32,
-    /// When that may be measured again: at most a quarter of the time goes into it.
-    due: Instant,
+    /// When that was.
+    looked: Instant,
 }
 
 impl Stranger {
@@ -86,18 +90,18 @@ impl Stranger {
             kind: None,
             injection: Attempt::No,
             attempts: 0,
-            due: clock.now(),
+            looked: clock.now(),
         })
     }
 
+    /// Measures what of it counts elsewhere.
     fn look(&mut self, clock: &Clock, pid: u32, has_parent: bool) {
-        let began = clock.now();
         let own = seam::own_pages(pid, has_parent);
         self.unseen = own.is_err();
         // Where that may not be seen, all of it.
         let own = own.unwrap_or(u64::MAX);
         self.elsewhere = self.statm.anonymous_pages().unwrap_or(0).saturating_sub(own);
-        self.due = clock.now() + clock.since(began) * 3;
+        self.looked = clock.now();
     }
 
     /// A census finds it again; whether that counts. It does not while others are given the agent and want a CPU.
@@ -193,22 +197,28 @@ impl Stranger {
 }
 
 impl Strangers {
+    /// None yet.
+    pub fn new(now: Instant) -> Self {
+        Self { known: HashMap::new(), measured: now }
+    }
+
     /// Takes note of the processes of the tree that are not `mms`.
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
-        let (now, kept_waiting) = (pager.clock.now(), inject::is_kept_waiting());
+        let kept_waiting = inject::is_kept_waiting();
         // Without hooks a forked child does not join by itself (N4).
         let joins = |mm: &Mm| !mm.is_to_be_made_to_join();
         let is = |mm: &Mm, pid| !mm.closing.load(Relaxed) && mm.pid() == pid && joins(mm);
         let known = |pid: &u32| mms.iter().any(|mm| is(mm, *pid));
         let there: Vec<u32> = tree.iter().copied().filter(|pid| !known(pid)).collect();
-        self.0.retain(|pid, _| there.contains(pid));
+        self.known.retain(|pid, _| there.contains(pid));
+        let mut old = Vec::new();
         for &pid in &there {
             let lenders = || mms.iter().map(|mm| mm.pid()).filter(|&other| other != pid);
             let parent = proc::parent(pid).unwrap_or(0);
             let has_parent = there.contains(&parent) || known(&parent);
-            if let Some(stranger) = self.0.get_mut(&pid) {
-                if stranger.elsewhere > FEW && now >= stranger.due {
-                    stranger.look(&pager.clock, pid, has_parent);
+            if let Some(stranger) = self.known.get_mut(&pid) {
+                if stranger.elsewhere > FEW {
+                    old.push((stranger.looked, pid, has_parent));
                 }
                 let counts = stranger.is_seen(pager.clock.moment(), kept_waiting);
                 stranger.judge(pager, pid, counts);
@@ -217,9 +227,25 @@ impl Strangers {
             } else if let Some(mut stranger) = Stranger::open(pid, &pager.clock) {
                 stranger.look(&pager.clock, pid, has_parent);
                 stranger.inject(pager, pid);
-                self.0.insert(pid, stranger);
+                self.known.insert(pid, stranger);
             }
         }
+        self.measure(&pager.clock, old);
+    }
+
+    /// Measures again what these hold, those first that were measured longest ago, for as long as there is time.
+    fn measure(&mut self, clock: &Clock, mut old: Vec<(Instant, u32, bool)>) {
+        old.sort_unstable();
+        let (began, before) = (clock.now(), self.measured);
+        for (_, pid, has_parent) in old {
+            if (clock.now() - began) * 3 > began - before {
+                break;
+            }
+            if let Some(stranger) = self.known.get_mut(&pid) {
+                stranger.look(clock, pid, has_parent);
+            }
+        }
+        self.measured = clock.now();
     }
 
     /// Pages that they hold, and the forked children that nobody could tell, of which `families` know (N2).
@@ -227,7 +253,7 @@ impl Strangers {
         let infants = mms.iter().any(|mm| mm.is_infant());
         let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
         let mut held = Held::default();
-        for (_, stranger) in self.0.iter().filter(|(pid, _)| !joined(pid)) {
+        for (_, stranger) in self.known.iter().filter(|(pid, _)| !joined(pid)) {
             // Of a child with all of its parent's pages, by now, nothing may be its own.
             if infants && stranger.unseen && stranger.sightings < SIGHTINGS {
                 held.passed_over = true;
