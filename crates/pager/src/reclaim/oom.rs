@@ -10,7 +10,8 @@
 //!   stops, or runs this process late, makes that longer.
 //! * O3: Children that have yet to join, and agents that do not answer, may have pages to give back. They are waited for
 //!   half a second longer ([`Patience::MemoryOwed`]), however many they are and others are born meanwhile. Where an agent
-//!   has just brought what it owed, a round looks at that first.
+//!   has just brought what it owed, a round looks at that first. And while children that were born before that time join
+//!   one after another the end is put off: what they share with the others cannot leave before the last of them has joined.
 //! * O4: A machine that is busy is no reason to end a run. While one of those could run and no CPU is given to it, its time
 //!   does not count; and a thread of the pager that is not run has seen nothing ([`ROUNDS_MIN`]). Children that were
 //!   born since are not waited for: where children are born all the time one of them always wants a CPU, and it
@@ -64,6 +65,8 @@ pub struct Vain {
     watches: HashMap<MmId, Watch>,
     /// Slices that were followed of much, and when there was another last (O8).
     followed: Option<(u64, Moment)>,
+    /// Children born before that time that are yet to join, and when they were last fewer (O3).
+    infants: Option<(usize, Moment)>,
     /// How much of that time does not count, for want of a CPU (O4).
     uncounted: Duration,
 }
@@ -128,6 +131,14 @@ impl Vain {
         !Patience::Memory.is_over(now.since(when))
     }
 
+    /// Whether children join, of whom `infants` are yet to (O3).
+    fn is_joined(&mut self, now: Moment, infants: usize) -> bool {
+        let last = self.infants.filter(|&(before, _)| infants >= before).map(|(_, when)| when);
+        let when = last.unwrap_or(now);
+        self.infants = Some((infants, when));
+        infants > 0 && !Patience::Memory.is_over(now.since(when))
+    }
+
     /// How long an agent, or the thread that is to start it, was given no CPU in that time. None if it wants one now.
     fn kept_from_running(&mut self, mm: &Mm) -> Option<Duration> {
         let Some(process) = mm.process() else { return Some(Duration::ZERO) };
@@ -172,12 +183,14 @@ impl Reclaim {
                 kept = kept.zip(self.vain.kept_from_running(mm)).map(|(one, other)| one.max(other));
             }
         }
+        let infants = mms.iter().filter(|mm| mm.age() >= so_long && mm.is_infant()).count();
+        let joining = self.vain.is_joined(pager.clock.moment(), infants);
         let patience = if owed { Patience::MemoryOwed } else { Patience::Memory };
         let over = kept.is_some_and(|kept| patience.is_over_but(so_long, kept));
         if !over {
             self.vain.uncounted = patience.beyond(so_long);
         }
-        over
+        over && !joining
     }
 
     /// The agents that do not answer are watched from here on (O4).
@@ -439,6 +452,34 @@ mod tests {
         parent.note_still(true);
         parent.note_followed();
         assert!(reclaim.judge_end());
+    }
+
+    /// A hundred and fifty forked children near the limit took longer to join than half a second, and the run was ended.
+    #[test]
+    fn children_that_join_one_after_another_put_off_the_end() {
+        let clock = Clock::simulated();
+        let pager = Arc::new(pager_by(clock.clone()));
+        let mut reclaim = Reclaim::new(&pager);
+        pager.held.store(1, Relaxed);
+        let children = [2, 3, 4].map(|id| quiet(&pager, id));
+        for child in &children {
+            child.note_asked();
+            pager.add_mm(child).expect("no descriptor to add");
+        }
+        clock.advance(Duration::from_secs(1));
+        let mut wait = |ms: u64| {
+            for _ in 0..ms / 100 {
+                reclaim.vain.round(clock.moment());
+                clock.advance(Duration::from_millis(100));
+            }
+            reclaim.judge_end()
+        };
+        assert!(!wait(3000), "all of them are yet to join");
+        for child in &children[1..] {
+            child.alone.store(true, Relaxed);
+            assert!(!wait(1900));
+        }
+        assert!(wait(2100), "the last of them does not");
     }
 
     /// The brake's hold of now was told to have lasted since nothing was stored, and ended runs in which nobody had
