@@ -6,6 +6,7 @@
 
 #include <aio.h>
 #include <dlfcn.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <sys/wait.h>
 #include <threads.h>
@@ -368,6 +369,8 @@ static int case_inner_threads(int argc, char **argv) {
         MUST(pwrite(file, page, PAGE, i * PAGE) == (ssize_t)PAGE);
     }
     timer_t timers[TIMERS];
+    /* An arena takes 64 MiB of address space for ever, and there is one for each thread of those that are there at once. */
+    MUST(mallopt(M_ARENA_MAX, 1) == 1);
     for (int i = 0; i < TIMERS; i++) {
         struct sigevent event = {.sigev_notify = SIGEV_THREAD};
         event.sigev_notify_function = ring, event.sigev_value.sival_int = i * 40 + 1;
