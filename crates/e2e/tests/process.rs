@@ -6,7 +6,7 @@ use ebb_e2e::launch::Launch;
 use ebb_e2e::same::need;
 use ebb_e2e::tree::is_alive;
 use ebb_e2e::{MIB, SMALL, TINY, build};
-use ebb_testing::{eventually, eventually_is};
+use ebb_testing::{eventually, eventually_is, skip};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -68,6 +68,9 @@ fn who_is_held_while_it_moves_memory_holds_up_nobody() {
 /// Calls gave up with EINTR, or after a part, though no signal had come: `ebb stat` in a program that was held failed so.
 #[test]
 fn who_is_held_while_it_waits_does_not_notice() {
+    if ebb_sys::cgroup::may_be_used_up() {
+        skip("a control group limits CPU time: who runs is not held");
+    }
     let launch = Launch::program("waits", "2").limit(SMALL).options("--report json");
     eventually("a run in which it is held", || {
         let outcome = launch.run();

@@ -23,6 +23,8 @@
 //! * B7: system calls that give up because their thread is held are put right as it is let go, so that it does not notice
 //!   (`ebb_sys::trace`, T1): who had done a part of one does the rest of it, and is followed until it has.
 //! * B8: who maps more and more shared memory is held by what that may be, until it is known (C5 in `shared_memory.rs`).
+//! * B9: a thread that runs is not held where one may use up all the CPU time there is ([`ebb_sys::cgroup`]): it may be in a
+//!   system call, and what is to hold it is pending until the end of that.
 
 use crate::counters;
 use crate::mm::Mm;
@@ -38,6 +40,8 @@ use std::time::{Duration, Instant};
 /// How long a program is held at a time while its areas are taken on, and let go in between (B4).
 const TURN: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_millis(1);
+/// How long it counts that a control group limits CPU time, or that none does (B9).
+const SPARES_FOR: Duration = Duration::from_secs(1);
 /// Pages over the limit before anything is held: far less than is allowed.
 const MARK_MIN: u64 = 512;
 
@@ -78,6 +82,8 @@ pub struct Brake {
     rest: Option<Wait>,
     /// When a turn began, or the breath after it (B4).
     turn: Option<Instant>,
+    /// Whether those that run are not held, and when that was found out (B9).
+    spares: Option<(bool, Instant)>,
 }
 
 impl Brake {
@@ -101,7 +107,7 @@ impl Brake {
     pub fn look(&mut self, pager: &Pager, used: u64, ceiling: u64, growing: &[Arc<Mm>]) {
         self.see(&pager.clock);
         match self.decide(&pager.clock, used, ceiling) {
-            Act::Hold => growing.iter().for_each(|mm| self.hold(mm, false)),
+            Act::Hold => growing.iter().for_each(|mm| self.hold(pager, mm, false)),
             Act::LetGo => self.let_go(pager),
             Act::Wait => {}
         }
@@ -143,7 +149,7 @@ impl Brake {
                 self.turn = self.turn.filter(|_| self.is_on()).or(Some(now));
             }
         } else if over || !room {
-            self.hold(mm, room);
+            self.hold(pager, mm, room);
             self.turn = Some(now);
         }
     }
@@ -193,18 +199,28 @@ impl Brake {
 
     /// Holds the running threads of a process until the next look that finds the tree within its limit; if there is no
     /// `room`, those that are about to run (B2).
-    fn hold(&mut self, mm: &Mm, room: bool) {
+    fn hold(&mut self, pager: &Pager, mm: &Mm, room: bool) {
         let Some(process) = mm.process() else { return };
+        let spares = self.spares(pager);
         let threads = process.threads();
         let asleep: Vec<u32> =
             threads.iter().filter(|&&(_, state)| state == 'S').map(|&(thread, _)| thread).collect();
         let touching = if room { Vec::new() } else { process.touching(&asleep) };
         let runs = |thread, state| match state {
-            'R' => true,
+            'R' => !spares,
             'D' => !room,
             _ => touching.contains(&thread),
         };
         self.hold_beside(threads, process.agent(), runs, |threads| process.hold(threads));
+    }
+
+    /// Whether those that run are not held (B9).
+    fn spares(&mut self, pager: &Pager) -> bool {
+        let now = pager.clock.now();
+        match self.spares {
+            Some((spares, when)) if now - when < SPARES_FOR => spares,
+            _ => self.spares.insert((pager.host.may_be_used_up(), now)).0,
+        }
     }
 
     /// Holds those of a process's threads that `runs` says run, except its agent's. None if that does not run yet: it

@@ -3,6 +3,7 @@
 //! Each module wraps one kernel interface in a safe type and nothing more; policy lives elsewhere.
 
 pub mod anon;
+pub mod cgroup;
 mod cut_short;
 pub mod descriptor;
 pub mod futex;

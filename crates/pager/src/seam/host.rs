@@ -6,8 +6,8 @@ use crate::messages;
 use crate::seam::{Known, Process};
 use crate::server::Pager;
 use crate::signal::Signal;
-use ebb_sys::proc;
 use ebb_sys::process::{self, Pidfd};
+use ebb_sys::{cgroup, proc};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub trait Host: Debug + Send + Sync {
     fn tree(&self, pager: &Pager) -> Vec<u32>;
     /// Resident pages of shared memory that a process maps, each as often as it maps it.
     fn shared_memory_pages(&self, pid: u32) -> u64;
+    /// Whether one thread may use up all the CPU time that the pager is given ([`ebb_sys::cgroup`]).
+    fn may_be_used_up(&self) -> bool;
     /// Begins to put the agent into a process without a loader, if it is one that may have it so ([`crate::inject`]).
     fn inject(&self, pager: &Pager, pid: u32) -> Attempt;
     /// Kills them all.
@@ -73,6 +75,10 @@ impl Host for Machine {
 
     fn shared_memory_pages(&self, pid: u32) -> u64 {
         proc::shared_memory_pages(pid).unwrap_or(0)
+    }
+
+    fn may_be_used_up(&self) -> bool {
+        cgroup::may_be_used_up()
     }
 
     fn inject(&self, pager: &Pager, pid: u32) -> Attempt {

@@ -804,6 +804,10 @@ impl Host for FakeHost {
         0
     }
 
+    fn may_be_used_up(&self) -> bool {
+        false
+    }
+
     fn inject(&self, _: &Pager, _: u32) -> crate::inject::Attempt {
         crate::inject::Attempt::No
     }
