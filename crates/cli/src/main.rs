@@ -1,7 +1,6 @@
 //! The `ebb` command: arguments in, library call, report out.
 
 mod attach;
-mod cgroup;
 mod check;
 mod config_file;
 mod doctor;

@@ -1,11 +1,10 @@
 //! The checks of `ebb doctor`, each with what follows from it and the command that gets it.
 
-use crate::cgroup;
 use crate::check::Check;
 use crate::folder::Folder;
 use ebb_pager::FEATURES;
 use ebb_sys::uffd::feature;
-use ebb_sys::{probe, proc, process};
+use ebb_sys::{cgroup, probe, proc, process};
 use rustix::process::Resource;
 use std::io;
 use std::process::Command;

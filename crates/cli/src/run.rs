@@ -7,7 +7,7 @@
 
 use crate::folder::Folder;
 use crate::program::{self, Kind};
-use crate::{cgroup, config_file, doctor, exec, inject, serve, size};
+use crate::{config_file, doctor, exec, inject, serve, size};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_pager::events::{self, Event, Why};
 use ebb_pager::patience::Patience;
@@ -16,7 +16,7 @@ use ebb_sys::limits::{Limit, Limits};
 use ebb_sys::process::Pidfd;
 use ebb_sys::signals::{self, Change, Signals};
 use ebb_sys::socket::Socket;
-use ebb_sys::{inherited, proc, process, rights};
+use ebb_sys::{cgroup, inherited, proc, process, rights};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -1,7 +1,28 @@
-//! Control groups: whether one limits the CPU time of this process.
+//! Control groups: the limits of this process's group and of those above it, in both versions of their file system.
 
 use crate::proc::read_text;
 use std::path::{Path, PathBuf};
+
+/// A limit of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limit {
+    /// The most that the group may hold.
+    pub bytes: u64,
+    /// The file that says so.
+    pub file: PathBuf,
+}
+
+/// The least limit of memory that binds this process; None if none does or none can be seen.
+#[must_use]
+pub fn memory_limit() -> Option<Limit> {
+    let limit = |(file, text): (PathBuf, String)| Some(Limit { bytes: bytes(&text)?, file });
+    Resource::Memory.limits().into_iter().filter_map(limit).min_by_key(|limit| limit.bytes)
+}
+
+/// The text of a limit of memory; what no machine has is no limit (version 1 shows the largest number).
+fn bytes(text: &str) -> Option<u64> {
+    text.trim().parse().ok().filter(|&bytes: &u64| bytes < 1 << 60)
+}
 
 /// Whether a thread may use up the CPU time of its control group for ever: one that asks for a page in the middle of a system
 /// call asks again and again while a signal is pending for it, and since Linux 6.18 a group that has used up its time stops a
@@ -9,7 +30,8 @@ use std::path::{Path, PathBuf};
 #[must_use]
 pub fn may_be_used_up() -> bool {
     let release = read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    stops_at_the_end_of_calls(&release) && is_limited()
+    stops_at_the_end_of_calls(&release)
+        && Resource::CpuTime.limits().iter().any(|(_, text)| is_quota(text))
 }
 
 fn stops_at_the_end_of_calls(release: &str) -> bool {
@@ -17,81 +39,132 @@ fn stops_at_the_end_of_calls(release: &str) -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(18))
 }
 
-fn is_limited() -> bool {
-    let text = |path: &str| read_text(path).unwrap_or_default();
-    let files = limits(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
-    files.iter().any(|file| read_text(file).is_ok_and(|limit| is_limit(&limit)))
-}
-
-/// cpu.max is "max 100000" without a limit, cpu.cfs_quota_us -1.
-fn is_limit(text: &str) -> bool {
+/// The text of a limit of CPU time: cpu.max is "max 100000" without one, cpu.cfs_quota_us -1.
+fn is_quota(text: &str) -> bool {
     !matches!(text.split_ascii_whitespace().next(), None | Some("max" | "-1"))
 }
 
-/// The files that say so, of the groups of a process and of those above them, by its /proc/PID/cgroup and mountinfo.
-fn limits(groups: &str, mounts: &str) -> Vec<PathBuf> {
-    mounts.lines().filter_map(|mount| limits_in(groups, mount)).flatten().collect()
+/// What a group may limit.
+#[derive(Clone, Copy)]
+enum Resource {
+    Memory,
+    CpuTime,
 }
 
-fn limits_in(groups: &str, mount: &str) -> Option<Vec<PathBuf>> {
-    let (place, kind) = mount.split_once(" - ")?;
-    let mut place = place.split(' ').skip(3);
-    let (root, at) = (place.next()?, Path::new(place.next()?));
-    let mut kind = kind.split(' ');
-    let (file, controller) = match (kind.next()?, kind.nth(1)?) {
-        ("cgroup2", _) => ("cpu.max", ""),
-        ("cgroup", options) if options.split(',').any(|option| option == "cpu") => {
-            ("cpu.cfs_quota_us", "cpu")
+impl Resource {
+    /// The name of its controller, and of the file with the limit, in version 1; that of the file in version 2.
+    const fn names(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Memory => ("memory", "memory.limit_in_bytes", "memory.max"),
+            Self::CpuTime => ("cpu", "cpu.cfs_quota_us", "cpu.max"),
         }
-        _ => return None,
-    };
-    let group = groups.lines().find_map(|line| {
-        let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
-        controllers.split(',').any(|one| one == controller).then_some(group)
-    })?;
-    let within = group.strip_prefix(root).unwrap_or("").trim_start_matches('/');
-    let folder = at.join(within);
-    let up = folder.ancestors().take_while(|folder| folder.starts_with(at));
-    Some(up.map(|folder| folder.join(file)).collect())
+    }
+
+    /// The files that limit it for this process, with their texts.
+    fn limits(self) -> Vec<(PathBuf, String)> {
+        let text = |path: &str| read_text(path).unwrap_or_default();
+        let files = self.files(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"));
+        files
+            .into_iter()
+            .filter_map(|file| read_text(&file).ok().map(|text| (file, text)))
+            .collect()
+    }
+
+    /// The files to look at, from a `/proc/PID/cgroup` and a `/proc/PID/mountinfo`.
+    fn files(self, groups: &str, mounts: &str) -> Vec<PathBuf> {
+        mounts.lines().filter_map(|mount| self.files_of_mount(groups, mount)).flatten().collect()
+    }
+
+    fn files_of_mount(self, groups: &str, mount: &str) -> Option<Vec<PathBuf>> {
+        let (controller, first, second) = self.names();
+        let has = |list: &str, name: &str| list.split(',').any(|one| one == name);
+        let (place, kind) = mount.split_once(" - ")?;
+        let mut kind = kind.split(' ');
+        let (controller, file) = match (kind.next()?, kind.nth(1)?) {
+            ("cgroup2", _) => ("", second),
+            ("cgroup", options) if has(options, controller) => (controller, first),
+            _ => return None,
+        };
+        let mut place = place.split(' ').skip(3).map(|path| path.replace("\\040", " "));
+        let (root, top) = (place.next()?, PathBuf::from(place.next()?));
+        let group = groups.lines().find_map(|line| {
+            let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+            has(controllers, controller).then_some(group)
+        })?;
+        // Beyond the root of what is mounted nothing can be seen: its own group is the nearest.
+        let below = Path::new(group).strip_prefix(&root).unwrap_or(Path::new(""));
+        let own = top.join(below);
+        let up = own.ancestors().take_while(|folder| folder.starts_with(&top));
+        Some(up.map(|folder| folder.join(file)).collect())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn names(groups: &str, mounts: &str) -> Vec<String> {
-        limits(groups, mounts).iter().map(|path| path.display().to_string()).collect()
+    fn files(resource: Resource, groups: &str, mounts: &str) -> Vec<String> {
+        resource.files(groups, mounts).iter().map(|file| file.display().to_string()).collect()
     }
 
     #[test]
-    fn the_group_and_those_above_it_are_asked() {
-        let unified =
-            "30 23 0:27 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate";
+    fn every_group_on_the_way_up_is_looked_at() {
+        let mounts = "24 31 0:22 / /proc rw,nosuid - proc proc rw\n\
+            35 25 0:30 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
         assert_eq!(
-            names("0::/user.slice/one.scope\n", unified),
+            files(Resource::Memory, "0::/user.slice/a.scope\n", mounts),
             [
-                "/sys/fs/cgroup/user.slice/one.scope/cpu.max",
-                "/sys/fs/cgroup/user.slice/cpu.max",
-                "/sys/fs/cgroup/cpu.max"
+                "/sys/fs/cgroup/user.slice/a.scope/memory.max",
+                "/sys/fs/cgroup/user.slice/memory.max",
+                "/sys/fs/cgroup/memory.max",
             ]
         );
-        let old = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n\
-                   33 31 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n";
-        assert_eq!(
-            names("2:cpuset:/b\n1:cpu,cpuacct:/a\n0::/\n", old),
-            ["/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"]
-        );
-        // A container sees its own group as the root of the mount.
-        let own = "9 8 0:27 /docker/12ab /sys/fs/cgroup ro - cgroup2 cgroup rw";
-        assert_eq!(names("0::/docker/12ab\n", own), ["/sys/fs/cgroup/cpu.max"]);
-        assert_eq!(names("0::/\n", own), ["/sys/fs/cgroup/cpu.max"]);
-        assert!(names("", unified).is_empty() && names("0::/a", "").is_empty());
+        let of_time = files(Resource::CpuTime, "0::/user.slice/a.scope\n", mounts);
+        assert_eq!(of_time[0], "/sys/fs/cgroup/user.slice/a.scope/cpu.max");
     }
 
     #[test]
-    fn a_limit_is_a_number() {
-        assert!(is_limit("20000 100000\n") && is_limit("20000\n"));
-        assert!(!is_limit("max 100000\n") && !is_limit("-1\n") && !is_limit(""));
+    fn the_first_version_has_a_hierarchy_for_each_controller() {
+        let groups =
+            "12:cpu,cpuacct:/docker/af\n10:cpuset:/b\n9:memory:/docker/af\n0::/docker/af\n";
+        // In a container its own group is the root of what is mounted.
+        let mounts = "700 690 0:33 /docker/af /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct\n\
+            702 690 0:35 /b /sys/fs/cgroup/cpuset ro - cgroup cgroup rw,cpuset\n\
+            701 690 0:34 / /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
+        assert_eq!(
+            files(Resource::Memory, groups, mounts),
+            [
+                "/sys/fs/cgroup/memory/docker/af/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/docker/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+            ]
+        );
+        assert_eq!(
+            files(Resource::CpuTime, groups, mounts),
+            ["/sys/fs/cgroup/cpu/cpu.cfs_quota_us"]
+        );
+    }
+
+    #[test]
+    fn a_group_outside_of_what_is_mounted() {
+        let mounts = "35 25 0:30 /../.. /sys/fs/c\\040group rw - cgroup2 none rw\n";
+        let files = |groups, mounts| files(Resource::Memory, groups, mounts);
+        assert_eq!(files("0::/../x\n", mounts), ["/sys/fs/c group/memory.max"]);
+        assert_eq!(files("0::/x\n", ""), [""; 0]);
+        assert_eq!(files("nonsense\n", mounts), [""; 0]);
+    }
+
+    #[test]
+    fn limits_of_memory() {
+        assert_eq!(bytes("max\n"), None);
+        assert_eq!(bytes("9223372036854771712\n"), None);
+        assert_eq!(bytes("1073741824\n"), Some(1 << 30));
+    }
+
+    #[test]
+    fn limits_of_cpu_time() {
+        assert!(is_quota("20000 100000\n") && is_quota("20000\n"));
+        assert!(!is_quota("max 100000\n") && !is_quota("-1\n") && !is_quota(""));
         assert!(stops_at_the_end_of_calls("6.18.44-fc") && stops_at_the_end_of_calls("7.0.0"));
         assert!(!stops_at_the_end_of_calls("6.17.9") && !stops_at_the_end_of_calls(""));
     }
