@@ -42,6 +42,8 @@ const SIGHTINGS_OWED: u32 = 300;
 const CHANCE: Duration = Duration::from_millis(50);
 /// How often the agent is tried to be put into one.
 const ATTEMPTS: u32 = 2;
+/// How long what strangers hold is measured at once, but for the last of them.
+const MEASURED_FOR: Duration = Duration::from_millis(20);
 /// How many pages that count elsewhere are not worth another walk of the page tables.
 const FEW: u64 = 64;
 
@@ -49,8 +51,8 @@ const FEW: u64 = 64;
 pub struct Strangers {
     /// By process number.
     known: HashMap<u32, Stranger>,
-    /// When what some of them hold was last measured again: all of that takes at most a quarter of the time.
-    measured: Instant,
+    /// When what some of them hold is measured again: all of that takes at most a quarter of the time.
+    due: Instant,
 }
 
 struct Stranger {
@@ -199,7 +201,7 @@ impl Stranger {
 impl Strangers {
     /// None yet.
     pub fn new(now: Instant) -> Self {
-        Self { known: HashMap::new(), measured: now }
+        Self { known: HashMap::new(), due: now }
     }
 
     /// Takes note of the processes of the tree that are not `mms`.
@@ -233,19 +235,23 @@ impl Strangers {
         self.measure(&pager.clock, old);
     }
 
-    /// Measures again what these hold, those first that were measured longest ago, for as long as there is time.
+    /// Measures again what these hold, those first that were measured longest ago, once that is due.
     fn measure(&mut self, clock: &Clock, mut old: Vec<(Instant, u32, bool)>) {
+        let began = clock.now();
+        if began < self.due {
+            return;
+        }
         old.sort_unstable();
-        let (began, before) = (clock.now(), self.measured);
         for (_, pid, has_parent) in old {
-            if (clock.now() - began) * 3 > began - before {
-                break;
-            }
             if let Some(stranger) = self.known.get_mut(&pid) {
                 stranger.look(clock, pid, has_parent);
             }
+            if clock.now() - began > MEASURED_FOR {
+                break;
+            }
         }
-        self.measured = clock.now();
+        let took = clock.now() - began;
+        self.due = began + took * 4;
     }
 
     /// Pages that they hold, and the forked children that nobody could tell, of which `families` know (N2).
