@@ -278,9 +278,10 @@ impl Engine {
         self.split.as_mut().and_then(|split| split.look(since.edges()))
     }
 
-    /// Threads wait, and nothing can leave. How much of the budget compressed memory is to have, in bytes, if it gives way.
-    pub fn give_way(&mut self) -> Option<u64> {
-        self.split.as_mut().and_then(Split::give_way)
+    /// Threads wait, and nothing can leave. How much of the budget compressed memory, which takes `used` bytes, is to have,
+    /// in bytes, if it gives way.
+    pub fn give_way(&mut self, used: u64) -> Option<u64> {
+        self.split.as_mut().and_then(|split| split.give_way(used))
     }
 }
 

@@ -103,15 +103,24 @@ impl Split {
         self.set(limit)
     }
 
-    /// Nothing else can leave memory. The new limit of compressed memory in bytes, unless that is at its least (M2).
-    pub fn give_way(&mut self) -> Option<u64> {
+    /// Nothing else can leave memory, and compressed memory takes `used` bytes. Its new limit in bytes, unless it takes no
+    /// more than its least (M2).
+    pub fn give_way(&mut self, used: u64) -> Option<u64> {
+        if used <= self.least() {
+            return None;
+        }
+        self.limit = self.limit.min(used);
         self.most = self.less_by(self.budget / STEP_SHARE * STEPS_MAX);
         self.set(self.most)
     }
 
-    /// M1.
     fn less_by(&self, bytes: u64) -> u64 {
-        self.limit.saturating_sub(bytes).max((self.budget / LEAST_SHARE).min(self.allowed))
+        self.limit.saturating_sub(bytes).max(self.least())
+    }
+
+    /// M1.
+    fn least(&self) -> u64 {
+        (self.budget / LEAST_SHARE).min(self.allowed)
     }
 
     fn set(&mut self, limit: u64) -> Option<u64> {
@@ -163,9 +172,13 @@ mod tests {
     fn compressed_memory_gives_way_and_regains_slowly() {
         let (step, least) = ((1 << 20) / 128, (1 << 20) / 32);
         let mut split = Split::new(1 << 20, 1 << 19);
-        let given: Vec<u64> = std::iter::from_fn(|| split.give_way()).collect();
-        assert_eq!(given.first(), Some(&((1 << 19) - 4 * step)));
-        assert_eq!(given.last(), Some(&least), "M1");
+        let mut used = 10 * step;
+        let given: Vec<u64> = std::iter::from_fn(|| {
+            used = split.give_way(used)?;
+            Some(used)
+        })
+        .collect();
+        assert_eq!(given, [6 * step, least], "it begins with what is used");
         let mut looks = std::iter::repeat_with(|| split.look(Edges { far: 100, ..EDGES }));
         assert!(looks.by_ref().take(32).flatten().all(|limit| limit <= least + step), "M2");
         assert_eq!(looks.take(32 * 64).flatten().last(), Some(1 << 19), "as much as was allowed");

@@ -297,7 +297,8 @@ impl Reclaim {
         if unheard && long {
             self.watch_silent();
         }
-        if self.gives_way || self.vain.lasts(&self.pager, GIVE_WAY_AFTER) {
+        // Beside a process that does not answer pages are lent.
+        if !unheard && (self.gives_way || self.vain.lasts(&self.pager, GIVE_WAY_AFTER)) {
             self.give_way();
         }
         if brought && !self.vain.is_over(&self.pager, Patience::MemoryUnseen) {
@@ -322,14 +323,14 @@ impl Reclaim {
         if !self.gives_way {
             return;
         }
+        let before = self.pager.store.ram_bytes();
         // The monitor measures in between what that was good for.
         if self.pager.clock.since(self.gave_way) >= GIVE_WAY_PAUSE {
             self.gave_way = self.pager.clock.now();
-            if let Some(limit) = self.pager.engine().give_way() {
+            if let Some(limit) = self.pager.engine().give_way(before) {
                 self.pager.store.set_ram_limit(limit);
             }
         }
-        let before = self.pager.store.ram_bytes();
         // Some of what is above the limit moves to the next tier with every batch.
         self.pager.store.put_batch(&[], &mut Vec::new());
         let freed = before.saturating_sub(self.pager.store.ram_bytes());

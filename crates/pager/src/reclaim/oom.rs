@@ -55,6 +55,27 @@ const PAGE_TIME: Duration = Duration::from_millis(20);
 /// How many processes are listed when memory runs out.
 const LISTED_MAX: usize = 16;
 
+/// What was counted last of something that gets on or does not, and when it last got on.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    count: u64,
+    when: Moment,
+}
+
+impl Progress {
+    /// It is `count` now, and gets on if that `is_progress` from the last count. For how long it has not.
+    fn look(
+        last: &mut Option<Self>,
+        now: Moment,
+        count: u64,
+        is_progress: impl FnOnce(u64) -> bool,
+    ) -> Duration {
+        let when = last.filter(|last| !is_progress(last.count)).map_or(now, |last| last.when);
+        *last = Some(Self { count, when });
+        now.since(when)
+    }
+}
+
 /// For how long threads have waited in vain (O1).
 #[derive(Debug, Default)]
 pub struct Vain {
@@ -63,10 +84,10 @@ pub struct Vain {
     rounds: u32,
     /// The agents that are waited for, from the first look in that time on.
     watches: HashMap<MmId, Watch>,
-    /// Slices that were followed of much, and when there was another last (O8).
-    followed: Option<(u64, Moment)>,
-    /// Children born before that time that are yet to join, and when they were last fewer (O3).
-    infants: Option<(usize, Moment)>,
+    /// Slices that were followed of much (O8).
+    followed: Option<Progress>,
+    /// Children born before that time that are yet to join (O3).
+    infants: Option<Progress>,
     /// How much of that time does not count, for want of a CPU (O4).
     uncounted: Duration,
 }
@@ -125,18 +146,15 @@ impl Vain {
             self.followed = None;
             return false;
         };
-        let last = self.followed.filter(|&(before, _)| before == slices).map(|(_, when)| when);
-        let when = last.unwrap_or(now);
-        self.followed = Some((slices, when));
-        !Patience::Memory.is_over(now.since(when))
+        let moves = |before| slices != before;
+        !Patience::Memory.is_over(Progress::look(&mut self.followed, now, slices, moves))
     }
 
     /// Whether children join, of whom `infants` are yet to (O3).
-    fn is_joined(&mut self, now: Moment, infants: usize) -> bool {
-        let last = self.infants.filter(|&(before, _)| infants >= before).map(|(_, when)| when);
-        let when = last.unwrap_or(now);
-        self.infants = Some((infants, when));
-        infants > 0 && !Patience::Memory.is_over(now.since(when))
+    fn is_joined(&mut self, now: Moment, infants: u64) -> bool {
+        let joins = |before| infants < before;
+        let since = Progress::look(&mut self.infants, now, infants, joins);
+        infants > 0 && !Patience::Memory.is_over(since)
     }
 
     /// How long an agent, or the thread that is to start it, was given no CPU in that time. None if it wants one now.
@@ -183,7 +201,7 @@ impl Reclaim {
                 kept = kept.zip(self.vain.kept_from_running(mm)).map(|(one, other)| one.max(other));
             }
         }
-        let infants = mms.iter().filter(|mm| mm.age() >= so_long && mm.is_infant()).count();
+        let infants = mms.iter().filter(|mm| mm.age() >= so_long && mm.is_infant()).count() as u64;
         let joining = self.vain.is_joined(pager.clock.moment(), infants);
         let patience = if owed { Patience::MemoryOwed } else { Patience::Memory };
         let over = kept.is_some_and(|kept| patience.is_over_but(so_long, kept));
