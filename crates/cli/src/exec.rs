@@ -13,6 +13,7 @@
 use crate::folder::Folder;
 use crate::run::{self, FAILED, Front, Ground, Refusal, Watchers, limit_of_time};
 use ebb_agent::protocol::ENV_SOCKET;
+use ebb_pager::patience::Patience;
 use ebb_pager::{Config, FrontMessage};
 use ebb_sys::process::{self, Pidfd};
 use ebb_sys::socket::Socket;
@@ -25,9 +26,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How often to look whether the program's parent has waited for it, until its status is read elsewhere.
-const WAITED_FOR_LOOKS: u32 = 100;
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// How often those left of a run without a pager are killed again.
 const KILLS: u32 = 100;
 
@@ -170,14 +168,18 @@ fn follow(front: &mut Front, pid: u32, program: &Pidfd) -> std::io::Result<()> {
 
 /// What the program ended with, as a shell shows it, where that can be known.
 pub fn status(pid: u32, program: &Pidfd) -> Option<i32> {
-    for _ in 0..WAITED_FOR_LOOKS {
-        match program.exit_status() {
-            Ok(Some(status)) => return Some(signals::shown(status)),
-            Ok(None) => std::thread::sleep(LOOK_AGAIN),
-            Err(_) => break,
+    let mut status = None;
+    Patience::Status.sees(|pause| match program.exit_status() {
+        Ok(None) => {
+            std::thread::sleep(pause);
+            false
         }
-    }
-    proc::status_of_ended(pid).map(signals::shown)
+        known => {
+            status = known.ok().flatten();
+            true
+        }
+    });
+    status.or_else(|| proc::status_of_ended(pid)).map(signals::shown)
 }
 
 /// Nobody serves them any more. Agents kill their processes; here are the others, those that have yet to get one among them.

@@ -12,15 +12,13 @@
 //! tier are waited for.
 
 use crate::mm::Mm;
+use crate::patience::{BEAT, Patience, Wait};
 use crate::pool::Pool;
 use crate::server::Pager;
 use ebb_mm::resident::{Dropped, Entry, Space};
 use ebb_mm::types::{Pfn, SlotId, Vpn};
-use ebb_swap::{Page, StoreError};
+use ebb_swap::Page;
 use ebb_sys::anon::PageBuffer;
-
-/// How often a page that cannot be read or written just now is tried again.
-const TRIES: usize = 8;
 
 /// Whether children of `parent` could not be looked into.
 pub fn is_hidden(pager: &Pager, parent: &Mm) -> bool {
@@ -36,16 +34,19 @@ pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool, coo
             let resident = pager.resident();
             pfns.iter().map(|&pfn| pool.address(resident.frame(pfn).pool)).collect()
         };
-        read_all(parent, &places, &mut pages[..pfns.len()])
+        read_all(pager, parent, &places, &mut pages[..pfns.len()])
     };
     let mut writes: Vec<(Pfn, SlotId, &Page)> = Vec::with_capacity(pfns.len());
     for ((&pfn, page), _) in pfns.iter().zip(pages.iter()).zip(read).filter(|&(_, read)| read) {
         let Ok(slot) = pager.resident().take_slot() else { break };
         writes.push((pfn, slot, page));
     }
+    let batch: Vec<(SlotId, &Page)> = writes.iter().map(|&(_, slot, page)| (slot, page)).collect();
+    let mut results = Vec::with_capacity(batch.len());
+    pager.store.put_batch(&batch, &mut results);
     let mut dropped = Dropped::default();
     let mut stored = 0;
-    for (result, &(pfn, slot, _)) in write_all(pager, &writes).into_iter().zip(&writes) {
+    for (result, &(pfn, slot, _)) in results.into_iter().zip(&writes) {
         let mut resident = pager.resident();
         if result.is_err() {
             resident.release_slot(slot, &mut dropped);
@@ -67,38 +68,22 @@ fn cool_frame(space: &Space, vpn: Vpn) -> Option<Pfn> {
 }
 
 /// Reads pages, each as often as it takes; which of them could be.
-fn read_all(process: &Mm, addresses: &[u64], pages: &mut [Page]) -> Vec<bool> {
+fn read_all(pager: &Pager, process: &Mm, addresses: &[u64], pages: &mut [Page]) -> Vec<bool> {
     let mut read = vec![false; addresses.len()];
-    let (mut at, mut tries) = (0, 0);
+    let wait = Wait::new(&pager.clock, Patience::Unreadable);
+    let mut at = 0;
     while at < addresses.len() {
         let got = process.read_pages(&addresses[at..], &mut pages[at..]).unwrap_or(0);
         read[at..at + got].fill(true);
         at += got;
-        tries = if got > 0 { 0 } else { tries + 1 };
-        if tries == TRIES {
-            (at, tries) = (at + 1, 0);
+        if got > 0 {
+            continue;
+        }
+        if wait.is_over(&pager.clock) || !process.is_alive() {
+            at += 1;
+        } else {
+            pager.host.sleep(BEAT);
         }
     }
     read
-}
-
-/// Writes pages, those that a device did not take again.
-fn write_all(pager: &Pager, writes: &[(Pfn, SlotId, &Page)]) -> Vec<Result<(), StoreError>> {
-    let batch: Vec<(SlotId, &Page)> = writes.iter().map(|&(_, slot, page)| (slot, page)).collect();
-    let mut results = Vec::with_capacity(batch.len());
-    if !batch.is_empty() {
-        pager.store.put_batch(&batch, &mut results);
-    }
-    for (result, write) in results.iter_mut().zip(&batch) {
-        let mut again = Vec::with_capacity(1);
-        for _ in 0..TRIES {
-            if !matches!(result, Err(StoreError::Write { .. })) {
-                break;
-            }
-            again.clear();
-            pager.store.put_batch(std::slice::from_ref(write), &mut again);
-            *result = again.remove(0);
-        }
-    }
-    results
 }

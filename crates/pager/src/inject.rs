@@ -17,7 +17,7 @@
 //!   has not is left as it is. And one that has all of its memory locked as it comes (`MCL_FUTURE`) would fill the pool.
 
 use crate::config::Config;
-use crate::patience::Watch;
+use crate::patience::{Patience, Watch};
 use ebb_agent::protocol::{ENV_POOL, ENV_SOCKET};
 use ebb_mm::types::Vpn;
 use ebb_sys::pagemap::Pagemap;
@@ -404,30 +404,28 @@ pub fn why_not(pid: u32) -> Option<String> {
 }
 
 const OF_NEITHER: &str = "it is a program neither of glibc nor of Go alone";
-/// How often it is looked whether a loader that sleeps goes on to load glibc, how long apart, and the CPU time that it takes
-/// at most.
-const LOADING_LOOKS: u32 = 400;
-const LOADING_LOOK: Duration = Duration::from_millis(5);
+/// The CPU time that a loader takes at most until glibc is loaded.
 const LOADING: Duration = Duration::from_secs(2);
 
 /// The same for a program that may have begun just now, and whose loader is given time to load glibc.
 #[must_use]
 pub fn why_not_when_loaded(pid: u32) -> Option<String> {
-    let (watch, mut looks) = (Watch::new(pid), 0);
-    loop {
-        let reason = why_not(pid);
-        let is_loading = || {
-            let program = File::open(format!("/proc/{pid}/exe"));
-            program.and_then(|program| has_loader(&program)).unwrap_or(false)
-        };
-        let over = looks > LOADING_LOOKS || watch.has_run(LOADING);
-        if reason.as_deref() != Some(OF_NEITHER) || over || !is_loading() {
-            return reason;
+    let watch = Watch::new(pid);
+    let is_loading = || {
+        let program = File::open(format!("/proc/{pid}/exe"));
+        program.and_then(|program| has_loader(&program)).unwrap_or(false)
+    };
+    let mut reason = None;
+    Patience::Loading.sees_by(pid, &['R', 'D'], |pause| {
+        reason = why_not(pid);
+        let may_change = reason.as_deref() == Some(OF_NEITHER) && is_loading();
+        if may_change && !watch.has_run(LOADING) {
+            std::thread::sleep(pause);
+            return false;
         }
-        std::thread::sleep(LOADING_LOOK);
-        // One that wants a CPU or waits for its disk is about to.
-        looks += u32::from(!matches!(proc::state(pid), Some('R' | 'D')));
-    }
+        true
+    });
+    reason
 }
 
 /// Gives process `pid` the agent, which has been told by nobody where the pager is, and runs.

@@ -69,11 +69,6 @@ impl Granted {
     }
 }
 
-/// Whether something happens within so many looks, a `pause` apart. A host that stops makes one look of it.
-pub fn happens_within(looks: u32, pause: Duration, mut look: impl FnMut(Duration) -> bool) -> bool {
-    (0..looks).any(|_| look(pause))
-}
-
 /// The beating thread: it never ends.
 pub fn beat(clock: &Clock) {
     loop {
@@ -130,6 +125,12 @@ pub enum Patience {
     Answer,
     /// The same, for a command that asks all runs, or one again and again.
     Glance,
+    /// The last lines of messages or of a file, which their thread does not get written. Then they are not.
+    LastLines,
+    /// The loading of glibc into a program that has just begun. Then it is a program without.
+    Loading,
+    /// The status of a process that has ended and that nobody has waited for. Then it is read elsewhere.
+    Status,
     /// The end of a run that `ebb fit` ends, which then kills it; or of processes that a front without a pager has killed,
     /// which then leaves them.
     Ending,
@@ -140,9 +141,12 @@ impl Patience {
     const fn limit(self) -> Duration {
         match self {
             Self::Batch => Duration::from_millis(100),
+            Self::Status => Duration::from_millis(200),
             Self::ResizeAgain => Duration::from_millis(250),
-            Self::Resize | Self::Reclaim | Self::Rest => Duration::from_secs(1),
-            Self::Memory | Self::Infancy | Self::Adoption | Self::Killing => Duration::from_secs(2),
+            Self::Resize | Self::Reclaim | Self::Rest | Self::LastLines => Duration::from_secs(1),
+            Self::Memory | Self::Infancy | Self::Adoption | Self::Killing | Self::Loading => {
+                Duration::from_secs(2)
+            }
             Self::MemoryOwed => Duration::from_millis(2500),
             Self::Glance => Duration::from_secs(3),
             Self::Unreadable
@@ -170,9 +174,29 @@ impl Patience {
 
     /// Looks, a beat apart, until something happens or the wait is over. For commands, which have no beating thread: a
     /// host that stops makes one look of it. PATIENCE-1.
-    pub fn sees(self, look: impl FnMut(Duration) -> bool) -> bool {
-        let looks = self.limit().as_millis() / BEAT.as_millis();
-        happens_within(looks as u32, BEAT, look)
+    pub fn sees(self, mut look: impl FnMut(Duration) -> bool) -> bool {
+        (0..self.looks()).any(|_| look(BEAT))
+    }
+
+    /// The same, where `thread` is to bring it about: a look does not count that finds it in one of the states `excused`.
+    pub fn sees_by(
+        self,
+        thread: u32,
+        excused: &[char],
+        mut look: impl FnMut(Duration) -> bool,
+    ) -> bool {
+        let mut left = self.looks();
+        while left > 0 {
+            if look(BEAT) {
+                return true;
+            }
+            left -= u32::from(!proc::state(thread).is_some_and(|state| excused.contains(&state)));
+        }
+        false
+    }
+
+    fn looks(self) -> u32 {
+        (self.limit().as_millis() / BEAT.as_millis()) as u32
     }
 
     /// What of a wait goes beyond the limit.

@@ -1,17 +1,14 @@
 //! A thread that writes lines for those that may not wait: for a reader that does not read, or for a device.
 //!
 //! * W1: [`Writer::send`] never waits. A line for which there is no room is lost.
-//! * W2: [`Writer::end`] waits until all is written, for [`ENDING_LOOKS`] that find the thread stuck. It is left then.
+//! * W2: [`Writer::end`] waits until all is written, unless the thread is stuck ([`Patience::LastLines`]). It is left then.
 
-use ebb_sys::{proc, sched};
+use crate::patience::Patience;
+use ebb_sys::sched;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::time::Duration;
 
 /// Lines that may wait.
 pub const WAITING_MAX: usize = 256;
-/// How often the end looks whether all is written, and for how long each time.
-const ENDING_LOOKS: u32 = 50;
-const ENDING_LOOK: Duration = Duration::from_millis(20);
 const STACK_BYTES: usize = 128 * 1024;
 
 /// The other end of the thread.
@@ -53,13 +50,8 @@ impl Writer {
     /// No more comes. W2.
     pub fn end(self) {
         drop(self.lines);
-        let mut looks = 0;
-        while looks < ENDING_LOOKS
-            && self.ended.recv_timeout(ENDING_LOOK) == Err(RecvTimeoutError::Timeout)
-        {
-            // One that wants a CPU is not stuck.
-            looks += u32::from(proc::state(self.thread) != Some('R'));
-        }
+        let has_ended = |pause| self.ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
+        Patience::LastLines.sees_by(self.thread, &['R'], has_ended);
     }
 }
 
