@@ -142,7 +142,7 @@ impl Account {
 
     /// The static program of Go, there.
     pub fn go_program(&self) -> String {
-        self.copy(&build::go_program("go-work", false, &[]), "go-work")
+        self.copy(&build::go_program("go-work", ".", &[]), "go-work")
     }
 
     /// A shell's command line, for the user's login shell.

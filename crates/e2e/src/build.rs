@@ -98,12 +98,13 @@ pub fn library_to_preload(name: &str) -> (tempfile::TempDir, PathBuf) {
     (folder, copy)
 }
 
-/// The program of Go (`programs/go`), which is static unless it is told otherwise by `options` of `go build`.
-pub fn go_program(output: &str, cgo: bool, options: &[&str]) -> PathBuf {
+/// A program of Go, the one in `folder` of `programs/go`, which is static unless it is told otherwise by `options` of
+/// `go build`.
+pub fn go_program(output: &str, folder: &str, options: &[&str]) -> PathBuf {
     make(output, |fresh| {
         let mut go = Command::new("go");
-        go.arg("build").args(options).arg("-o").arg(fresh).arg(".").current_dir(script("go"));
-        go.env("CGO_ENABLED", if cgo { "1" } else { "0" }).env("GOFLAGS", "-buildvcs=false");
+        go.arg("build").args(options).arg("-o").arg(fresh).arg(folder).current_dir(script("go"));
+        go.env("CGO_ENABLED", "0").env("GOFLAGS", "-buildvcs=false");
         go.env("GOCACHE", target().join("e2e-programs/go-cache"));
         go
     })
@@ -144,7 +145,8 @@ fn modified(path: &Path) -> SystemTime {
 }
 
 fn newest_source() -> SystemTime {
-    let files = ["", "go"].map(|folder| fs::read_dir(script(folder)).expect("folder of sources"));
+    let files = ["", "go", "go/little"]
+        .map(|folder| fs::read_dir(script(folder)).expect("folder of sources"));
     let files = files.into_iter().flatten().flatten();
     files.map(|entry| modified(&entry.path())).max().expect("sources")
 }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 fn work() -> String {
     need_go();
-    go_program("go-work", false, &[]).display().to_string()
+    go_program("go-work", ".", &[]).display().to_string()
 }
 
 /// A test that needs Go is skipped without.
@@ -165,8 +165,11 @@ fn it_is_let_go_as_it_was_started() {
 #[test]
 fn one_that_lies_anywhere_in_memory() {
     need_go();
-    let program = go_program("go-work-pie", false, &["-buildmode=pie"]).display().to_string();
-    assert!(run(&program, "fills").figure("pages_evicted") > OUT);
+    let program = go_program("go-little-pie", "./little", &["-buildmode=pie"]);
+    let launch = Launch::new(program.display().to_string()).limit(TINY);
+    let outcome = launch.options("--report json").run();
+    outcome.expect_line("fills: ok");
+    assert!(outcome.figure("pages_evicted") > OUT, "{}", outcome.report);
 }
 
 /// The same object, byte by byte, in a third of what the compiler takes.

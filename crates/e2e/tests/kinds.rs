@@ -7,7 +7,7 @@ use ebb_e2e::{MIB, SMALL, TINY};
 use ebb_testing::{eventually, skip};
 use std::fs;
 
-/// A case with 24 MiB of its own, in a third of that.
+/// A case with 16 MiB of its own, in half of that.
 #[track_caller]
 fn case(arguments: &str) {
     case_in(TINY, arguments);
@@ -18,11 +18,12 @@ fn case_in(limit: u64, arguments: &str) {
     let mut words = arguments.split(' ');
     let name = words.next().unwrap_or_default();
     let how = words.next().unwrap_or_default();
-    let launch = Launch::program("kinds", &format!("{name} 24 {how}")).limit(limit);
+    let size = limit + TINY;
+    let launch = Launch::program("kinds", &format!("{name} {} {how}", size / MIB)).limit(limit);
     let outcome = launch.options("--report json").run();
     outcome.expect_line(&format!("{name}: ok"));
     // What there is no room for has left at least once, but for what the brake allows.
-    let no_room = (24 * MIB - limit) / 4096;
+    let no_room = (size - limit) / 4096;
     assert!(outcome.figure("pages_evicted") > no_room * 3 / 4, "little of it was ever out");
 }
 

@@ -8,7 +8,7 @@ use ebb_e2e::{MIB, SMALL, TINY, build};
 use ebb_testing::{eventually, skip};
 use rustix::fs::{Mode, OFlags};
 
-/// A case with 24 MiB of its own, in a third of that.
+/// A case with 16 MiB of its own, in half of that.
 #[track_caller]
 fn case(arguments: &str) {
     case_of(Launch::program("memory", arguments), arguments);
@@ -31,7 +31,7 @@ fn case_of_direct_io(name: &str) {
     if rustix::fs::open(&file, flags, Mode::RUSR | Mode::WUSR).is_err() {
         skip("no direct I/O where the build is");
     }
-    case_of(Launch::program("memory", &format!("{name} 24")).arg(folder.path()), name);
+    case_of(Launch::program("memory", &format!("{name} 16")).arg(folder.path()), name);
 }
 
 fn python(program: &str) -> Launch {
@@ -136,13 +136,13 @@ print('same')
 
 #[test]
 fn wiped_on_fork() {
-    case("wipe-on-fork 24");
+    case("wipe-on-fork 16");
 }
 
 /// Advice given beside a fork was taken for what that fork had gone by: a child lacked what was stored, or was given it.
 #[test]
 fn advice_that_changes_while_a_thread_forks_is_for_all_of_a_child_or_for_nothing() {
-    case("advice-taken-back 24");
+    case("advice-taken-back 16");
 }
 
 /// It waited for the fork that it had interrupted, for some seconds each time.
@@ -154,22 +154,22 @@ fn a_handler_that_gives_advice_within_a_fork_does_not_wait_for_that() {
 /// Between the count of forks and the note of whose one is, it took its own thread's for another's.
 #[test]
 fn a_handler_that_gives_advice_at_any_step_of_a_fork_does_not_wait_for_that() {
-    case("advice-at-each-step 80");
+    case("advice-at-each-step 40");
 }
 
 #[test]
 fn absent_after_fork() {
-    case("dont-fork 24");
+    case("dont-fork 16");
 }
 
 #[test]
 fn discarded_memory_is_zero() {
-    case("discard 24");
+    case("discard 16");
 }
 
 #[test]
 fn the_break_grows_and_shrinks() {
-    case("break 24");
+    case("break 16");
 }
 
 #[test]
@@ -184,12 +184,12 @@ fn aio_from_and_into_memory() {
 
 #[test]
 fn one_call_with_many_buffers() {
-    case("vectors 24");
+    case("vectors 16");
 }
 
 #[test]
 fn pages_lent_to_a_pipe() {
-    case("vmsplice 24");
+    case("vmsplice 16");
 }
 
 #[test]
@@ -197,43 +197,43 @@ fn another_process_reads_and_writes() {
     if !may_look_up() {
         skip("no process may look into its parent here");
     }
-    case("peek 24");
+    case("peek 16");
 }
 
 #[test]
 fn a_huge_area_touched_sparsely() {
-    case("sparse 24");
+    case("sparse 16");
 }
 
 #[test]
 fn a_thousand_areas() {
-    case("areas 24 1000");
+    case("areas 16 1000");
 }
 
 #[test]
 fn areas_that_come_and_go() {
-    case("short-lived 24");
+    case("short-lived 16");
 }
 
 #[test]
 fn a_deep_stack() {
-    case("stack 24");
+    case("stack 16");
 }
 
 #[test]
 #[ignore = "not met: MOVE takes no page of an area that is not writable"]
 fn a_write_barrier_of_the_program() {
-    case("write-barrier 24");
+    case("write-barrier 16");
 }
 
 #[test]
 fn locked_pages_stay() {
-    case("lock 24");
+    case("lock 16");
 }
 
 #[test]
 fn shared_memory_and_private_file_pages() {
-    let launch = Launch::program("memory", "shared 24").limit(TINY);
+    let launch = Launch::program("memory", "shared 16").limit(TINY);
     eventually("a run in which it is seen that memory is shared", || {
         let outcome = launch.run();
         let said = outcome.expect_line("shared: ok").said();
@@ -245,23 +245,23 @@ fn shared_memory_and_private_file_pages() {
 
 #[test]
 fn threads_that_wait_on_pages_that_left() {
-    case("waiters 24");
+    case("waiters 16");
 }
 
 #[test]
 fn two_threads_touch_one_missing_page() {
-    case("together 24");
+    case("together 16");
 }
 
 #[test]
 fn mappings_that_never_stop_changing() {
-    case("restless 24");
+    case("restless 16");
 }
 
 #[test]
 fn everything_locked_for_a_while() {
     need_locked(u64::MAX);
-    case("lock-all 24");
+    case("lock-all 16");
 }
 
 /// The pool was locked and full of pages that hold nothing, none could be discarded, and the run ended as
@@ -269,18 +269,18 @@ fn everything_locked_for_a_while() {
 #[test]
 fn everything_locked_around_the_c_library() {
     need_locked(u64::MAX);
-    case("lock-all 24 raw");
+    case("lock-all 16 raw");
 }
 
 #[test]
 fn a_program_that_reads_all_of_its_address_space() {
-    case("scan-self 24");
+    case("scan-self 16");
 }
 
 /// The handler waited for the thread that it had interrupted between taking and giving back the right to move.
 #[test]
 fn a_handler_of_signals_that_moves_memory() {
-    case("move-in-handler 24");
+    case("move-in-handler 16");
 }
 
 /// Some of what was filled so was never found, and one run in twenty beside busy programs was ended as out of memory.
@@ -294,5 +294,5 @@ fn areas_that_nobody_announces_are_found_all() {
 /// The hook moved the areas one by one, over each other, and said that it had.
 #[test]
 fn a_move_that_the_kernel_refuses_changes_nothing() {
-    case("move-refused 24");
+    case("move-refused 16");
 }

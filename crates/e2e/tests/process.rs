@@ -10,7 +10,7 @@ use ebb_testing::{eventually, eventually_is, skip};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// A case with 24 MiB of its own, in a third of that.
+/// A case with 16 MiB of its own, in half of that.
 #[track_caller]
 fn case(arguments: &str) {
     case_of("process", arguments);
@@ -27,12 +27,12 @@ fn case_of(program: &str, arguments: &str) {
 
 #[test]
 fn fork_gives_the_child_a_copy() {
-    case("fork 24");
+    case("fork 16");
 }
 
 #[test]
 fn fork_gives_the_child_a_snapshot() {
-    case("fork-snapshot 24");
+    case("fork-snapshot 16");
 }
 
 /// Its child ran with an area that nobody had registered, and lost what was taken out of it.
@@ -44,19 +44,19 @@ fn an_area_that_came_under_management_between_a_fork_and_its_message() {
 
 #[test]
 fn forks_around_the_c_library() {
-    case("raw-fork 24");
+    case("raw-fork 16");
 }
 
 #[test]
 fn forks_of_a_child_made_around_the_c_library() {
-    case("raw-fork-fork 24");
+    case("raw-fork-fork 16");
 }
 
 /// The brake traces who outruns the limit, and the kernel attaches a child that asks for it to whoever traces its parent: it
 /// stood for ever, and its parent waited for it.
 #[test]
 fn a_child_that_is_to_be_traced_like_its_parent_goes_on() {
-    case("traced-children 100");
+    case("traced-children 40");
 }
 
 /// Who was held in the middle of a move kept the right to change areas, and nothing was taken on until it was let go.
@@ -93,12 +93,12 @@ fn a_stopped_child_that_shares_nearly_everything() {
 
 #[test]
 fn threads_of_the_c_standard() {
-    case_of("threads", "standard-threads 24 10");
+    case_of("threads", "standard-threads 16 10");
 }
 
 #[test]
 fn threads_that_end_when_their_memory_is_gone() {
-    case_of("threads", "late-threads 24");
+    case_of("threads", "late-threads 16");
 }
 
 #[test]
@@ -109,24 +109,24 @@ fn threads_that_end_far_from_their_descriptors() {
 
 #[test]
 fn threads_that_end_while_a_child_shares_their_pages() {
-    case_of("threads", "forked-threads 24 6");
+    case_of("threads", "forked-threads 16 6");
 }
 
 #[test]
 fn a_robust_lock_of_a_dead_thread() {
-    case_of("threads", "robust-lock 24");
+    case_of("threads", "robust-lock 16");
 }
 
 /// A page that nine processes share is free only when the last of them has let it go, and each
 /// must have a copy of its own to do so.
 #[test]
 fn many_children_at_once_keep_the_limit() {
-    case("many 24 8");
+    case("many 16 8");
 }
 
 #[test]
 fn children_of_children() {
-    case("deep 24 3");
+    case("deep 16 3");
 }
 
 const CHILDREN: &str = "
@@ -150,49 +150,49 @@ fn children_that_share_everything() {
 
 #[test]
 fn a_child_that_crashes() {
-    case("crash-child 24");
+    case("crash-child 16");
 }
 
 #[test]
 fn vfork_posix_spawn_system_popen() {
-    case("vfork 24");
+    case("vfork 16");
 }
 
 #[test]
 fn a_child_that_borrows_the_memory_for_a_while() {
-    case("borrow 24");
+    case("borrow 16");
 }
 
 #[test]
 fn exec_in_place() {
-    case("exec 24 3");
+    case("exec 16 3");
 }
 
 #[test]
 fn exec_from_a_thread() {
-    case("exec-from-thread 24");
+    case("exec-from-thread 16");
 }
 
 #[test]
 fn threads_end_and_are_joined() {
-    case_of("threads", "threads 24 8");
+    case_of("threads", "threads 16 8");
 }
 
 #[test]
 fn signal_handlers_read_memory() {
-    case("timer 24");
+    case("timer 16");
 }
 
 #[test]
 fn closing_every_descriptor() {
-    case("close-all 24");
+    case("close-all 16");
 }
 
 #[test]
 fn a_daemon_goes_on_after_its_parents() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let word = folder.path().join("word");
-    let launch = Launch::program("process", "daemon 24").arg(&word).limit(TINY);
+    let launch = Launch::program("process", "daemon 16").arg(&word).limit(TINY);
     // The status is the started program's own, and the daemon keeps its memory until its end.
     let mut run = launch.start();
     run.wait_for("daemon: left");
@@ -241,13 +241,13 @@ fn exit_from_a_thread() {
 
 #[test]
 fn the_main_thread_ends_first() {
-    let outcome = Launch::program("process", "main-thread-ends 24").limit(TINY).run();
+    let outcome = Launch::program("process", "main-thread-ends 16").limit(TINY).run();
     assert_eq!(outcome.expect_code(7).text(), "outlived\n");
 }
 
 #[test]
 fn a_crash_of_the_program() {
-    Launch::program("process", "crash 24").limit(TINY).run().expect_code(128 + 11);
+    Launch::program("process", "crash 16").limit(TINY).run().expect_code(128 + 11);
 }
 
 /// The hooks of `exec` took 6.3 KiB of stack, whether or not they had something to copy.
@@ -272,7 +272,7 @@ fn the_program_is_killed() {
 #[test]
 fn a_signal_to_ebb_reaches_the_program() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::USR1] {
-        let mut run = Launch::program("process", "wait-for-signal 24").limit(TINY).start();
+        let mut run = Launch::program("process", "wait-for-signal 16").limit(TINY).start();
         run.wait_for("ready");
         run.signal(signal);
         let outcome = run.finish();
@@ -284,12 +284,12 @@ fn a_signal_to_ebb_reaches_the_program() {
 /// The place that the handle was written to was read after the thread had unmapped it.
 #[test]
 fn detached_threads_that_free_their_own_job() {
-    case_of("threads", "detached 24 2000");
+    case_of("threads", "detached 16 2000");
 }
 
 #[test]
 fn threads_that_are_cancelled_or_exit_run_their_cleanups() {
-    case_of("threads", "cancelled 24");
+    case_of("threads", "cancelled 16");
 }
 
 /// Their descriptors were noted by nobody; joined when these were out, they were waited for for ever.

@@ -70,7 +70,7 @@ fn with_the_first_two_steps_of_2017_alone_kswapd_writes_pages_itself() {
     let written = |arm: &str| {
         let arm = scenario.arm.iter().find(|a| a.name == arm).expect("an arm of this name");
         let set: Vec<&str> = arm.set.iter().map(String::as_str).collect();
-        run(text, &[&set[..], &["measure.seconds=10"]].concat(), SEED)["nr_vmscan_write"]
+        run(text, &[&set[..], &["measure.seconds=5"]].concat(), SEED)["nr_vmscan_write"]
     };
     let [none, two, three] = ["vanilla", "clear-v2", "keepawake"].map(written);
     assert!(none == 0.0 && three == 0.0 && two > 100.0, "{none} {two} {three}");

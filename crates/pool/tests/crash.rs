@@ -275,7 +275,7 @@ impl Model {
 }
 
 fn seeds() -> u64 {
-    std::env::var("EBB_POOL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400)
+    std::env::var("EBB_POOL_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(200)
 }
 
 /// The power fails at any write or sync, also at those of opening after a crash; up to four times in a row.

@@ -13,8 +13,8 @@ use std::thread::ScopedJoinHandle;
 const SLOTS: u32 = 1000;
 /// What each has done at least when all of them stop: the putter's rounds, and pages that each
 /// reader got.
-const ROUNDS: u64 = 300;
-const PAGES: u64 = 3000;
+const ROUNDS: u64 = 150;
+const PAGES: u64 = 1500;
 
 /// A page that names its slot and version, of which a share depending on both is noise.
 fn versioned(slot: u32, version: u64) -> Page {

@@ -9,7 +9,7 @@ use crate::figure;
 
 /// Forty that start at once, each for half a second; sixteen at a time are given the agent.
 pub fn forty_at_once() {
-    let work = go_program("go-work", false, &[]);
+    let work = go_program("go-work", ".", &[]);
     let script = format!("{} wait", "\"$0\" waits 4 & ".repeat(40));
     let launch = Launch::new("sh").args(["-c", &script]).arg(&work).limit(64 << 20);
     let launch = launch.options("--report json");
