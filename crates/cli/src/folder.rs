@@ -1,8 +1,7 @@
 //! The folder of a run: where the agent lies that programs load, and the socket at which they find their
 //! pager.
 //!
-//! It lies where other users may write too, most often in `/tmp`, and its name says which run it is of, so
-//! that `ebb stat PID` finds it: `ebb-PID-` and a number nobody can guess.
+//! Its name says which run it is of, so that `ebb stat PID` finds it: `ebb-PID-` and a number nobody can guess.
 //!
 //! * D1: a folder is made and never taken over: nobody can have prepared it.
 //! * D2: a place is used only if nobody else can rename or replace what lies in it: it belongs to this user
@@ -12,6 +11,8 @@
 //!   as another user, and for root a place that others cannot reach is none. They can list nothing, and the
 //!   socket is its owner's.
 //! * D5: it is locked (`flock`) as long as its run lasts: what removes old files from such places leaves it.
+//! * D6: an environment may be kept for longer than its run lasts (a job queue, an editor), and `LD_PRELOAD` in it names the
+//!   agent: the places come first where nobody but this user or root can make that name again.
 
 use crate::inject;
 use crate::line::{ask, connect};
@@ -187,11 +188,21 @@ fn prefix(front: u32) -> String {
     format!("ebb-{front}-")
 }
 
-/// Where folders may be, the best first.
+/// Where folders may be, the best first (D6).
 fn places() -> impl Iterator<Item = PathBuf> {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|place| !place.is_empty());
+    let named = |variable: &str| {
+        std::env::var_os(variable).filter(|place| !place.is_empty()).map(PathBuf::from)
+    };
+    let user = rustix::process::geteuid();
+    let own = if user.is_root() {
+        vec!["/run".into(), "/var/lib".into()]
+    } else {
+        let cache = || Some(named("HOME")?.join(".cache"));
+        let session = PathBuf::from(format!("/run/user/{}", user.as_raw()));
+        [Some(session), named("XDG_CACHE_HOME").or_else(cache)].into_iter().flatten().collect()
+    };
     let common = ["/tmp", "/dev/shm", "/var/tmp"].map(PathBuf::from);
-    own.map(PathBuf::from).into_iter().chain(common)
+    named("XDG_RUNTIME_DIR").into_iter().chain(own).chain(common)
 }
 
 /// Why nothing can be put there, if so (D2).

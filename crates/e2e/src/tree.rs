@@ -17,6 +17,20 @@ use ebb_sys::process::shares_memory;
 /// The environment variable that marks every process of a run.
 pub const TAG: &str = "EBB_E2E_TAG";
 
+/// The folders of the run whose front is process `front`, in the places where they can be (`cli/src/folder.rs`).
+pub fn folders_of(front: i32) -> Vec<PathBuf> {
+    let user = rustix::process::getuid().as_raw();
+    let named = ["XDG_RUNTIME_DIR", "XDG_CACHE_HOME"].map(std::env::var_os).into_iter().flatten();
+    let cache = std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let session = format!("/run/user/{user}");
+    let common = ["/run", &session, "/var/lib", "/tmp", "/dev/shm", "/var/tmp"].map(PathBuf::from);
+    let places: BTreeSet<PathBuf> = named.map(PathBuf::from).chain(cache).chain(common).collect();
+    let entries = places.into_iter().filter_map(|place| fs::read_dir(place).ok()).flatten();
+    let prefix = format!("ebb-{front}-");
+    let is_its = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&prefix);
+    entries.flatten().filter(is_its).map(|entry| entry.path()).collect()
+}
+
 /// What identifies a run: the process started, its tag, and the `ebb` binary.
 #[derive(Clone, Debug)]
 pub struct Root {

@@ -11,7 +11,7 @@ use ebb_e2e::build::ebb;
 use ebb_e2e::client::{Answer, Connection};
 use ebb_e2e::launch::{Launch, Outcome, Running, may_page, send};
 use ebb_e2e::same::{need, same};
-use ebb_e2e::tree::is_alive;
+use ebb_e2e::tree::{folders_of, is_alive};
 use ebb_e2e::{MIB, SMALL};
 use ebb_testing::{eventually, eventually_some, give_time, skip};
 use rustix::fs::{Mode, OFlags, open};
@@ -22,21 +22,11 @@ fn python(script: &str) -> Launch {
     Launch::new(need("/usr/bin/python3")).args(["-c", script]).arg(ebb().display().to_string())
 }
 
-/// The run's folders in the places where they can be.
-fn folders(pid: i32) -> Vec<String> {
-    let prefix = format!("ebb-{pid}-");
-    let names =
-        ["/tmp", "/dev/shm", "/var/tmp"].into_iter().filter_map(|place| fs::read_dir(place).ok());
-    let names =
-        names.flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with(&prefix)).collect()
-}
-
 /// Waits until nothing of a run is there.
 #[track_caller]
 fn expect_nothing_left(run: &Running) {
     eventually("nothing of the run is there", || {
-        run.root().find().all().next().is_none() && folders(run.pid()).is_empty()
+        run.root().find().all().next().is_none() && folders_of(run.pid()).is_empty()
     });
 }
 
@@ -187,7 +177,7 @@ fn the_status_is_the_programs_own_and_the_report_has_it() {
             (status > 128).then(|| status - 128),
             "not passed on, its own"
         );
-        eventually("its folder is gone", || folders(pid).is_empty());
+        eventually("its folder is gone", || folders_of(pid).is_empty());
         let read = || serde_json::from_str(&fs::read_to_string(&file).unwrap_or_default()).ok();
         let report: serde_json::Value = eventually_some("a report", read);
         let told = &report["exit_status"];
@@ -574,7 +564,7 @@ fn what_cannot_be_executed_leaves_nothing() {
     assert_eq!(outcome.said().len(), 1, "{}", outcome.stderr);
     assert!(outcome.stderr.contains("broken: No such file"), "{}", outcome.stderr);
     let left: Vec<i32> = tree.find().all().collect();
-    assert!(left.is_empty() && folders(pid).is_empty(), "{left:?}");
+    assert!(left.is_empty() && folders_of(pid).is_empty(), "{left:?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use ebb_e2e::MIB;
 use ebb_e2e::busy::Busy;
 use ebb_e2e::client::Random;
 use ebb_e2e::launch::{Launch, Running, send};
-use ebb_e2e::tree::{began, is_alive};
+use ebb_e2e::tree::{began, folders_of, is_alive};
 use ebb_testing::{eventually_is, give_time};
 use rustix::process::Signal;
 
@@ -40,16 +40,6 @@ fn end_of(launch: &Launch, number: u64, random: &mut Random) {
     let stderr = run.stderr();
     assert!(!stderr.contains("wrong"), "round {number}: {stderr}");
     run.finish();
-}
-
-/// The folders of the run of process `front`.
-fn folders_of(front: i32) -> Vec<String> {
-    let prefix = format!("ebb-{front}-");
-    let own = std::env::var("XDG_RUNTIME_DIR").unwrap_or_default();
-    let places = ["/tmp", "/dev/shm", "/var/tmp", &own].map(std::fs::read_dir);
-    let names = places.into_iter().flatten().flatten().flatten();
-    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with(&prefix)).collect()
 }
 
 #[test]

@@ -12,7 +12,7 @@ use ebb_e2e::launch::{Launch, Outcome};
 use ebb_e2e::same::need;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tempfile::TempDir;
@@ -312,13 +312,29 @@ fn a_runtime_folder_that_will_not_do_is_passed_over() {
         let outcome =
             shell("exec $run sh -c 'echo $EBB_SOCKET'").env("XDG_RUNTIME_DIR", &place).run();
         let socket = outcome.expect_code(0).text();
-        assert!(socket.starts_with("/tmp/ebb-"), "{place}: {socket}");
+        let is_elsewhere = place.is_empty() || !socket.starts_with(&place);
+        assert!(socket.contains("/ebb-") && is_elsewhere, "{place}: {socket}");
         assert_eq!(outcome.stderr, "", "{place}");
     }
     let good = make("good", 0o755);
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     let outcome = shell("exec $run sh -c 'echo $EBB_SOCKET'").env("XDG_RUNTIME_DIR", &good).run();
     assert!(outcome.text().starts_with(&good), "{}", outcome.text());
+}
+
+/// A job queue, or an editor, keeps the environment of a run. The folder lay in /tmp, and whoever made it again had root's
+/// next program run his code.
+#[test]
+fn a_kept_environment_names_nothing_that_another_user_can_make() {
+    let outcome = shell("exec $run sh -c 'echo $LD_PRELOAD'").env("XDG_RUNTIME_DIR", "").run();
+    let agent = outcome.expect_code(0).text();
+    let place = Path::new(agent.trim()).parent().and_then(Path::parent).expect("a place");
+    let user = rustix::process::getuid().as_raw();
+    for folder in place.ancestors() {
+        let of = fs::metadata(folder).expect("a folder");
+        let of_others = of.permissions().mode() & 0o022 != 0 || ![0, user].contains(&of.uid());
+        assert!(!of_others, "{} of {agent}", folder.display());
+    }
 }
 
 /// It ends well and says nothing of its own.
@@ -346,7 +362,7 @@ fn programs_started_as_another_user_are_told_nothing_by_the_loader() {
 const OTHER_ROOT: &str = "mount -t tmpfs none \"$root\"; cd \"$root\"; \
     for d in /*; do [ -d \"$d\" ] && [ ! -L \"$d\" ] && mkdir \".$d\" && mount --rbind \"$d\" \".$d\"; done; \
     for d in /*; do [ -L \"$d\" ] && cp -P \"$d\" .; done; mount -t tmpfs none ./tmp; mount -t tmpfs none ./dev/shm; \
-    mount -t tmpfs none ./var/tmp; cd /;";
+    mount -t tmpfs none ./var/tmp; mount -t tmpfs none ./run; cd /;";
 
 /// The same where the agent's file is not there any more.
 #[test]
@@ -358,11 +374,12 @@ fn programs_started_where_the_agent_is_not_are_told_nothing_by_the_loader() {
             .env("root", folder.path())
             .env("script", line)
     };
-    fine(&inside("mount -t tmpfs none /tmp; true; sh -c 'true; echo fine'"));
+    const HIDE: &str = "mount -t tmpfs none \"${EBB_SOCKET%/*}\"";
+    fine(&inside(&format!("{HIDE}; true; sh -c 'true; echo fine'")));
     // A list that has others in it keeps them.
     let kept = "sh -c 'echo $LD_PRELOAD | grep -q ^libc.so.6$ && echo fine'";
     let export = "export LD_PRELOAD=$LD_PRELOAD:libc.so.6";
-    fine(&inside(&format!("{export}; mount -t tmpfs none /tmp; {kept}")));
+    fine(&inside(&format!("{export}; {HIDE}; {kept}")));
     fine(&inside(&format!("{OTHER_ROOT} chroot \"$root\" sh -c 'true; echo fine'")));
     let python = "import os, sys; os.chroot(sys.argv[1]); pid = os.posix_spawn('/bin/echo', ['echo', 'fine'], os.environ); os.waitpid(pid, 0)";
     fine(&inside(&format!("{OTHER_ROOT} exec python3 -c \"{python}\" \"$root\"")));

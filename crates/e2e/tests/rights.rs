@@ -363,7 +363,7 @@ fn the_files_of_another_users_run_cannot_be_meddled_with() {
     let mut gate_end = fs::File::options().read(true).write(true).open(&gate).expect("its end");
     let words = ["-c", "echo begun; read line <\"$0\"; exec \"$1\" 48 1"];
     let launch = Launch::new("sh").args(words).arg(&gate).arg(&verify).limit(16 * ebb_e2e::MIB);
-    let mut victim = launch.env("XDG_RUNTIME_DIR", "").start();
+    let mut victim = launch.env("XDG_RUNTIME_DIR", "/tmp").start();
     victim.wait_for("begun");
     let front = victim.pid();
     let meddle = format!("sh {} {front} {}", script.display(), end.display());

@@ -5,6 +5,7 @@ use ebb_e2e::MIB;
 use ebb_e2e::build::ebb;
 use ebb_e2e::launch::{Launch, Running, send};
 use ebb_e2e::same::need;
+use ebb_e2e::tree::folders_of;
 use ebb_pager::view::{VIEW, View};
 use ebb_sys::socket::Socket;
 use ebb_testing::{Guard, HANG, eventually, eventually_is, eventually_some, give_time};
@@ -395,12 +396,7 @@ fn what_is_no_terminal_is_refused_with_what_to_do_instead() {
 
 /// The socket of a run.
 fn socket_of(run: &Running) -> PathBuf {
-    let places = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let places = places.into_iter().chain(["/tmp", "/dev/shm", "/var/tmp"].map(PathBuf::from));
-    let name = format!("ebb-{}-", run.pid());
-    let is_its = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&name);
-    let entries = places.filter_map(|place| std::fs::read_dir(place).ok()).flatten().flatten();
-    entries.into_iter().find(is_its).expect("a folder").path().join("socket")
+    folders_of(run.pid()).first().expect("a folder").join("socket")
 }
 
 /// A question to a run.
