@@ -26,6 +26,7 @@ mod stat;
 mod top;
 
 use clap::{Parser, Subcommand};
+use ebb_sys::limits::Limit;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
@@ -104,12 +105,25 @@ enum Command {
     Pager,
 }
 
+/// What Ebb's own code needs: reading the arguments alone takes more than some programs run in.
+const STACK: usize = 1 << 20;
+
 fn main() -> ExitCode {
     // Before anything is opened that an argument names.
     if let Err(error) = ebb_sys::rights::lay_down() {
         tell(format_args!("cannot put capabilities aside: {error}"));
         return ExitCode::from(125);
     }
+    let is_small = Limit::Stack.now().is_some_and(|bytes| bytes < STACK as u64);
+    let thread = || std::thread::Builder::new().stack_size(STACK).spawn(start).ok();
+    if let Some(thread) = is_small.then(thread).flatten() {
+        ebb_sys::signals::leave_to_other_threads();
+        return thread.join().unwrap_or(ExitCode::from(125));
+    }
+    start()
+}
+
+fn start() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return usage(&error),

@@ -121,6 +121,7 @@ fn a_hard_limit_of_file_sizes_leaves_the_agent_its_memory() {
 fn limits_of_data_stacks_and_locked_memory_leave_room() {
     for (limits, mib) in [
         ("-l 0", 24),
+        ("-s 64", 24),
         ("-s 128", 24),
         ("-s unlimited", 24),
         ("-d 131072", 24),

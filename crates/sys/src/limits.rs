@@ -21,8 +21,11 @@ pub enum Limit {
     Locked,
     /// `ulimit -u`.
     Processes,
+    /// `ulimit -s`.
+    Stack,
 }
 
+/// Those that are shed.
 const ALL: [Limit; 7] = [
     Limit::CpuTime,
     Limit::FileSize,
@@ -43,6 +46,7 @@ impl Limit {
             Self::Descriptors => libc::RLIMIT_NOFILE,
             Self::Locked => libc::RLIMIT_MEMLOCK,
             Self::Processes => libc::RLIMIT_NPROC,
+            Self::Stack => libc::RLIMIT_STACK,
         }
     }
 

@@ -132,6 +132,16 @@ pub fn end_on_closed_pipe() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
+/// From now on the thread that calls takes no signal of those that come to the process.
+pub fn leave_to_other_threads() {
+    // SAFETY: a set of its own, which the call fills; a mask of this thread alone.
+    unsafe {
+        let mut all = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}
+
 /// Stops this process, as Ctrl-Z would.
 pub fn stop_self() {
     // SAFETY: integers only.
