@@ -3,20 +3,19 @@
 //! Invariants:
 //! * C1: what a request did is known only from its own answer. One that was sent and not answered may be carried out
 //!   later, even after another that was sent after it: it is `unsure`, and its keys are never used for anything else.
-//! * C2: a server carries out what came by one connection in the order in which it came. One whose answer was interrupted
-//!   (`interrupt`) has therefore been carried out when a later one of the same connection is answered: it is sent again,
-//!   and is not `unsure`.
 
-use super::interrupt::{is_interrupted, patiently};
+use super::connection::Connection;
 use super::server::{NotNow, Server, explain};
 use super::url::Address;
-use redis::{Connection, ErrorKind, RedisError, Value};
+use redis::{RedisError, Value};
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// The most that a server says in words, instead of or beside an answer.
+const WORDS_MAX: usize = 64 << 10;
 /// Between two tries of a thread that does nothing else.
 const RETRY: Duration = Duration::from_millis(20);
 /// How often a master is asked for its replicas.
@@ -31,8 +30,8 @@ const WAIT_MS: u32 = 1000;
 pub(super) enum Outcome {
     /// Nothing yet, and why not.
     Pending(String),
-    /// The server's answers.
-    Done(Vec<Value>),
+    /// The server's answer.
+    Done(Value),
     /// The server takes no more: its words.
     Full(String),
     /// It cannot be had.
@@ -43,7 +42,8 @@ pub(super) enum Outcome {
 pub(super) struct Request {
     slot: u16,
     packed: Vec<u8>,
-    answers: usize,
+    /// The most bytes that its answer has.
+    bound: usize,
     /// Whether replicas must have it, too.
     replicated: bool,
     /// Where a node has sent us, for this once.
@@ -53,10 +53,10 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// One command.
-    pub(super) fn new(slot: u16, packed: Vec<u8>, replicated: bool) -> Self {
-        let outcome = Outcome::Pending(String::new());
-        Self { slot, packed, answers: 1, replicated, asking: None, unsure: false, outcome }
+    /// One command, whose answer has no more than `bound` bytes but for a server's words.
+    pub(super) fn new(slot: u16, packed: Vec<u8>, bound: usize, replicated: bool) -> Self {
+        let (bound, outcome) = (bound + WORDS_MAX, Outcome::Pending(String::new()));
+        Self { slot, packed, bound, replicated, asking: None, unsure: false, outcome }
     }
 
     fn is_pending(&self) -> bool {
@@ -87,8 +87,6 @@ struct Link {
     connection: Connection,
     /// Live replicas, and when they were counted.
     replicas: Option<(Instant, u32)>,
-    /// The last answer was interrupted: nothing that came later has been received yet.
-    behind: bool,
 }
 
 /// The connections.
@@ -112,13 +110,8 @@ impl Client {
         Self { server, links: HashMap::new(), told_alone: false }
     }
 
-    /// Tries all that is pending, once; what was interrupted is not a try.
+    /// Tries all that is pending, once.
     pub(super) fn attempt(&mut self, requests: &mut [Request]) {
-        while self.attempt_cut_short(requests) {}
-    }
-
-    /// The same. True if an answer was interrupted, and there is more to try.
-    fn attempt_cut_short(&mut self, requests: &mut [Request]) -> bool {
         let mut sent = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter_mut().enumerate() {
             if request.is_pending() {
@@ -128,43 +121,9 @@ impl Client {
                 }
             }
         }
-        let mut cut = Vec::new();
         for this in sent {
             let request = &mut requests[this.at];
-            match self.receive(&this, request) {
-                Some(outcome) => request.outcome = outcome,
-                None => cut.push(this),
-            }
-        }
-        for this in &cut {
-            let request = &mut requests[this.at];
-            match self.catch_up(&this.address) {
-                Ok(()) => {
-                    request.outcome = Outcome::Pending(format!("{}: interrupted", this.address))
-                }
-                Err(outcome) => (request.unsure, request.outcome) = (true, outcome),
-            }
-        }
-        !cut.is_empty() && !self.server.closing.load(Ordering::Relaxed)
-    }
-
-    /// Receives an answer after those that were interrupted, so that they are known to have been carried out (C2).
-    fn catch_up(&mut self, address: &Address) -> Result<(), Outcome> {
-        let Some(link) = self.links.get_mut(address) else {
-            return Err(Outcome::Pending(format!("{address}: the connection broke")));
-        };
-        if !std::mem::take(&mut link.behind) {
-            return Ok(());
-        }
-        let any = || redis::cmd("INFO").arg("replication").exec(&mut link.connection);
-        let answer = patiently(any);
-        match answer {
-            Err(error) if error.code().is_none() => Err(self.broken(address, &error)),
-            // Whatever else it says, it has answered.
-            _ => {
-                self.server.answered(address);
-                Ok(())
-            }
+            request.outcome = self.receive(&this, request);
         }
     }
 
@@ -220,7 +179,7 @@ impl Client {
             Err(error) => return Err(self.broken(&address, &error)),
         };
         let link = self.links.get_mut(&address).expect("it was prepared");
-        let mut send = |bytes: &[u8]| link.connection.send_packed_command(bytes);
+        let mut send = |bytes: &[u8]| link.connection.send(bytes);
         let asking = if before > 0 { send(b"*1\r\n$6\r\nASKING\r\n") } else { Ok(()) };
         let all = asking
             .and_then(|()| send(&request.packed))
@@ -238,7 +197,7 @@ impl Client {
     fn prepare(&mut self, address: &Address, replicated: bool) -> Result<u32, RedisError> {
         if !self.links.contains_key(address) {
             let connection = self.server.connect(address)?;
-            self.links.insert(address.clone(), Link { connection, replicas: None, behind: false });
+            self.links.insert(address.clone(), Link { connection, replicas: None });
         }
         let wanted = self.server.spec.replicas.unwrap_or(u32::from(self.server.cluster));
         if !replicated || wanted == 0 {
@@ -248,8 +207,8 @@ impl Client {
         let live = match link.replicas {
             Some((counted, live)) if counted.elapsed() < COUNT_REPLICAS_EVERY => live,
             _ => {
-                let info = || redis::cmd("INFO").arg("replication").query(&mut link.connection);
-                let text: String = patiently(info)?;
+                let text: String =
+                    redis::cmd("INFO").arg("replication").query(&mut link.connection)?;
                 let live = live_replicas(&text);
                 link.replicas = Some((Instant::now(), live));
                 live
@@ -264,48 +223,30 @@ impl Client {
         Ok(live.min(wanted))
     }
 
-    /// Nothing if an answer was interrupted.
-    fn receive(&mut self, sent: &Sent, request: &mut Request) -> Option<Outcome> {
+    fn receive(&mut self, sent: &Sent, request: &mut Request) -> Outcome {
         let Sent { address, before, replicas, .. } = sent;
         let Some(link) = self.links.get_mut(address) else {
             request.unsure = true;
-            return Some(Outcome::Pending(format!("{address}: the connection broke")));
+            return Outcome::Pending(format!("{address}: the connection broke"));
         };
-        let count = before + request.answers + usize::from(*replicas > 0);
+        let count = before + 1 + usize::from(*replicas > 0);
         let mut values = Vec::with_capacity(count);
-        let (mut refusal, mut cut) = (None, false);
+        let mut refusal = None;
         while values.len() < count {
-            let answer = link.connection.recv_response();
-            link.behind = answer.as_ref().is_err_and(is_interrupted);
-            match answer {
-                Ok(Value::Push { .. }) => {}
-                // The connection leaves it out when it comes.
-                Err(_) if link.behind => {
-                    cut = true;
-                    values.push(Value::Nil);
-                }
+            match link.connection.receive(request.bound) {
                 Ok(Value::ServerError(error)) => {
                     refusal.get_or_insert(RedisError::from(error));
-                    values.push(Value::Nil);
-                }
-                Err(error)
-                    if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) =>
-                {
-                    refusal.get_or_insert(error);
                     values.push(Value::Nil);
                 }
                 Ok(value) => values.push(value),
                 Err(error) => {
                     request.unsure = true;
-                    return Some(self.broken(address, &error));
+                    return self.broken(address, &error);
                 }
             }
         }
         if let Some(error) = refusal {
-            return Some(self.refused(address, request, &error));
-        }
-        if cut {
-            return None;
+            return self.refused(address, request, &error);
         }
         self.server.answered(address);
         if *replicas > 0 {
@@ -315,14 +256,11 @@ impl Client {
                     if let Some(link) = self.links.get_mut(address) {
                         link.replicas = None;
                     }
-                    return Some(Outcome::Pending(format!(
-                        "{address}: its replicas do not keep up"
-                    )));
+                    return Outcome::Pending(format!("{address}: its replicas do not keep up"));
                 }
             }
         }
-        values.drain(..before);
-        Some(Outcome::Done(values))
+        Outcome::Done(values.swap_remove(*before))
     }
 
     /// A connection is of no use any more.

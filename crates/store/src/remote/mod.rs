@@ -16,7 +16,7 @@
 //! Threads: `Readers` (four), one that removes keys, and whoever writes. Lock order: `writer`, then leaves.
 
 mod client;
-mod interrupt;
+mod connection;
 mod open;
 pub(crate) mod readers;
 mod server;
@@ -32,6 +32,7 @@ use crate::page::Page;
 use crate::{Notice, lock};
 use client::{Client, Outcome, Request, word, words};
 use ebb_mm::types::PAGE_SIZE;
+use redis::Value;
 use server::{Server, slot_of};
 use std::collections::HashSet;
 use std::io::{self, Write as _};
@@ -43,6 +44,8 @@ use url::RedisSpec;
 
 /// Bytes of a sealed page beside its own: the number of its seal before it, the tag behind.
 const SEAL_BYTES: usize = 24;
+/// A page as a server sends it, with its length before it.
+const VALUE_MAX: usize = PAGE_SIZE + SEAL_BYTES + 32;
 /// The removal of all keys at the end of a run may take as long as so many answers: a server that does not answer does not
 /// hold the end up for long.
 const CLOSING_ANSWERS: u32 = 3;
@@ -180,14 +183,13 @@ impl Remote {
         self.refused.store(false, Ordering::Relaxed);
     }
 
-    /// A command on keys of one group.
-    fn on_keys(&self, command: &str, pages: &[u32], buffer: Vec<u8>) -> Request {
-        let mut packed = buffer;
-        packed.clear();
+    /// A command on keys of one group, whose answer has so many bytes at most for each.
+    fn on_keys(&self, command: &str, pages: &[u32], bytes: usize) -> Request {
+        let mut packed = Vec::new();
         words(&mut packed, 1 + pages.len());
         word(&mut packed, &[command.as_bytes()]);
         pages.iter().for_each(|&page| word(&mut packed, &[&self.page_key(page)]));
-        Request::new(self.slot(pages[0]), packed, false)
+        Request::new(self.slot(pages[0]), packed, pages.len() * bytes, false)
     }
 
     fn note_read(&self, pages: usize, began: Instant) {
@@ -334,14 +336,19 @@ impl RemoteTier {
                 }
             }
         }
-        let mut request = [Request::new(shared.slot(first), packed, true)];
+        let mut request = [Request::new(shared.slot(first), packed, 0, true)];
         client.run(&mut request);
         let [request] = request;
-        if request.unsure {
+        if request.unsure
+            || matches!(&request.outcome, Outcome::Done(answer) if *answer != Value::Okay)
+        {
             shared.note_unsure(first..first + pages.len() as u32);
         }
         let result = match &request.outcome {
-            Outcome::Done(_) => Ok(true),
+            Outcome::Done(Value::Okay) => Ok(true),
+            Outcome::Done(_) => {
+                Err(io::Error::new(io::ErrorKind::InvalidData, "it does not say that it has them"))
+            }
             Outcome::Full(why) => {
                 if !shared.full.swap(true, Ordering::Relaxed) {
                     shared.server.tell(&format!("full: {why}"));
@@ -361,13 +368,13 @@ impl RemoteTier {
         let began = Instant::now();
         let shared = &*self.shared;
         shared.injector.read()?;
-        let mut request = [shared.on_keys("MGET", &[page], Vec::new())];
+        let mut request = [shared.on_keys("MGET", &[page], VALUE_MAX)];
         let mut client = Client::new(shared.server.clone());
         client.run(&mut request);
         let [Request { outcome, .. }] = request;
         let fate = match outcome {
-            Outcome::Done(values) => {
-                shared.unpack(page, readers::values(&values).next().flatten(), into)
+            Outcome::Done(answer) => {
+                shared.unpack(page, readers::values(&answer).next().flatten(), into)
             }
             Outcome::Full(why) | Outcome::Lost(why) | Outcome::Pending(why) => {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why));
@@ -398,7 +405,7 @@ impl RemoteTier {
         word(&mut packed, &[b"UNLINK"]);
         let run = format!("{}run", shared.prefix);
         word(&mut packed, &[run.as_bytes()]);
-        let mut request = [Request::new(slot_of(run.as_bytes()), packed, false)];
+        let mut request = [Request::new(slot_of(run.as_bytes()), packed, 0, false)];
         writer.client.run_within(&mut request, limit.saturating_sub(began.elapsed()), true);
         left += usize::from(!matches!(request[0].outcome, Outcome::Done(_)));
         if left > 0 {

@@ -1,13 +1,13 @@
 //! Looks at a server or cluster before anything is kept there: whether it can be reached, may be written to, and drops
 //! nothing.
 
-use super::interrupt::patiently;
+use super::connection::Connection;
 use super::server::{Server, Topology, explain, slot_of};
 use super::tls;
 use super::url::{Address, Password, RedisSpec};
 use crate::Notice;
 use crate::error::{StoreError, TierName};
-use redis::{Connection, ErrorKind, RedisError, Value};
+use redis::{ErrorKind, RedisError, Value};
 use std::path::Path;
 
 /// The server, and what the keys of this run begin with.
@@ -34,11 +34,14 @@ pub(super) fn open(
             Some(Password::new(line))
         }
     };
-    let ca = spec.ca.as_deref().map(read).transpose()?;
-    if spec.tls {
-        tls::prepare().map_err(fail)?;
-    }
-    let mut server = Server::new(name, spec, password, ca, notice);
+    let ca = spec.ca.as_deref();
+    let trust = || {
+        let certificates = ca.map(read).transpose()?;
+        let place = ca.map_or(String::new(), |path| format!("{}: ", path.display()));
+        tls::trust(certificates.as_deref()).map_err(|why| fail(format!("{place}{why}")))
+    };
+    let trust = spec.tls.then(trust).transpose()?;
+    let mut server = Server::new(name, spec, password, trust, notice);
     let (address, mut connection) = first_connection(&server).map_err(fail)?;
     let info = info(&address, &mut connection).map_err(fail)?;
     if field(&info, "cluster_enabled") == Some("1") {
@@ -49,7 +52,7 @@ pub(super) fn open(
             )));
         }
         server.cluster = true;
-        let slots: Value = patiently(|| redis::cmd("CLUSTER").arg("SLOTS").query(&mut connection))
+        let slots: Value = (redis::cmd("CLUSTER").arg("SLOTS").query(&mut connection))
             .map_err(|error| fail(format!("{address}: {}", refusal(&error))))?;
         let topology =
             Topology::parse(&slots, &address).filter(|topology| !topology.masters().is_empty());
@@ -120,7 +123,7 @@ fn refusal(error: &RedisError) -> String {
 }
 
 fn info(address: &Address, connection: &mut Connection) -> Result<String, String> {
-    patiently(|| redis::cmd("INFO").query(connection)).map_err(|error| unreachable(address, &error))
+    redis::cmd("INFO").query(connection).map_err(|error| unreachable(address, &error))
 }
 
 /// A field of what a server says of itself.
@@ -166,9 +169,9 @@ fn introduce(server: &Server, prefix: &str) -> Result<(), String> {
     let who = format!("host {host} pager {}", std::process::id());
     let why = |error: RedisError| format!("{address}: {}", refusal(&error));
     let mut connection = server.connect(address).map_err(|error| unreachable(address, &error))?;
-    patiently(|| redis::cmd("MSET").arg(&key).arg(&who).exec(&mut connection)).map_err(why)?;
+    redis::cmd("MSET").arg(&key).arg(&who).exec(&mut connection).map_err(why)?;
     let back: Vec<Option<String>> =
-        patiently(|| redis::cmd("MGET").arg(&key).query(&mut connection)).map_err(why)?;
+        redis::cmd("MGET").arg(&key).query(&mut connection).map_err(why)?;
     if back != [Some(who)] {
         return Err(format!("{address} does not give back what it was given"));
     }

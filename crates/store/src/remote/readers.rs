@@ -5,8 +5,8 @@
 //! * Q1: every job pushed comes out in `ready` once, with its outcome: the page, or that it is lost.
 //! * Q2: a read whose node does not answer goes back into the queue; the threads go on with others.
 
-use super::Remote;
 use super::client::{Client, Outcome, Request};
+use super::{Remote, VALUE_MAX};
 use crate::file::space::RUN_MAX;
 use crate::lock;
 use crate::reads::{Job, Jobs, signal};
@@ -126,9 +126,9 @@ impl Queue {
 }
 
 /// What a server has given for each key of an MGET.
-pub(super) fn values(answers: &[Value]) -> impl Iterator<Item = Option<&[u8]>> {
-    let all = match answers.first() {
-        Some(Value::Array(all)) => &all[..],
+pub(super) fn values(answer: &Value) -> impl Iterator<Item = Option<&[u8]>> {
+    let all = match answer {
+        Value::Array(all) => &all[..],
         _ => &[],
     };
     all.iter().map(|value| match value {
@@ -157,7 +157,7 @@ fn perform(remote: &Remote, client: &mut Client, mut jobs: Jobs) -> (Jobs, Jobs)
         let same = |a: &u8, b: &u8| number(*a) as usize / RUN_MAX == number(*b) as usize / RUN_MAX;
         for group in pages.chunk_by(same) {
             let numbers: Vec<u32> = group.iter().map(|&page| number(page)).collect();
-            requests.push(remote.on_keys("MGET", &numbers, Vec::new()));
+            requests.push(remote.on_keys("MGET", &numbers, VALUE_MAX));
             parts.push(Part { job: at, pages: group.to_vec() });
         }
     }
@@ -168,7 +168,7 @@ fn perform(remote: &Remote, client: &mut Client, mut jobs: Jobs) -> (Jobs, Jobs)
         let waited = job.began.is_some_and(|began| began.elapsed() > remote.server.spec.wait);
         let ends = waited || remote.server.closing.load(Ordering::Relaxed);
         match outcome {
-            Outcome::Done(answers) => take(remote, job, part, &answers),
+            Outcome::Done(answer) => take(remote, job, part, &answer),
             Outcome::Pending(_) if !ends => again[part.job] = true,
             Outcome::Pending(why) | Outcome::Lost(why) | Outcome::Full(why) => {
                 job.outcome = Err(io::Error::new(io::ErrorKind::TimedOut, why));
@@ -196,8 +196,8 @@ fn perform(remote: &Remote, client: &mut Client, mut jobs: Jobs) -> (Jobs, Jobs)
 }
 
 /// Puts what came into the job.
-fn take(remote: &Remote, job: &mut Job, part: &Part, answers: &[Value]) {
-    let mut values = values(answers);
+fn take(remote: &Remote, job: &mut Job, part: &Part, answer: &Value) {
+    let mut values = values(answer);
     for &page in &part.pages {
         let number = job.from.page + u32::from(page);
         let (into, fate) = job.page_mut(usize::from(page));

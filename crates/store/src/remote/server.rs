@@ -7,16 +7,13 @@
 //!
 //! Locks: `topology`, `refreshed` and `away` are leaves; none is held across I/O but `refreshed`, which is only tried.
 
-use super::interrupt::patiently;
-use super::tls;
+use super::connection::Connection;
+use super::tls::Trust;
 use super::url::{Address, Password, RedisSpec};
 use crate::error::TierName;
 use crate::{Notice, lock};
 use ebb_sys::words::brief;
-use redis::{
-    Connection, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, RedisResult, Value,
-};
+use redis::{ErrorKind, RedisError, RedisResult, Value};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -115,7 +112,8 @@ pub(super) struct Server {
     pub name: TierName,
     pub spec: RedisSpec,
     password: Option<Password>,
-    ca: Option<Vec<u8>>,
+    /// With TLS, whom its connections trust.
+    trust: Option<Trust>,
     pub cluster: bool,
     topology: Mutex<Arc<Topology>>,
     refreshed: Mutex<Option<Instant>>,
@@ -133,13 +131,13 @@ impl Server {
         name: TierName,
         spec: &RedisSpec,
         password: Option<Password>,
-        ca: Option<Vec<u8>>,
+        trust: Option<Trust>,
         notice: Notice,
     ) -> Self {
         Self {
             name,
             password,
-            ca,
+            trust,
             cluster: false,
             topology: Mutex::new(Arc::new(Topology::single(&spec.hosts[0]))),
             refreshed: Mutex::default(),
@@ -160,29 +158,22 @@ impl Server {
     }
 
     fn connect_within(&self, address: &Address, limit: Duration) -> RedisResult<Connection> {
-        let Address { host, port } = address.clone();
-        let secure = || ConnectionAddr::TcpTls {
-            host: host.clone(),
-            port,
-            insecure: false,
-            tls_params: None,
-        };
-        let to = if self.spec.tls { secure() } else { ConnectionAddr::Tcp(host, port) };
-        let mut login =
-            RedisConnectionInfo::default().set_skip_set_lib_name().set_db(self.spec.db.into());
-        if let Some(user) = &self.spec.user {
-            login = login.set_username(user);
-        }
+        let mut connection = Connection::open(address, self.trust.as_ref(), limit)?;
         if let Some(password) = &self.password {
-            login = login.set_password(password.expose());
+            let mut login = redis::cmd("AUTH");
+            if let Some(user) = &self.spec.user {
+                login.arg(user);
+            }
+            login.arg(password.expose()).exec(&mut connection).map_err(|error| {
+                // R2: its words may have the password.
+                let refused = (ErrorKind::AuthenticationFailed, "it refuses user or password");
+                if error.code().is_some() { refused.into() } else { error }
+            })?;
         }
-        let tcp = redis::io::tcp::TcpSettings::default().set_nodelay(true);
-        let info: ConnectionInfo =
-            to.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp);
-        let client = tls::client(info, self.ca.as_deref())?;
-        let connection = patiently(|| client.get_connection_with_timeout(limit))?;
-        connection.set_read_timeout(Some(self.spec.answer))?;
-        connection.set_write_timeout(Some(self.spec.answer))?;
+        if self.spec.db != 0 {
+            redis::cmd("SELECT").arg(self.spec.db).exec(&mut connection)?;
+        }
+        connection.set_limit(self.spec.answer)?;
         Ok(connection)
     }
 
@@ -211,8 +202,8 @@ impl Server {
         };
         for address in there.into_iter().chain(away) {
             let asked = self.connect_within(&address, ASK_AROUND).and_then(|mut connection| {
-                connection.set_read_timeout(Some(ASK_AROUND))?;
-                patiently(|| redis::cmd("CLUSTER").arg("SLOTS").query::<Value>(&mut connection))
+                connection.set_limit(ASK_AROUND)?;
+                redis::cmd("CLUSTER").arg("SLOTS").query::<Value>(&mut connection)
             });
             if let Ok(value) = asked
                 && let Some(topology) = Topology::parse(&value, &address)

@@ -4,6 +4,7 @@ use super::Remote;
 use super::client::{Client, Outcome, Request};
 use crate::file::space::RUN_MAX;
 use crate::lock;
+use redis::Value;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -142,7 +143,7 @@ pub(super) fn remove(
     let same = |a: &u32, b: &u32| *a as usize / RUN_MAX == *b as usize / RUN_MAX;
     let groups: Vec<&[u32]> = pages.chunk_by(same).collect();
     let mut requests: Vec<Request> =
-        groups.iter().map(|group| remote.on_keys("UNLINK", group, Vec::new())).collect();
+        groups.iter().map(|group| remote.on_keys("UNLINK", group, 0)).collect();
     match closing {
         None => client.run(&mut requests),
         Some(limit) => client.run_within(&mut requests, limit, true),
@@ -152,8 +153,8 @@ pub(super) fn remove(
         if request.unsure {
             remote.note_unsure(group.iter().copied());
         }
-        let all =
-            if matches!(request.outcome, Outcome::Done(_)) { &mut removed } else { &mut left };
+        let done = matches!(request.outcome, Outcome::Done(Value::Int(_)));
+        let all = if done { &mut removed } else { &mut left };
         all.extend_from_slice(group);
     }
     (removed, left)

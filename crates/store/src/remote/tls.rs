@@ -1,51 +1,69 @@
 //! TLS to servers, which is left out of a build without the feature `tls`.
 
-use redis::{Client, ConnectionInfo, RedisResult};
-
 #[cfg(feature = "tls")]
-pub(super) use with::{client, prepare};
+pub(super) use with::{Stream, Trust, secure, trust};
 #[cfg(not(feature = "tls"))]
-pub(super) use without::{client, prepare};
+pub(super) use without::{Trust, never, trust};
 
 #[cfg(feature = "tls")]
 mod with {
-    use super::{Client, ConnectionInfo, RedisResult};
-    use redis::TlsCertificates;
-    use std::sync::Once;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, ServerName};
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+    use std::io::{Error, Read, Result, Write};
+    use std::sync::Arc;
 
-    /// TLS needs to know by which code, once in a process.
-    pub fn prepare() -> Result<(), String> {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            // Refused if there is one already, which then serves.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        });
-        Ok(())
-    }
+    /// Whom a connection trusts.
+    pub type Trust = Arc<ClientConfig>;
+    /// What comes in the clear over a stream that is not.
+    pub type Stream<T> = StreamOwned<ClientConnection, T>;
 
-    /// A client that trusts the certificates `ca`, or the system's.
-    pub fn client(info: ConnectionInfo, ca: Option<&[u8]>) -> RedisResult<Client> {
+    /// Those with a certificate of `ca`, or of one that the system knows.
+    pub fn trust(ca: Option<&[u8]>) -> std::result::Result<Trust, String> {
+        let mut roots = RootCertStore::empty();
         match ca {
             Some(ca) => {
-                let root_cert = Some(ca.to_vec());
-                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })
+                for certificate in CertificateDer::pem_slice_iter(ca) {
+                    let certificate = certificate.map_err(|error| error.to_string())?;
+                    roots.add(certificate).map_err(|error| error.to_string())?;
+                }
+                if roots.is_empty() {
+                    return Err("there is no certificate in it".into());
+                }
             }
-            None => Client::open(info),
+            // Of those that cannot be read the others are left.
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
         }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        Ok(Arc::new(config.with_no_client_auth()))
+    }
+
+    /// A stream to `host`, of which nothing has been sent yet.
+    pub fn secure<T: Read + Write>(trust: &Trust, host: &str, stream: T) -> Result<Stream<T>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(Error::other)?;
+        let connection = ClientConnection::new(trust.clone(), name).map_err(Error::other)?;
+        Ok(StreamOwned::new(connection, stream))
     }
 }
 
 #[cfg(not(feature = "tls"))]
 mod without {
-    use super::{Client, ConnectionInfo, RedisResult};
+    /// There is none.
+    pub enum Trust {}
 
-    pub fn prepare() -> Result<(), String> {
+    pub fn trust(_ca: Option<&[u8]>) -> Result<Trust, String> {
         Err("this ebb was built without TLS; build it with: cargo build --release --package ebb-run"
             .into())
     }
 
-    /// `ca` is of TLS alone, which was refused.
-    pub fn client(info: ConnectionInfo, _ca: Option<&[u8]>) -> RedisResult<Client> {
-        Client::open(info)
+    /// No connection has a trust.
+    pub fn never<T>(trust: &Trust, _host: &str) -> T {
+        match *trust {}
     }
 }

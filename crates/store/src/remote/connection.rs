@@ -1,0 +1,284 @@
+//! A connection to a node, and the bounds of what comes by it.
+//!
+//! Invariants:
+//! * B1: an answer has a length that is known before it is read. A node that sends more is broken.
+//! * B2: an answer comes within the setting `answer` from the moment it is waited for; what has arrived by then is taken. A node
+//!   that sends it byte by byte does not answer.
+//! * B3: a wait that the kernel cuts short is waited on: a receive with a limit of time ends with EINTR where its thread is
+//!   stopped and goes on (job control, a freezer, a debugger), or has a read of io_uring completed.
+
+use super::tls::{self, Trust};
+use super::url::Address;
+use redis::{Cmd, ConnectionLike, Parser, RedisResult, Value};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// The most that a node may answer to a question: who has which slots of a cluster is the longest.
+pub(super) const ANSWER_MAX: usize = 1 << 20;
+/// How long is waited for the rest of an answer that is late, each time.
+const LATE: Duration = Duration::from_millis(1);
+
+/// The connection.
+pub(super) struct Connection {
+    stream: Stream,
+    parser: Parser,
+}
+
+enum Stream {
+    Plain(Wire),
+    #[cfg(feature = "tls")]
+    Secure(Box<tls::Stream<Wire>>),
+}
+
+impl Connection {
+    /// To a node, which is given so long for this, and for each answer.
+    pub(super) fn open(
+        address: &Address,
+        trust: Option<&Trust>,
+        limit: Duration,
+    ) -> io::Result<Self> {
+        let mut failure = io::Error::new(ErrorKind::NotFound, "its name has no address");
+        for one in (address.host.as_str(), address.port).to_socket_addrs()? {
+            match TcpStream::connect_timeout(&one, limit) {
+                Ok(tcp) => return Self::over(Wire::new(tcp, limit)?, &address.host, trust),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
+    }
+
+    fn over(wire: Wire, host: &str, trust: Option<&Trust>) -> io::Result<Self> {
+        let stream = match trust {
+            None => Stream::Plain(wire),
+            #[cfg(feature = "tls")]
+            Some(trust) => Stream::Secure(Box::new(tls::secure(trust, host, wire)?)),
+            #[cfg(not(feature = "tls"))]
+            Some(trust) => tls::never(trust, host),
+        };
+        Ok(Self { stream, parser: Parser::new() })
+    }
+
+    /// Each answer is given so long from now on.
+    pub(super) fn set_limit(&mut self, limit: Duration) -> io::Result<()> {
+        self.wire().set_limit(limit)
+    }
+
+    /// Sends commands.
+    pub(super) fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
+        match &mut self.stream {
+            Stream::Plain(wire) => wire.write_all(packed)?,
+            #[cfg(feature = "tls")]
+            Stream::Secure(stream) => {
+                // What a handshake brings is an answer, too.
+                stream.sock.await_answer(ANSWER_MAX)?;
+                stream.write_all(packed)?;
+                stream.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next answer, of so many bytes at most (B1).
+    pub(super) fn receive(&mut self, bound: usize) -> RedisResult<Value> {
+        self.wire().await_answer(bound)?;
+        loop {
+            let value = match &mut self.stream {
+                Stream::Plain(wire) => self.parser.parse_value(wire),
+                #[cfg(feature = "tls")]
+                Stream::Secure(stream) => self.parser.parse_value(stream),
+            }?;
+            if !matches!(value, Value::Push { .. }) {
+                return Ok(value);
+            }
+        }
+    }
+
+    fn wire(&mut self) -> &mut Wire {
+        match &mut self.stream {
+            Stream::Plain(wire) => wire,
+            #[cfg(feature = "tls")]
+            Stream::Secure(stream) => &mut stream.sock,
+        }
+    }
+}
+
+/// Questions, whose answers are short.
+impl ConnectionLike for Connection {
+    fn req_packed_command(&mut self, packed: &[u8]) -> RedisResult<Value> {
+        self.send(packed)?;
+        self.receive(ANSWER_MAX)
+    }
+
+    fn req_packed_commands(
+        &mut self,
+        packed: &[u8],
+        offset: usize,
+        count: usize,
+    ) -> RedisResult<Vec<Value>> {
+        self.send(packed)?;
+        let answers: RedisResult<Vec<Value>> =
+            (0..offset + count).map(|_| self.receive(ANSWER_MAX)).collect();
+        answers.map(|mut answers| answers.split_off(offset))
+    }
+
+    fn req_command(&mut self, command: &Cmd) -> RedisResult<Value> {
+        self.req_packed_command(&command.get_packed_command())
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+
+    fn check_connection(&mut self) -> bool {
+        true
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+/// The socket, and what may still come by it.
+struct Wire {
+    tcp: TcpStream,
+    limit: Duration,
+    /// Bytes of the answer that may yet come, and until when.
+    left: usize,
+    until: Instant,
+    /// It is late: what has not arrived yet is not waited for.
+    late: bool,
+}
+
+impl Wire {
+    fn new(tcp: TcpStream, limit: Duration) -> io::Result<Self> {
+        tcp.set_nodelay(true)?;
+        let until = Instant::now() + limit;
+        let mut wire = Self { tcp, limit, left: ANSWER_MAX, until, late: false };
+        wire.set_limit(limit)?;
+        Ok(wire)
+    }
+
+    fn set_limit(&mut self, limit: Duration) -> io::Result<()> {
+        self.limit = limit;
+        self.tcp.set_read_timeout(Some(limit))?;
+        self.tcp.set_write_timeout(Some(limit))
+    }
+
+    /// An answer of so many bytes is waited for from now on.
+    fn await_answer(&mut self, bound: usize) -> io::Result<()> {
+        (self.left, self.until) = (bound, Instant::now() + self.limit);
+        if std::mem::take(&mut self.late) { self.set_limit(self.limit) } else { Ok(()) }
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            let why = "it sends more than it was asked for";
+            return Err(io::Error::new(ErrorKind::InvalidData, why));
+        }
+        let most = into.len().min(self.left);
+        loop {
+            if !self.late && Instant::now() >= self.until {
+                self.late = true;
+                self.tcp.set_read_timeout(Some(LATE))?;
+            }
+            match self.tcp.read(&mut into[..most]) {
+                // B3.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                got => {
+                    self.left -= got.as_ref().map_or(0, |&got| got);
+                    return got;
+                }
+            }
+        }
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.tcp.write(from) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                sent => return sent,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.tcp.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    /// A connection to a server of this test's.
+    fn to(limit: Duration, serve: impl FnOnce(TcpStream) + Send + 'static) -> Connection {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        std::thread::spawn(move || serve(listener.accept().expect("a caller").0));
+        let address = Address { host: "127.0.0.1".into(), port: address.port() };
+        Connection::open(&address, None, limit).expect("it listens")
+    }
+
+    /// It stays until the other side has seen enough.
+    fn sends(limit: Duration, text: &'static [u8]) -> Connection {
+        to(limit, |mut caller| {
+            let _ = caller.write_all(text);
+            let _ = caller.read(&mut [0]);
+        })
+    }
+
+    const LONG: Duration = ebb_testing::HANG;
+
+    #[test]
+    fn answers_come_one_by_one_without_what_nobody_asked_for() {
+        let mut one = sends(LONG, b":7\r\n>2\r\n$3\r\nnew\r\n:1\r\n$4\r\nfour\r\n+OK\r\n");
+        assert_eq!(one.receive(64).expect("a number"), Value::Int(7));
+        assert_eq!(one.receive(64).expect("a word"), Value::BulkString(b"four".into()));
+        assert_eq!(one.receive(64).expect("a status"), Value::Okay);
+    }
+
+    /// The pager grew to 9.5 GiB by an answer that did not end.
+    #[test]
+    fn a_server_that_sends_more_than_it_was_asked_for_is_broken() {
+        let word = ("$2000000000\r\n", "x");
+        let list = ("*100000000\r\n", ":1\r\n");
+        let news = ("", ">1\r\n+x\r\n");
+        for (head, flood) in [word, list, news] {
+            let mut one = to(LONG, move |mut caller| {
+                let _ = caller.write_all(head.as_bytes());
+                while caller.write_all(flood.as_bytes()).is_ok() {}
+            });
+            let error = one.receive(100_000).expect_err("no answer");
+            assert!(error.to_string().contains("more than it was asked for"), "{error}");
+        }
+    }
+
+    /// A server that sent a byte a second held a thread for ever.
+    #[test]
+    fn an_answer_byte_by_byte_is_none() {
+        let mut one = to(Duration::from_millis(50), |mut caller| {
+            while caller.write_all(b"1").is_ok() {
+                ebb_testing::give_time(Duration::from_millis(20));
+            }
+        });
+        assert!(one.receive(1 << 20).expect_err("no answer").is_timeout());
+    }
+
+    #[test]
+    fn what_has_arrived_when_it_is_late_is_taken() {
+        let mut one = sends(Duration::from_secs(1), b"$4\r\nfour\r\n");
+        let wire = one.wire();
+        ebb_testing::eventually("all has arrived", || wire.tcp.peek(&mut [0; 16]).ok() == Some(10));
+        wire.until -= Duration::from_secs(2);
+        let mut got = [0; 16];
+        assert_eq!(wire.read(&mut got).expect("it is there"), 10);
+        assert!(wire.late);
+        assert_eq!(wire.read(&mut got).expect_err("no more").kind(), ErrorKind::WouldBlock);
+    }
+}
