@@ -567,6 +567,36 @@ fn what_cannot_be_executed_leaves_nothing() {
     assert!(left.is_empty() && folders_of(pid).is_empty(), "{left:?}");
 }
 
+/// Root's run was not over before another user's process was that had put the run's socket into its own environment.
+#[test]
+fn who_is_not_of_the_run_does_not_hold_up_its_end() {
+    let account = Account::new();
+    let report = account.path("report");
+    let (_folder, gate) = fifo();
+    let words = ["-c", "echo $EBB_SOCKET; read line <\"$0\""];
+    let options = format!("--exec --report json --report-file {}", report.display());
+    let launch = Launch::new("sh").args(words).arg(&gate).limit(SMALL).options(&options);
+    let mut run = launch.start();
+    run.wait_for("socket");
+    let socket = run.stdout();
+    let line = format!("export EBB_SOCKET={}; echo ready; exec sleep 3600", socket.trim());
+    let mut other = account.shell(&line).start();
+    other.wait_for("ready");
+    let variable = format!("EBB_SOCKET={}\0", socket.trim());
+    eventually("it says so", || {
+        other.root().find().program.iter().any(|pid| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            String::from_utf8_lossy(&environment).contains(&variable)
+        })
+    });
+    write_to(&gate, "\n");
+    assert_eq!(run.finish().code(), 0);
+    eventually("a report", || fs::read_to_string(&report).is_ok_and(|text| !text.is_empty()));
+    assert!(!other.ended(), "it was killed");
+    other.signal(Signal::KILL);
+    other.finish();
+}
+
 #[test]
 fn process_1_is_refused() {
     if !getuid().is_root() {

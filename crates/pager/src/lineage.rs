@@ -5,8 +5,9 @@
 //!
 //! * L1: there, who was once seen in the tree stays of it, whoever adopts it. It is known by a descriptor, never by its number
 //!   alone. Children that the process had before it became the program, or was attached to, are none of it unless that is said.
-//! * L2: such a run is over when the program has ended, no address space is left, nobody who was seen is, and nobody else
-//!   was started with this run's socket (a process between its `exec` and its greeting).
+//! * L2: such a run is over when the program has ended, no address space is left, nobody who was seen is, and no other process
+//!   of this user was started with this run's socket (one between its `exec` and its greeting). What another user's says
+//!   of itself says nothing.
 
 use crate::server::Pager;
 use ebb_agent::protocol::ENV_SOCKET;

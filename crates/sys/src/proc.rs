@@ -306,17 +306,29 @@ fn all() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The processes that this user may look at and that map a file of this folder. Takes long.
+/// All processes that act as this user and no other: root may look at everybody's.
+fn own() -> impl Iterator<Item = u32> {
+    let user = rustix::process::geteuid().as_raw();
+    all().filter(move |&pid| {
+        let status = read_text(format!("/proc/{pid}/status")).unwrap_or_default();
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let mut users = users.unwrap_or_default().split_ascii_whitespace();
+        let mut is_it = || users.next().and_then(|one| one.parse().ok()) == Some(user);
+        is_it() && is_it()
+    })
+}
+
+/// The processes of this user that map a file of this folder. Takes long.
 #[must_use]
 pub fn mapping_of(folder: &std::path::Path) -> Vec<u32> {
     let maps = |pid: &u32| {
         let areas = areas(*pid).unwrap_or_default();
         areas.iter().any(|area| std::path::Path::new(&area.name).parent() == Some(folder))
     };
-    all().filter(maps).collect()
+    own().filter(maps).collect()
 }
 
-/// The processes that this user may look at and that were started with the variable `name` so set. Takes long.
+/// The processes of this user that were started with the variable `name` so set. Takes long.
 #[must_use]
 pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
     let wanted = [name.as_bytes(), b"=", value.as_encoded_bytes()].concat();
@@ -324,7 +336,7 @@ pub fn started_with(name: &str, value: &std::ffi::OsStr) -> Vec<u32> {
         let variables = read(format!("/proc/{pid}/environ")).unwrap_or_default();
         variables.split(|byte| *byte == 0).any(|variable| variable == wanted)
     };
-    all().filter(has).collect()
+    own().filter(has).collect()
 }
 
 /// What process `pid` ended with, as wait(2) reports it, if nobody has waited for it yet and this user may know.
