@@ -310,6 +310,9 @@ pub(super) fn explain(error: &RedisError) -> String {
     if error.is_timeout() {
         return "it does not answer".into();
     }
+    if error.kind() == ErrorKind::Parse {
+        return "it sends what is no answer".into();
+    }
     let words = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("it says: {code} {detail}"),
         (Some(code), None) => format!("it says: {code}"),
@@ -355,6 +358,8 @@ mod tests {
         let words = explain(&RedisError::from((redis::ErrorKind::Extension, "said", long)));
         assert!(words.len() <= WORDS_MAX + 3 && words.ends_with("xx..."), "{words}");
         assert!(!words.contains(char::is_control), "{words}");
+        let error = redis::parse_redis_value(b"HTTP/1.1 400 Bad Request\r\n").expect_err("none");
+        assert_eq!(explain(&error), "it sends what is no answer");
     }
 
     #[test]
