@@ -13,7 +13,8 @@
 //!   stored away, and the thread would wait for itself.
 //! * A2: it has its own descriptor table (cloned without `CLONE_FILES`): whatever the program closes,
 //!   the userfaultfd and the line to the pager stay open, so a touch waits rather than reads zeros. Nor does
-//!   the program ever see one of them in its own table.
+//!   the program ever see one of them in its own table. Nor does it share root and working folder (`CLONE_FS`): a thread
+//!   of a process that shares those enters no other mount namespace.
 //! * A3: if the line to the pager breaks, it kills the process: a dead pager is a dead program.
 //! * A4: it holds none of the program's descriptors, or pipes would never reach their end.
 #![no_std]

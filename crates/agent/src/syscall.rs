@@ -24,6 +24,7 @@ pub const GETUID: usize = 102;
 pub const TGKILL: usize = 234;
 pub const SOCKET: usize = 41;
 pub const CONNECT: usize = 42;
+pub const CHDIR: usize = 80;
 pub const SENDMSG: usize = 46;
 pub const RECVMSG: usize = 47;
 pub const CLONE: usize = 56;
@@ -133,7 +134,7 @@ pub fn wake(word: &AtomicU32) {
     unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0]) };
 }
 
-/// Starts a thread that shares all but the descriptor table and runs `entry(argument)` on `stack_top`
+/// Starts a thread that shares all but descriptors, root and working folder, and runs `entry(argument)` on `stack_top`
 /// with its thread pointer at `thread_block`. `entry` must not return.
 ///
 /// # Safety
@@ -144,8 +145,9 @@ pub unsafe fn spawn(
     stack_top: usize,
     thread_block: usize,
 ) -> isize {
-    // VM | FS | SIGHAND | THREAD | SYSVSEM | SETTLS; without FILES, so that the table is a copy.
-    let flags: usize = 0x100 | 0x200 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
+    // VM | SIGHAND | THREAD | SYSVSEM | SETTLS; without FILES and FS, so that descriptors, root and working folder are
+    // copies: who shares those enters no other mount namespace.
+    let flags: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
     let result: isize;
     // SAFETY: in the new thread rax is 0 and the stack is the one given; it calls `entry` and never
     // comes back to this frame. In the old one this is an ordinary system call.

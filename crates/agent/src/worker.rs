@@ -43,6 +43,7 @@ pub extern "C" fn run(argument: usize) -> ! {
         }
     };
     drop_rights();
+    leave_folder();
     let shared = line.shared;
     // SAFETY: GETTID takes nothing.
     shared.thread.store(unsafe { call(syscall::GETTID, [0; 6]) } as u32, Relaxed);
@@ -239,6 +240,12 @@ fn drop_rights() {
     unsafe {
         call(syscall::CAPSET, [&raw const header as usize, none.as_ptr() as usize, 0, 0, 0, 0]);
     }
+}
+
+/// What the program's folder lies on can be unmounted when the program has left it.
+fn leave_folder() {
+    // SAFETY: a constant path; concerns this thread only.
+    unsafe { call(syscall::CHDIR, [c"/".as_ptr() as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// The kernel makes no huge pages for this process, or for what it starts, from here on. Those there are stay, each until

@@ -386,6 +386,17 @@ fn programs_started_where_the_agent_is_not_are_told_nothing_by_the_loader() {
     fine(&inside(&format!("{OTHER_ROOT} exec python3 -c \"{python}\" \"$root\"")));
 }
 
+/// The agent shared root and folder with the program: to enter another mount namespace was EINVAL.
+#[test]
+fn another_mount_namespace_is_entered() {
+    need_root();
+    alike("$run nsenter --mount=/proc/$$/ns/mnt echo in");
+    let enters = "import ctypes, os; libc = ctypes.CDLL(None); fd = os.open('/proc/self/ns/mnt', os.O_RDONLY); \
+                  child = os.fork(); print(libc.setns(fd, 0x20000), flush=True); child and os.waitpid(child, 0)";
+    need("/usr/bin/python3");
+    alike(&format!("$run /usr/bin/python3 -c \"{enters}\""));
+}
+
 /// All of Ebb in another root.
 #[test]
 fn a_run_in_another_root() {
