@@ -3,7 +3,7 @@
 //! Invariants:
 //! * B1: an answer has a length that is known before it is read. A node that sends more is broken.
 //! * B2: an answer comes within the setting `answer` from the moment it is waited for; what has arrived by then is taken. A node
-//!   that sends it byte by byte does not answer.
+//!   that sends it byte by byte does not answer. As much time is given to what is sent.
 //! * B3: a wait that the kernel cuts short is waited on: a receive with a limit of time ends with EINTR where its thread is
 //!   stopped and goes on (job control, a freezer, a debugger), or has a read of io_uring completed.
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The most that a node may answer to a question: who has which slots of a cluster is the longest.
 pub(super) const ANSWER_MAX: usize = 1 << 20;
-/// How long is waited for the rest of an answer that is late, each time.
+/// How long is waited for each part of what is late.
 const LATE: Duration = Duration::from_millis(1);
 
 /// The connection.
@@ -66,12 +66,12 @@ impl Connection {
 
     /// Sends commands.
     pub(super) fn send(&mut self, packed: &[u8]) -> RedisResult<()> {
+        // What a handshake brings.
+        self.wire().begin(ANSWER_MAX)?;
         match &mut self.stream {
             Stream::Plain(wire) => wire.write_all(packed)?,
             #[cfg(feature = "tls")]
             Stream::Secure(stream) => {
-                // What a handshake brings is an answer, too.
-                stream.sock.await_answer(ANSWER_MAX)?;
                 stream.write_all(packed)?;
                 stream.flush()?;
             }
@@ -81,7 +81,7 @@ impl Connection {
 
     /// The next answer, of so many bytes at most (B1).
     pub(super) fn receive(&mut self, bound: usize) -> RedisResult<Value> {
-        self.wire().await_answer(bound)?;
+        self.wire().begin(bound)?;
         loop {
             let value = match &mut self.stream {
                 Stream::Plain(wire) => self.parser.parse_value(wire),
@@ -143,10 +143,10 @@ impl ConnectionLike for Connection {
 struct Wire {
     tcp: TcpStream,
     limit: Duration,
-    /// Bytes of the answer that may yet come, and until when.
+    /// Bytes that may yet come, and until when there is time for that, or for those that are sent.
     left: usize,
     until: Instant,
-    /// It is late: what has not arrived yet is not waited for.
+    /// That is over: what cannot be had at once is not waited for.
     late: bool,
 }
 
@@ -165,10 +165,19 @@ impl Wire {
         self.tcp.set_write_timeout(Some(limit))
     }
 
-    /// An answer of so many bytes is waited for from now on.
-    fn await_answer(&mut self, bound: usize) -> io::Result<()> {
+    /// Something is sent from now on, or so many bytes at most are received.
+    fn begin(&mut self, bound: usize) -> io::Result<()> {
         (self.left, self.until) = (bound, Instant::now() + self.limit);
         if std::mem::take(&mut self.late) { self.set_limit(self.limit) } else { Ok(()) }
+    }
+
+    fn look_at_the_time(&mut self) -> io::Result<()> {
+        if !self.late && Instant::now() >= self.until {
+            self.late = true;
+            self.tcp.set_read_timeout(Some(LATE))?;
+            self.tcp.set_write_timeout(Some(LATE))?;
+        }
+        Ok(())
     }
 }
 
@@ -180,10 +189,7 @@ impl Read for Wire {
         }
         let most = into.len().min(self.left);
         loop {
-            if !self.late && Instant::now() >= self.until {
-                self.late = true;
-                self.tcp.set_read_timeout(Some(LATE))?;
-            }
+            self.look_at_the_time()?;
             match self.tcp.read(&mut into[..most]) {
                 // B3.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -199,6 +205,7 @@ impl Read for Wire {
 impl Write for Wire {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         loop {
+            self.look_at_the_time()?;
             match self.tcp.write(from) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 sent => return sent,
@@ -268,6 +275,17 @@ mod tests {
             }
         });
         assert!(one.receive(1 << 20).expect_err("no answer").is_timeout());
+    }
+
+    /// The same the other way: it took its time to read.
+    #[test]
+    fn who_reads_byte_by_byte_reads_nothing() {
+        let mut one = to(Duration::from_millis(50), |mut caller| {
+            while caller.read_exact(&mut [0]).is_ok() {
+                ebb_testing::give_time(Duration::from_millis(20));
+            }
+        });
+        assert!(one.send(&vec![b'x'; 64 << 20]).expect_err("not all is read").is_timeout());
     }
 
     #[test]
