@@ -4,7 +4,8 @@
 //! Runs on the program's own threads. Where there is no agent each is the plain system call.
 
 use crate::advice::{advise, advise_process};
-use crate::lock::{Area, lock_all};
+use crate::areas::Area;
+use crate::lock::lock_all;
 use crate::map::map;
 use crate::own::own;
 use crate::populate;

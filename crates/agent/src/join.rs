@@ -196,7 +196,8 @@ fn start(berth: *mut Berth) -> isize {
     let before = syscall::block_signals();
     let top = (berth as usize + BERTH_BYTES) & !63;
     // SAFETY: the berth is the new thread's alone.
-    let thread = unsafe { spawn(worker::run, berth as usize, top, berth as usize) };
+    let thread =
+        unsafe { spawn(worker::run, berth as usize, top, berth as usize, syscall::AGENTS) };
     syscall::set_signals(&before, None);
     thread
 }

@@ -25,6 +25,8 @@ pub mod protocol;
 
 #[cfg(ebb_preload)]
 mod advice;
+#[cfg(any(ebb_preload, ebb_injected))]
+mod areas;
 #[cfg(ebb_preload)]
 mod births;
 #[cfg(any(ebb_preload, ebb_injected))]

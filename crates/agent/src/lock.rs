@@ -5,22 +5,12 @@
 //! promised that they stay. So areas are marked as locked first and filled after the pool is let off:
 //! those that the kernel lists, one by one.
 
+use crate::areas::{self, Area};
 use crate::syscall::{self, call};
 
 const MCL_CURRENT: usize = 1;
 const MCL_FUTURE: usize = 2;
 const MCL_ONFAULT: usize = 4;
-const EINTR: isize = -4;
-/// AT_FDCWD, O_RDONLY | O_CLOEXEC
-const HERE: usize = -100isize as usize;
-const READ_ONLY: usize = 0x8_0000;
-
-/// `[start, start + len)`.
-#[derive(Clone, Copy)]
-pub struct Area {
-    pub start: usize,
-    pub len: usize,
-}
 
 /// Makes the call `mlockall(flags)`, leaving out `own`.
 pub fn lock_all(flags: usize, own: &[Area]) -> isize {
@@ -33,7 +23,7 @@ pub fn lock_all(flags: usize, own: &[Area]) -> isize {
     }
     own.iter().for_each(|&area| unlock(area));
     if fills {
-        for_each_area(|area| {
+        areas::for_each(&mut |area| {
             if !own.iter().any(|own| area.overlaps(own)) {
                 // Areas that cannot be filled are passed over, as by the call.
                 // SAFETY: as above.
@@ -58,59 +48,5 @@ pub fn unlock(area: Area) {
 impl Area {
     fn overlaps(&self, other: &Self) -> bool {
         self.start < other.start + other.len && other.start < self.start + self.len
-    }
-}
-
-/// Calls `each` with every area of the address space, as the kernel lists them: in hexadecimal, start and
-/// end first in each line.
-fn for_each_area(mut each: impl FnMut(Area)) {
-    // SAFETY: a constant path; a descriptor of our own; a buffer of our own stack.
-    unsafe {
-        let path = c"/proc/self/maps".as_ptr() as usize;
-        let list = call(syscall::OPENAT, [HERE, path, READ_ONLY, 0, 0, 0]);
-        if list < 0 {
-            return;
-        }
-        let mut buffer = [0u8; 1024];
-        let mut line = Line::default();
-        loop {
-            let read = [list as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
-            match call(syscall::READ, read) {
-                EINTR => {}
-                got if got > 0 => {
-                    for &byte in &buffer[..got as usize] {
-                        if let Some(area) = line.read(byte) {
-                            each(area);
-                        }
-                    }
-                }
-                _ => break,
-            }
-        }
-        call(syscall::CLOSE, [list as usize, 0, 0, 0, 0, 0]);
-    }
-}
-
-/// Reads a line of the list.
-#[derive(Default)]
-struct Line {
-    /// Start and end, as far as they are read, and which is next; beyond both, the rest is passed over.
-    words: [usize; 2],
-    word: usize,
-}
-
-impl Line {
-    fn read(&mut self, byte: u8) -> Option<Area> {
-        if byte == b'\n' {
-            let [start, end] = self.words;
-            *self = Self::default();
-            return end.checked_sub(start).map(|len| Area { start, len });
-        }
-        let word = self.words.get_mut(self.word)?;
-        match (byte as char).to_digit(16) {
-            Some(digit) => *word = *word << 4 | digit as usize,
-            None => self.word += 1,
-        }
-        None
     }
 }

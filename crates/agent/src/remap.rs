@@ -2,8 +2,8 @@
 //!
 //! An area comes under management in the pager's own time. Where the program changes it meanwhile, one
 //! half may be registered and the other not: two areas to the kernel, whose mremap moves one area
-//! only, and since 6.17 may give up in the middle. So where management has begun the agent looks
-//! before it moves: one area is moved as asked, several are moved one by one.
+//! only, and since 6.17 may give up in the middle where it is told where to (`MREMAP_FIXED`). So where management has begun
+//! the agent looks before it moves what is told that, and else when the kernel has refused: several areas are moved one by one.
 //!
 //! * M1: while a program's thread is in here the pager registers nothing (`Shared::mapping`).
 //! * M2: a thread that is in here takes no signal: a handler that moves memory, too, would wait for the thread it
@@ -11,6 +11,7 @@
 //! * M3: neither side starves: the pager, which only looks in now and then, is let go first where it has come in vain, and
 //!   not waited for longer than it takes to come again.
 
+use crate::areas;
 use crate::lost;
 use crate::protocol::{MAPPING_FREE, MAPPING_PROGRAM, MAPPING_WANTED, Shared};
 use crate::syscall::{self, Timespec, call};
@@ -77,16 +78,25 @@ fn lock(shared: &Shared) {
     }
 }
 
-fn settled(request: &Request, looked: impl FnOnce()) -> isize {
+fn settled(request: &Request, looked: impl Fn()) -> isize {
     let page_up = |len: usize| len.wrapping_add(4095) & !4095;
     let (old_len, new_len) = (page_up(request.old_len), page_up(request.new_len));
     if is_wrong(request, old_len, new_len) {
         return request.ask();
     }
+    if request.flags & FIXED == 0 {
+        looked();
+        let result = request.ask();
+        if result != EFAULT {
+            return result;
+        }
+    }
     let kept = old_len.min(new_len);
     let mut pieces = [(0, 0); PIECES_MAX];
     let count = areas_of(request.old, request.old + kept, &mut pieces);
-    looked();
+    if request.flags & FIXED != 0 {
+        looked();
+    }
     if count < 2 {
         return request.ask();
     }
@@ -154,65 +164,15 @@ fn target(request: &Request, len: usize) -> Option<usize> {
     (at >= 0).then_some(at as usize)
 }
 
-/// The areas within `[start, end)` as `(start, length)`, from /proc/self/maps; how many. One that does
-/// not fit the table counts as the end.
+/// The areas within `[start, end)` as `(start, length)`; how many. One that does not fit the table counts as the end.
 fn areas_of(start: usize, end: usize, pieces: &mut [(usize, usize); PIECES_MAX]) -> usize {
-    let path = c"/proc/thread-self/maps";
-    // SAFETY: a constant path; AT_FDCWD, O_RDONLY | O_CLOEXEC.
-    let file = unsafe {
-        call(syscall::OPENAT, [-100isize as usize, path.as_ptr() as usize, 0x8_0000, 0, 0, 0])
-    };
-    if file < 0 {
-        return 0;
-    }
-    let mut buffer = [0u8; 4096];
-    let mut line = Line::default();
     let mut count = 0;
-    loop {
-        let args = [file as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0];
-        // SAFETY: a buffer of our own.
-        let got = unsafe { call(syscall::READ, args) };
-        if got <= 0 {
-            break;
+    areas::for_each(&mut |area| {
+        let (from, to) = (area.start.max(start), (area.start + area.len).min(end));
+        if from < to && count < PIECES_MAX {
+            pieces[count] = (from, to - from);
+            count += 1;
         }
-        for &byte in &buffer[..got as usize] {
-            let Some((from, to)) = line.take(byte) else { continue };
-            let (from, to) = (from.max(start), to.min(end));
-            if from < to && count < PIECES_MAX {
-                pieces[count] = (from, to - from);
-                count += 1;
-            }
-        }
-    }
-    // SAFETY: the descriptor opened above.
-    unsafe { call(syscall::CLOSE, [file as usize, 0, 0, 0, 0, 0]) };
+    });
     count
-}
-
-/// Reads the two addresses at the start of each line.
-#[derive(Default)]
-struct Line {
-    numbers: [usize; 2],
-    /// 0 and 1: within that number; 2: behind both.
-    at: usize,
-}
-
-impl Line {
-    /// The next byte; at the end of a line what it said.
-    fn take(&mut self, byte: u8) -> Option<(usize, usize)> {
-        match byte {
-            b'\n' => {
-                let [from, to] = core::mem::take(&mut self.numbers);
-                self.at = 0;
-                return Some((from, to));
-            }
-            b'-' | b' ' if self.at < 2 => self.at += 1,
-            _ if self.at < 2 => {
-                let digit = (byte as char).to_digit(16).unwrap_or(0) as usize;
-                self.numbers[self.at] = self.numbers[self.at] << 4 | digit;
-            }
-            _ => {}
-        }
-        None
-    }
 }

@@ -134,8 +134,15 @@ pub fn wake(word: &AtomicU32) {
     unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0]) };
 }
 
-/// Starts a thread that shares all but descriptors, root and working folder, and runs `entry(argument)` on `stack_top`
-/// with its thread pointer at `thread_block`. `entry` must not return.
+/// The agent: without FILES and FS, so that descriptors, root and working folder are copies. Who shares those enters no other
+/// mount namespace.
+pub const AGENTS: usize = 0;
+/// A thread that is waited for: FS | FILES | VFORK.
+pub const BRIEF: usize = 0x200 | 0x400 | 0x4000;
+
+/// Starts a thread that shares memory and handlers of signals with this one, and what `more` says. It runs `entry(argument)` on
+/// `stack_top` with its thread pointer at `thread_block`. `entry` must not return. Of a [`BRIEF`] one this returns when it has
+/// ended.
 ///
 /// # Safety
 /// The stack and the block must be memory that nobody else uses for as long as the thread lives.
@@ -144,10 +151,10 @@ pub unsafe fn spawn(
     argument: usize,
     stack_top: usize,
     thread_block: usize,
+    more: usize,
 ) -> isize {
-    // VM | SIGHAND | THREAD | SYSVSEM | SETTLS; without FILES and FS, so that descriptors, root and working folder are
-    // copies: who shares those enters no other mount namespace.
-    let flags: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
+    // VM | SIGHAND | THREAD | SYSVSEM | SETTLS
+    let flags: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000 | more;
     let result: isize;
     // SAFETY: in the new thread rax is 0 and the stack is the one given; it calls `entry` and never
     // comes back to this frame. In the old one this is an ordinary system call.

@@ -1,8 +1,9 @@
 //! The agent's thread. See the rules in the crate's head.
 
+use crate::areas::Area;
 use crate::greet::greet;
 use crate::join::{BERTH_BYTES, Berth, stay_alone};
-use crate::lock::{Area, unlock};
+use crate::lock::unlock;
 use crate::protocol::{
     BIN_BYTES, DONE, GREET_FORKED, OP_DROP, OP_MOVE, OP_UNSHARE, POSTED, RUNNING, Shared,
     TELL_DETACH, TELL_LEAVE, TELL_SMALL,

@@ -29,6 +29,44 @@ static void *thread_life(void *argument) {
     return argument;
 }
 
+static volatile int moving = 1;
+
+/* Between pages that stay: nothing larger is put where it has been. */
+static void *move_memory(void *unused) {
+    (void)unused;
+    char *own = (char *)map(2 * MIB + 2 * PAGE) + PAGE, *other = own + MIB;
+    MUST(mprotect(own - PAGE, PAGE, PROT_NONE) == 0 && mprotect(other + MIB, PAGE, PROT_NONE) == 0);
+    fill(own, MIB, 6, 1);
+    while (moving) {
+        MUST(mremap(own, MIB, MIB, MREMAP_MAYMOVE | MREMAP_FIXED, other) == other);
+        char *moved = other;
+        other = own, own = moved;
+    }
+    check(own, MIB, 6, 1, "moved");
+    return NULL;
+}
+
+/* A program counts on the lowest number that is free, while memory moves; and closes all that are not its own. */
+static int case_lowest_descriptor(int argc, char **argv) {
+    struct ballast b = load(argc, argv, 0);
+    long rounds = number(argc, argv, 1, 20000);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, move_memory, NULL) == 0);
+    int lowest = dup(0);
+    MUST(lowest >= 0 && close(lowest) == 0);
+    for (long round = 0; round < rounds; round++) {
+        int file = open("/dev/null", O_RDONLY);
+        if (file != lowest) die("descriptor %d, not %d, in round %ld", file, lowest, round);
+        if (round % 8 == 0) MUST(syscall(SYS_close_range, lowest, ~0u, 0) == 0);
+        else MUST(close(file) == 0);
+    }
+    moving = 0;
+    MUST(pthread_join(thread, NULL) == 0);
+    ballast_check(&b, "beside moves");
+    puts("lowest-descriptor: ok");
+    return 0;
+}
+
 /* Threads come and go while their stacks and control blocks are pushed out. */
 static int case_threads(int argc, char **argv) {
     struct ballast b = load(argc, argv, 0);
@@ -399,7 +437,8 @@ static const struct test_case cases[] = {
     {"pins", case_pins}, {"inner-threads", case_inner_threads},
     {"threads", case_threads}, {"standard-threads", case_standard_threads},
     {"late-threads", case_late_threads}, {"robust-lock", case_robust_lock},
-    {"forked-threads", case_forked_threads}, {"bare-exit", case_bare_exit}, {NULL, NULL},
+    {"forked-threads", case_forked_threads}, {"bare-exit", case_bare_exit},
+    {"lowest-descriptor", case_lowest_descriptor}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) { return run_case(cases, argc, argv); }

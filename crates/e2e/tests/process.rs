@@ -173,6 +173,13 @@ fn exec_from_a_thread() {
     case("exec-from-thread 16");
 }
 
+/// The agent opened a file in the program's table as memory moved: a number was not the lowest that is free, and who closed
+/// all others had the agent close what came in its place.
+#[test]
+fn a_program_counts_on_its_descriptors_while_memory_moves() {
+    case_of("threads", "lowest-descriptor 16");
+}
+
 #[test]
 fn threads_end_and_are_joined() {
     case_of("threads", "threads 16 8");
