@@ -23,8 +23,8 @@
 //! * B7: system calls that give up because their thread is held are put right as it is let go, so that it does not notice
 //!   (`ebb_sys::trace`, T1): who had done a part of one does the rest of it, and is followed until it has.
 //! * B8: who maps more and more shared memory is held by what that may be, until it is known (C5 in `shared_memory.rs`).
-//! * B9: a thread that runs is not held where one may use up all the CPU time there is ([`ebb_sys::cgroup`]): it may be in a
-//!   system call, and what is to hold it is pending until the end of that.
+//! * B9: nobody is held where a thread may use up all the CPU time there is ([`ebb_sys::cgroup`]): it may be in a system call,
+//!   or about to make one, and what is to hold it is pending until the end of that.
 
 use crate::counters;
 use crate::mm::Mm;
@@ -82,7 +82,7 @@ pub struct Brake {
     rest: Option<Wait>,
     /// When a turn began, or the breath after it (B4).
     turn: Option<Instant>,
-    /// Whether those that run are not held, and when that was found out (B9).
+    /// Whether nobody is held, and when that was found out (B9).
     spares: Option<(bool, Instant)>,
 }
 
@@ -206,15 +206,11 @@ impl Brake {
         let asleep: Vec<u32> =
             threads.iter().filter(|&&(_, state)| state == 'S').map(|&(thread, _)| thread).collect();
         let touching = if room { Vec::new() } else { process.touching(&asleep) };
-        let runs = |thread, state| match state {
-            'R' => !spares,
-            'D' => !room,
-            _ => touching.contains(&thread),
-        };
+        let runs = |thread, state| is_to_be_held(state, touching.contains(&thread), room, spares);
         self.hold_beside(threads, process.agent(), runs, |threads| process.hold(threads));
     }
 
-    /// Whether those that run are not held (B9).
+    /// Whether nobody is held (B9).
     fn spares(&mut self, pager: &Pager) -> bool {
         let now = pager.clock.now();
         match self.spares {
@@ -248,9 +244,20 @@ impl Brake {
     }
 }
 
+/// Whether a thread in this state, which may wait for a page that it has touched, is to be held (B2); nobody where they are
+/// spared (B9).
+const fn is_to_be_held(state: char, touches: bool, room: bool, spares: bool) -> bool {
+    !spares
+        && match state {
+            'R' => true,
+            'D' => !room,
+            _ => touches,
+        }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Act, Brake};
+    use super::{Act, Brake, is_to_be_held};
     use crate::patience::{Patience, Wait};
     use crate::seam::Clock;
     use ebb_sys::{proc, trace};
@@ -277,6 +284,14 @@ mod tests {
         assert_eq!(brake.decide(&clock, 20_000, 10_000), Act::Hold);
         assert_eq!(brake.decide(&clock, 10_100, 10_000), Act::Wait, "beyond, but little");
         assert_eq!(brake.decide(&clock, 10_000, 10_000), Act::LetGo);
+    }
+
+    /// One that waited for a page while it copied from another process's memory (`process_vm_readv`) was, and then took all of the
+    /// CPU time that the pager was to run by.
+    #[test]
+    fn nobody_is_held_where_a_thread_may_use_up_the_cpu_time() {
+        let held = |spares| ['R', 'D', 'S'].map(|state| is_to_be_held(state, true, false, spares));
+        assert_eq!((held(true), held(false)), ([false; 3], [true; 3]));
     }
 
     /// A forked child was held between its greeting and the start of its agent; nothing of it could be
