@@ -10,6 +10,7 @@ mod harvest;
 mod oom;
 mod sample;
 
+use crate::fork;
 use crate::limits::SLICE_PAGES;
 use crate::link::Outcome;
 use crate::mm::Mm;
@@ -310,6 +311,7 @@ impl Reclaim {
         self.unpark();
         if self.pager.clock.since(self.retried) > UNPARK {
             self.retried = self.pager.clock.now();
+            self.find_bare();
             while self.pager.resident().retry_barren(SLICE_PAGES) {}
         }
         // What nobody told of may be found.
@@ -349,6 +351,16 @@ impl Reclaim {
     /// Whether some agent does not answer, or was stopped in the middle of a batch.
     fn is_unheard(&self) -> bool {
         self.pager.mms().iter().any(|mm| self.owes_an_answer(mm))
+    }
+
+    /// Looks which processes those are that ask for no agent, having no hooks: one that was stopped as soon as it was forked is
+    /// not seen to be stopped before that (O5).
+    fn find_bare(&self) {
+        let bare = |mm: &Arc<Mm>| mm.is_to_be_made_to_join() && mm.process().is_none();
+        for mm in self.pager.mms().into_iter().filter(bare) {
+            // What cannot be found out now may be at the next try.
+            let _ = fork::find_process(&self.pager, &mm);
+        }
     }
 
     /// Whether this one's does not.
