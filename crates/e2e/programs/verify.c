@@ -1,7 +1,8 @@
 /*
  * verify MIB ROUNDS SEED THREADS [SPAN]: fills memory, then reads and rewrites pages at random.
  *
- * With 0 for ROUNDS it does so until SIGTERM, with pauses: who waits for something beside it needs a CPU. With SPAN, words repeat after that many, so that a page can be compressed.
+ * With 0 for ROUNDS it does so until SIGTERM, with pauses: who waits for something beside it needs a CPU.
+ * With SPAN, words repeat after that many, so that a page can be compressed.
  * Each thread owns its pages, so every read has one right answer. Two reads in three go to a
  * tenth of the pages. Ends with one line that depends on SEED and ROUNDS alone.
  */

@@ -223,13 +223,15 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A connection to a server of this test's.
+    /// A connection to a server of this test's, which may be as slow as it likes until it is connected to.
     fn to(limit: Duration, serve: impl FnOnce(TcpStream) + Send + 'static) -> Connection {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("it is bound");
         std::thread::spawn(move || serve(listener.accept().expect("a caller").0));
         let address = Address { host: "127.0.0.1".into(), port: address.port() };
-        Connection::open(&address, None, limit).expect("it listens")
+        let mut one = Connection::open(&address, None, LONG).expect("it listens");
+        one.set_limit(limit).expect("a limit of time");
+        one
     }
 
     /// It stays until the other side has seen enough.
