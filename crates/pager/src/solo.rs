@@ -169,7 +169,7 @@ impl Solo {
 
     /// Thread `thread` of the program faulted (S1).
     pub fn note(&self, thread: u32) {
-        self.faults.store(self.faults.load(Relaxed) + 1, Relaxed);
+        self.faults.fetch_add(1, Relaxed);
         if self.last.load(Relaxed) != thread {
             self.last.store(thread, Relaxed);
             self.changes.fetch_add(1, Relaxed);
@@ -368,6 +368,23 @@ mod tests {
         solo.begin_kswapd();
         let possible = solo.all.get().is_some();
         (solo, possible)
+    }
+
+    /// It was written without regard to others, went back, and the monitor ended at a difference below nothing.
+    #[test]
+    fn faults_that_several_fault_threads_note_are_all_counted() {
+        const EACH: u64 = 1_000_000;
+        let (solo, both) = (Solo::default(), Barrier::new(2));
+        std::thread::scope(|scope| {
+            for thread in 1..=2 {
+                let (solo, both) = (&solo, &both);
+                scope.spawn(move || {
+                    both.wait();
+                    (0..EACH).for_each(|_| solo.note(thread));
+                });
+            }
+        });
+        assert_eq!(solo.faults.load(Relaxed), 2 * EACH);
     }
 
     #[test]

@@ -295,6 +295,7 @@ mod tests {
         let mut one = sends(Duration::from_secs(1), b"$4\r\nfour\r\n");
         let wire = one.wire();
         ebb_testing::eventually("all has arrived", || wire.tcp.peek(&mut [0; 16]).ok() == Some(10));
+        wire.begin(16).expect("a limit of time");
         wire.until -= Duration::from_secs(2);
         let mut got = [0; 16];
         assert_eq!(wire.read(&mut got).expect("it is there"), 10);
