@@ -11,6 +11,9 @@
 //!   in it, and what was read of a process is old by then: an allocator maps twice what it needs and gives back what is
 //!   not aligned, and the next that is mapped comes to lie there. So the areas are read again afterwards, and holes are
 //!   taken out; what is filled before that is told by the page map, and registered again ([`strays`]).
+//! * T5: an area that grows gets one beside it that is not registered, a heap for one. So the neighbours of what was
+//!   registered lately are asked for first ([`beside`]); all areas are read only for pages that are not there. To read
+//!   tens of thousands takes longer than a program needs to fill a part of the next.
 
 use crate::broken::{Rule, is_broken};
 use crate::guard;
@@ -38,8 +41,31 @@ pub fn areas(
     process: &dyn Process,
     before: &mut dyn FnMut(),
 ) -> Option<u64> {
-    let areas = process.areas().ok()?;
-    let areas = unregistered(mm, &areas, before)?;
+    take_on(pager, mm, process, &process.areas().ok()?, before)
+}
+
+/// The same of those that lie next to what was registered lately (T5).
+pub fn beside(
+    pager: &Pager,
+    mm: &Arc<Mm>,
+    process: &dyn Process,
+    before: &mut dyn FnMut(),
+) -> Option<u64> {
+    let recent = quiet(mm, before)?.areas.recent();
+    let ends = |(start, end): (u64, u64)| [(start.saturating_sub(1), start), (end, end + 1)];
+    let ends: Vec<(u64, u64)> = recent.into_iter().flat_map(ends).collect();
+    take_on(pager, mm, process, &process.areas_in(&ends).ok()?, before)
+}
+
+/// Registers what of these areas is not.
+fn take_on(
+    pager: &Pager,
+    mm: &Arc<Mm>,
+    process: &dyn Process,
+    areas: &[Area],
+    before: &mut dyn FnMut(),
+) -> Option<u64> {
+    let areas = unregistered(mm, areas, before)?;
     let (mut learnt, mut registered) = (0, Vec::new());
     for area in areas {
         let mut at = area.start;
@@ -71,7 +97,7 @@ pub fn areas(
         }
     }
     if !registered.is_empty() {
-        take_holes_out(mm, &registered, &process.areas().ok()?, before)?;
+        take_holes_out(mm, &registered, &process.areas_in(&registered).ok()?, before)?;
     }
     Some(learnt)
 }
@@ -283,6 +309,22 @@ mod tests {
         let is_in = |&(start, end): &(u64, u64)| start <= own.start && end > own.start;
         assert!(registered.iter().any(is_in), "as far as the kernel tells: {registered:x?}");
         assert_eq!(own.mm.lock().areas.end_of(own.start), None);
+    }
+
+    /// With tens of thousands of areas each look at them all takes longer than the program needs to grow.
+    #[test]
+    fn what_grows_is_found_beside_what_is_registered() {
+        let own = own();
+        let middle = own.start + PAGES / 2 * PAGE_SIZE as u64;
+        own.mm.lock().areas.add(middle, own.end);
+        let learnt = beside(&own.pager, &own.mm, &own.process, &mut || ()).expect("it is done");
+        assert!(learnt >= PAGES / 2, "{learnt}");
+        let registered = own.uffd.registered.lock().expect("nobody panicked").clone();
+        let areas = own.process.areas_in(&[(own.start, own.end)]).expect("it is there");
+        let is_beside = |&(start, end): &(u64, u64)| {
+            areas.iter().any(|area| area.start <= start && area.end >= end)
+        };
+        assert!(registered.iter().all(is_beside), "and nothing else: {registered:x?}");
     }
 
     /// The same where something else lay there by then: its pages are known to nobody, and it is registered again.

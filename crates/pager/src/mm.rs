@@ -713,7 +713,13 @@ impl Token {
 #[derive(Clone, Debug, Default)]
 pub struct Areas {
     ranges: std::collections::BTreeMap<u64, u64>,
+    /// Addresses in those that were added to lately, and the place for the next.
+    recent: [u64; RECENT],
+    oldest: usize,
 }
+
+/// How many ranges are remembered as added to lately: as many threads fill areas of their own.
+const RECENT: usize = 8;
 
 impl Areas {
     /// Adds `[start, end)`, which must not overlap what is there; joins neighbours.
@@ -730,6 +736,18 @@ impl Areas {
             end = stop;
         }
         self.ranges.insert(start, end);
+        if !self.recent.iter().any(|address| (start..end).contains(address)) {
+            self.recent[self.oldest] = start;
+            self.oldest = (self.oldest + 1) % RECENT;
+        }
+    }
+
+    /// The ranges that were added to lately.
+    #[must_use]
+    pub fn recent(&self) -> Vec<(u64, u64)> {
+        let range = |address: &u64| self.ranges.range(..=address).next_back();
+        let holding = self.recent.iter().filter_map(|at| range(at).filter(|&(_, end)| end > at));
+        holding.map(|(&start, &end)| (start, end)).collect()
     }
 
     /// Takes `[start, end)` out.

@@ -338,7 +338,8 @@ impl Monitor {
         let unknown = unknown_pages(mm, resident);
         let starving = self.pager.starving.load(Relaxed) > 0;
         let few = if starving { 0 } else { UNKNOWN_PAGES_MAX };
-        let more = unknown > mm.unknown.load(Relaxed) + few;
+        let enough = mm.unknown.load(Relaxed) + few;
+        let more = unknown > enough;
         if !more {
             mm.unknown.fetch_min(unknown, Relaxed);
         }
@@ -366,10 +367,15 @@ impl Monitor {
             }
         };
         // To read its areas waits for who changes them, too, and others fill theirs meanwhile.
-        let mut learnt = Some(0);
+        let (mut learnt, mut is_all) = (Some(0), true);
         if more {
             before();
-            learnt = adopt::areas(pager, mm, process, &mut before);
+            learnt = adopt::beside(pager, mm, process, &mut before);
+            is_all = learnt.is_none_or(|found| unknown > found + enough);
+            if is_all {
+                let rest = |found| Some(found + adopt::areas(pager, mm, process, &mut before)?);
+                learnt = learnt.and_then(rest);
+            }
         }
         if learnt == Some(0) && unknown > UNKNOWN_PAGES_MAX && mm.are_strays_due() {
             let began = pager.clock.now();
@@ -380,11 +386,15 @@ impl Monitor {
             brake.let_go(pager);
         }
         link.mapped();
-        if let Some(learnt) = learnt {
+        let left = learnt.map(|learnt| unknown.saturating_sub(learnt));
+        match left {
             // Of those that were there before its areas were read. What has been filled since may lie in areas that were made
             // since: taken for pages that cannot be managed it was never looked at again, and a program that was held for
             // it was killed as out of memory.
-            mm.unknown.store(unknown.saturating_sub(learnt), Relaxed);
+            Some(left) if is_all => mm.unknown.store(left, Relaxed),
+            // What is elsewhere adds up until it is looked for.
+            Some(left) => drop(mm.unknown.fetch_min(left, Relaxed)),
+            None => {}
         }
         true
     }

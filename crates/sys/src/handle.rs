@@ -113,6 +113,11 @@ impl Handle {
         Ok(proc::parse_areas(&self.text(&Self::name_of(thread, "maps"))?))
     }
 
+    /// The same of those that lie at least in part in one of these ranges.
+    pub fn areas_in(&self, thread: Option<u32>, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>> {
+        proc::areas_in(File::from(self.file(&Self::name_of(thread, "maps"))?), ranges)
+    }
+
     /// What it passes on when it forks.
     pub fn passing(&self, thread: Option<u32>) -> io::Result<Passing> {
         Ok(proc::parse_passing(&self.text(&Self::name_of(thread, "smaps"))?))

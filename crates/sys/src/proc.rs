@@ -3,6 +3,7 @@
 use crate::words::plain;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -92,6 +93,95 @@ fn parse_area(line: &str) -> Option<Area> {
         inode,
         name: fields.next().unwrap_or("").trim_start().to_owned(),
     })
+}
+
+/// Request for the area that holds an address, of Linux 6.11 and newer.
+const PROCMAP_QUERY: u64 =
+    (0b11 << 30) | ((size_of::<Query>() as u64) << 16) | ((b'f' as u64) << 8) | 17;
+/// Asks for the next area where none holds the address; told of an area that is readable, writable, shared.
+const COVERING_OR_NEXT: u64 = 0x10;
+const READABLE: u64 = 1;
+const WRITABLE: u64 = 2;
+const SHARED: u64 = 8;
+
+/// Its argument.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    rights: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_len: u32,
+    build_id_len: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// The areas, of this /proc/PID/maps, that lie at least in part in one of these ranges. A kernel that cannot be asked for
+/// one area tells of all.
+pub(crate) fn areas_in(maps: File, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>> {
+    let mut found: Vec<Area> = Vec::new();
+    for &(start, end) in ranges {
+        let mut at = start;
+        while at < end {
+            match area_from(&maps, at) {
+                Ok(Some(area)) if area.start < end => {
+                    at = area.end;
+                    found.push(area);
+                }
+                Ok(_) => break,
+                Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                    let mut areas = parse_areas(&String::from_utf8_lossy(&read_all(maps)?));
+                    areas.retain(|area| {
+                        ranges.iter().any(|&(start, end)| area.start < end && area.end > start)
+                    });
+                    return Ok(areas);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    found.sort_by_key(|area| area.start);
+    found.dedup();
+    Ok(found)
+}
+
+/// The area that holds an address, or the next.
+fn area_from(maps: &File, address: u64) -> io::Result<Option<Area>> {
+    let mut name = [0u8; libc::PATH_MAX as usize];
+    let mut query = Query {
+        size: size_of::<Query>() as u64,
+        flags: COVERING_OR_NEXT,
+        address,
+        name_len: name.len() as u32,
+        name: name.as_mut_ptr() as u64,
+        ..Query::default()
+    };
+    // SAFETY: the argument has the size that it says, and names a buffer that lives through the call.
+    let got = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
+    if got != 0 {
+        let error = io::Error::last_os_error();
+        return if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
+    }
+    // With the zero byte at its end.
+    let name = &name[..(query.name_len as usize).saturating_sub(1)];
+    let has = |right: u64| query.rights & right != 0;
+    Ok(Some(Area {
+        start: query.start,
+        end: query.end,
+        readable: has(READABLE),
+        writable: has(WRITABLE),
+        shared: has(SHARED),
+        inode: query.inode,
+        name: String::from_utf8_lossy(name).into_owned(),
+    }))
 }
 
 /// What a process passes on when it forks.
@@ -468,6 +558,20 @@ mod tests {
         assert!(!parse_area("7f00-7f10 rw-s 00000000 00:00 0 ").unwrap().is_pageable());
         assert!(parse_area("7f00-7f10 r--p 00000000 00:00 0 ").unwrap().is_pageable());
         assert_eq!(parse_area("garbage"), None);
+    }
+
+    #[test]
+    fn areas_that_are_asked_for_are_those_that_are_read() {
+        let buffer = crate::anon::AnonBuffer::new(16 * 4096).unwrap();
+        let start = buffer.as_ptr() as u64;
+        let maps = || File::open("/proc/self/maps").unwrap();
+        let code = areas_that_are_asked_for_are_those_that_are_read as *const () as u64;
+        let ranges = [(code, code + 1), (start, start + 4096), (start + 4096, start + 3 * 4096)];
+        let mut read = areas(std::process::id()).unwrap();
+        read.retain(|area| ranges.iter().any(|&(from, to)| area.start < to && area.end > from));
+        assert!(read.len() >= 2);
+        assert_eq!(areas_in(maps(), &ranges).unwrap(), read);
+        assert_eq!(areas_in(maps(), &[(0, 4096), (u64::MAX - 4096, u64::MAX)]).unwrap(), []);
     }
 
     #[test]

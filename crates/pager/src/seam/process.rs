@@ -76,6 +76,8 @@ pub trait Process: Debug + Send + Sync {
     fn proportional_anonymous_pages(&self) -> io::Result<u64>;
     /// Its areas.
     fn areas(&self) -> io::Result<Vec<Area>>;
+    /// Those that lie at least in part in one of these ranges.
+    fn areas_in(&self, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>>;
     /// What it passes on when it forks. Takes long.
     fn passing(&self) -> io::Result<Passing>;
     /// Whether it was stopped by a signal or a debugger. Whom the brake holds was not.
@@ -286,6 +288,10 @@ impl Process for Known {
 
     fn areas(&self) -> io::Result<Vec<Area>> {
         look(&self.handle, |handle| handle.areas(self.thread()))
+    }
+
+    fn areas_in(&self, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>> {
+        look(&self.handle, |handle| handle.areas_in(self.thread(), ranges))
     }
 
     fn passing(&self) -> io::Result<Passing> {

@@ -355,6 +355,13 @@ impl Process for FakeProcess {
         Ok(space.areas.iter().map(area).collect())
     }
 
+    fn areas_in(&self, ranges: &[(u64, u64)]) -> io::Result<Vec<Area>> {
+        let mut areas = self.areas()?;
+        let is_in = |area: &Area, (start, end)| area.start < end && area.end > start;
+        areas.retain(|area| ranges.iter().any(|&range| is_in(area, range)));
+        Ok(areas)
+    }
+
     fn passing(&self) -> io::Result<Passing> {
         point();
         let world = self.world.lock();
