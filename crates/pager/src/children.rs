@@ -112,7 +112,7 @@ impl Candidate {
                 }
             }
             Wish::Alone { reason } => {
-                self.find(pager);
+                self.find(pager, None);
                 let reason = io::Error::from_raw_os_error(reason);
                 let name = self.mm.process().map_or_else(|| "?".to_owned(), |known| known.name());
                 let name = format!("{name}: {reason}");
@@ -125,10 +125,10 @@ impl Candidate {
     }
 
     /// Looks which process it is.
-    fn find(&self, pager: &Pager) {
+    fn find(&self, pager: &Pager, thread: Option<u32>) {
         let wait = Wait::new(&pager.clock, Patience::Confirming);
         while !wait.is_over(&pager.clock) {
-            if fork::find_process(pager, &self.mm).is_some() {
+            if fork::find_process(pager, &self.mm, thread).is_some() {
                 return;
             }
             // The ringing of the bell itself has yet to end.
@@ -142,7 +142,7 @@ impl Candidate {
         thread: u32,
         descriptor: u32,
     ) -> io::Result<Box<dyn Connection>> {
-        self.find(pager);
+        self.find(pager, Some(thread));
         let process = self.mm.process().ok_or(Errno::SRCH)?;
         process.take_connection(thread, descriptor)
     }

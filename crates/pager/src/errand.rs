@@ -44,7 +44,7 @@ pub fn go(pager: &Pager, pending: &Pending) -> bool {
     };
     match next {
         None => return false,
-        Some(Errand::Seek(mm)) => mm.search(|| fork::find_process(pager, &mm)),
+        Some(Errand::Seek(mm)) => mm.search(|| fork::find_process(pager, &mm, None)),
         Some(Errand::Follow(mut following, unheard)) => {
             following.go_errand(pager);
             let mut books = pending.books();

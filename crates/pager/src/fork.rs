@@ -112,26 +112,33 @@ fn who_sees(pager: &Pager, token: &Token, pids: &[u32]) -> Option<Box<dyn Proces
 
 /// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
 /// now whether it is among them. No lock is held: there may be many.
-pub fn find_process(pager: &Pager, mm: &Mm) -> Option<bool> {
+///
+/// `thread` is one of its threads, as it says itself: most often that is the number here, too.
+pub fn find_process(pager: &Pager, mm: &Mm, thread: Option<u32>) -> Option<bool> {
     if mm.process().is_some() {
         return Some(true);
     }
-    let pids = unknown(pager);
+    // First, as it may not go just now, and to walk the tree takes milliseconds where there are hundreds of processes.
     let token = match show_token_in(pager, mm) {
         Ok(token) => token,
         Err(PlaceError::Dead) => return Some(false),
         // Something is there already, or the mapping is changing: another place, another time.
         Err(_) => return None,
     };
-    let found = who_sees(pager, &token, &pids);
-    Some(found.map(|process| mm.set_process(process)).is_some())
+    let said = thread.and_then(|thread| pager.host.process_of(thread));
+    let found = said.and_then(|pid| who_sees(pager, &token, &[pid]));
+    if let Some(process) = found.or_else(|| who_sees(pager, &token, &unknown(pager))) {
+        mm.set_process(process);
+    }
+    // It may have become known meanwhile, and then it was not looked at.
+    Some(mm.process().is_some())
 }
 
 /// The same for one that forks.
 fn find_parent(pager: &Pager, mm: &Mm) {
     let mut unseen = 0;
     for _ in 0..FIND_TRIES {
-        match find_process(pager, mm) {
+        match find_process(pager, mm, None) {
             Some(true) => return,
             // It is in the tree, and may not be looked into; or its parent has just ended, and it was missed.
             Some(false) => unseen += 1,

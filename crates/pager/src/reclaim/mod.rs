@@ -359,7 +359,7 @@ impl Reclaim {
         let bare = |mm: &Arc<Mm>| mm.is_to_be_made_to_join() && mm.process().is_none();
         for mm in self.pager.mms().into_iter().filter(bare) {
             // What cannot be found out now may be at the next try.
-            let _ = fork::find_process(&self.pager, &mm);
+            let _ = fork::find_process(&self.pager, &mm, None);
         }
     }
 

@@ -803,7 +803,8 @@ impl Host for FakeHost {
     }
 
     fn tree(&self, _: &Pager) -> Vec<u32> {
-        let world = self.world.lock();
+        let mut world = self.world.lock();
+        world.trees_asked += 1;
         world.spaces.iter().filter(|space| space.alive).map(|space| space.pid).collect()
     }
 

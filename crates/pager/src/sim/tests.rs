@@ -6,12 +6,15 @@ use super::program::Mix;
 use super::world::{Area, Change, Doing, OnFork, POOL};
 use crate::broken::{Rule, set_broken};
 use crate::counters::Counters;
+use crate::mm::Mm;
 use crate::reclaim::Reclaim;
 use crate::server::token_uffd;
-use crate::{door, errand};
+use crate::{door, errand, fork};
 use ebb_mm::resident::{Arrival, Entry, Place, Space};
 use ebb_mm::types::{MmId, Vpn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -225,29 +228,37 @@ fn pages_of_a_child_that_is_still_being_copied_stay_on_the_lists() {
     assert!(resident.count(Place::Parked) > 0);
 }
 
+/// A child whose process is not known yet.
+fn untold_child() -> (Rc<Driver>, Arc<Mm>) {
+    let driver = Driver::new(1, false);
+    driver.begin();
+    let all_raw = Mix { raw: 100, ..driver.mix.clone() };
+    driver.world.lock().begin_fork(0, 0, &all_raw);
+    let id = |id: usize| driver.world.lock().spaces[id].mm;
+    let parent = id(0).expect("it is served");
+    while id(1).is_none() {
+        driver.servers[0].borrow_mut().turn(&[token_uffd(MmId(parent))]);
+        driver.learn_numbers();
+        errand::go(&driver.pager, &driver.pending);
+    }
+    let child = driver.pager.mm(MmId(id(1).expect("it is served"))).expect("it is there");
+    (driver, child)
+}
+
 /// A touch that had waited was answered without a look where the page map could not be read: one thread of a child that had
 /// not been told yet waited for a page, since the mapping was changing, and another one put a guard there.
 #[test]
 fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     const PAGE: u64 = 0x9003;
-    let driver = Driver::new(1, false);
+    let (driver, child) = untold_child();
     let world = || driver.world.lock();
-    driver.begin();
-    let all_raw = Mix { raw: 100, ..driver.mix.clone() };
-    world().begin_fork(0, 0, &all_raw);
     let serve = |id: usize| {
         let mm = world().spaces[id].mm.expect("it is served");
         driver.servers[0].borrow_mut().turn(&[token_uffd(MmId(mm))]);
         driver.learn_numbers();
     };
-    while world().spaces[1].mm.is_none() {
-        serve(0);
-        errand::go(&driver.pager, &driver.pending);
-    }
     let step = |id: usize| world().step_thread((id, 0), &driver.mix, false);
     step(0);
-    let child =
-        driver.pager.mm(MmId(world().spaces[1].mm.expect("it is served"))).expect("it is there");
     child.lock().areas.add(PAGE << 12, (PAGE + 1) << 12);
     {
         let space = &mut world().spaces[1];
@@ -267,6 +278,32 @@ fn a_guard_where_a_thread_of_an_untold_child_waits_holds() {
     assert!(matches!(world().spaces[1].threads[0].doing, Doing::Touch { page: PAGE, .. }));
     step(1);
     assert_eq!(world().spaces[1].threads[0].doing, Doing::Nothing, "it has met the guard");
+}
+
+/// Each of hundreds was looked for among all of them, again and again until its mapping stood still: they waited for minutes.
+#[test]
+fn a_child_that_says_who_it_is_is_found_without_a_look_at_all() {
+    let (driver, child) = untold_child();
+    let thread = |id: usize| driver.world.lock().spaces[id].threads[0].id;
+    let changing = |count| driver.world.lock().spaces[1].changing = count;
+    let find = |said| {
+        let before = driver.world.lock().trees_asked;
+        let found = fork::find_process(&driver.pager, &child, Some(said));
+        (found, driver.world.lock().trees_asked - before)
+    };
+    changing(1);
+    assert_eq!(find(thread(1)), (None, 0), "its mapping changes");
+    changing(0);
+    assert_eq!(find(thread(1)), (Some(true), 0));
+    assert_eq!(child.pid(), driver.world.lock().spaces[1].pid);
+}
+
+#[test]
+fn a_child_whose_number_is_another_s_here_is_found_all_the_same() {
+    let (driver, child) = untold_child();
+    let others = driver.world.lock().spaces[0].threads[0].id;
+    assert_eq!(fork::find_process(&driver.pager, &child, Some(others)), Some(true));
+    assert_eq!(child.pid(), driver.world.lock().spaces[1].pid);
 }
 
 /// What of such an area was in the store was the child's, where zeros were due: another thread of the parent unmapped it

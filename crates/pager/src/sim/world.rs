@@ -227,6 +227,8 @@ pub struct World {
     pub calm: bool,
     /// How many tokens were asked for: they are numbered here.
     pub tokens_asked: u128,
+    /// How often all processes were asked for.
+    pub trees_asked: u64,
     /// In a thousand: how often a call fails for a reason of its own.
     pub trouble: u64,
     /// What happened, for a failing seed.
@@ -248,6 +250,7 @@ impl World {
             killed: false,
             calm: true,
             tokens_asked: 0,
+            trees_asked: 0,
             trouble: 0,
             log: None,
         }
