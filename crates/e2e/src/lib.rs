@@ -7,6 +7,7 @@
 //! * [`busy`] keeps processors busy beside a test.
 //! * [`build`] compiles the C programs and finds the `ebb` binary.
 //! * [`client`] speaks to the servers that the tests start.
+//! * [`group`] makes a control group for a run.
 //!
 //! Invariants:
 //! I1. Every wait for a run has a time limit; one that exceeds it fails with the state of all its threads.
@@ -19,6 +20,7 @@ pub mod account;
 pub mod build;
 pub mod busy;
 pub mod client;
+pub mod group;
 pub mod launch;
 pub mod redis;
 pub mod same;

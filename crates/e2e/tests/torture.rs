@@ -1,13 +1,11 @@
 //! Eight threads that verify every word while the address space changes at random, in half and in
 //! a quarter of the memory; once for long, and shorter with other seeds.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use ebb_e2e::MIB;
 use ebb_e2e::busy::Busy;
+use ebb_e2e::group::Group;
 use ebb_e2e::launch::{Launch, Running, send};
 use ebb_e2e::same::need;
 use ebb_testing::give_time;
@@ -85,67 +83,17 @@ fn with_plenty_nothing_changes() {
     torture(3, 6, 1024 * MIB);
 }
 
-/// A control group whose processes can be stopped as one, and removed.
-struct Freezer(PathBuf);
-
-impl Freezer {
-    fn new() -> Self {
-        let root = Path::new("/sys/fs/cgroup");
-        let group = Self(root.join(format!("freezer/ebb-test-{}", std::process::id())));
-        let mut trial = Command::new("sleep").arg("600").spawn().expect("sleep");
-        let tried = fs::create_dir(&group.0)
-            .and_then(|()| fs::write(group.0.join("cgroup.procs"), trial.id().to_string()))
-            .and_then(|()| fs::write(group.0.join("freezer.state"), "THAWED"));
-        trial.kill().and_then(|()| trial.wait()).expect("it was a child");
-        if let Err(error) = tried {
-            let path = group.0.display().to_string();
-            drop(group);
-            ebb_testing::skip(&format!("no control group {path}: {error}"));
-        }
-        group
-    }
-
-    /// Takes the whole tree of a run in, and with it what that starts from then on.
-    fn take_in(&self, run: &Running) {
-        ebb_testing::eventually("the whole tree in the group", || {
-            let inside = fs::read_to_string(self.0.join("cgroup.procs")).expect("its processes");
-            let inside: Vec<i32> = inside.lines().filter_map(|line| line.parse().ok()).collect();
-            let tree = run.root().find();
-            let outside: Vec<i32> = tree.all().filter(|pid| !inside.contains(pid)).collect();
-            for pid in &outside {
-                // It may have ended since.
-                let _ = fs::write(self.0.join("cgroup.procs"), pid.to_string());
-            }
-            outside.is_empty()
-        });
-    }
-
-    /// Stops them all for so long.
-    fn stop(&self, time: Duration) {
-        fs::write(self.0.join("freezer.state"), "FROZEN").expect("they stop");
-        give_time(time);
-        fs::write(self.0.join("freezer.state"), "THAWED").expect("they go on");
-    }
-}
-
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        // What is left of the run goes to the parent first.
-        let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
-        left.lines().for_each(|pid| drop(fs::write("/sys/fs/cgroup/freezer/cgroup.procs", pid)));
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
 /// Longer than any wait that ended something was, in the middle of forks and of changes of the address space.
 #[test]
 fn a_frozen_control_group_ends_nothing() {
-    let group = Freezer::new();
+    let group = Group::new("freezer", "freezer.state", "THAWED");
     let mut run = Launch::program("torture", "0 7").limit(48 * MIB).start();
     let holds = |run: &Running| run.root().find().anonymous() > 24 * MIB;
     run.wait_until("memory in use", holds);
     group.take_in(&run);
-    group.stop(Duration::from_secs(11));
+    group.set("freezer.state", "FROZEN");
+    give_time(Duration::from_secs(11));
+    group.set("freezer.state", "THAWED");
     give_time(Duration::from_millis(500));
     run.wait_until("memory in use", holds);
     let first = run.root().find().first().expect("it runs");

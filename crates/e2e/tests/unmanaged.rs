@@ -9,6 +9,7 @@ use ebb_e2e::MIB;
 use ebb_e2e::account::need_root;
 use ebb_e2e::build::{foreign_program, program};
 use ebb_e2e::client::stat;
+use ebb_e2e::group::Group;
 use ebb_e2e::launch::{Launch, Outcome, Running};
 use ebb_e2e::same::need;
 use ebb_testing::eventually;
@@ -199,6 +200,17 @@ fn one_whose_shared_memory_is_more_than_the_limit_is_ended_alone_too() {
     let outcome = launch.run();
     outcome.expect_code(137);
     assert!(outcome.stderr.contains("with shared memory"), "{}", outcome.stderr);
+}
+
+/// Nobody is held there, and who waits for nothing by itself went on for ever.
+#[test]
+fn one_whose_shared_memory_is_more_than_the_limit_is_ended_where_cpu_time_is_limited() {
+    let group = Group::new("cpu", "cpu.cfs_quota_us", "50000");
+    let word = Word::new();
+    let launch = Launch::program("keeper", "shared 96 1").arg(word.path()).limit(LIMIT);
+    let run = launch.start();
+    group.take_in(&run);
+    run.finish().expect_code(137);
 }
 
 #[test]

@@ -24,7 +24,8 @@
 //!   (`ebb_sys::trace`, T1): who had done a part of one does the rest of it, and is followed until it has.
 //! * B8: who maps more and more shared memory is held by what that may be, until it is known (C5 in `shared_memory.rs`).
 //! * B9: nobody is held where a thread may use up all the CPU time there is ([`ebb_sys::cgroup`]): it may be in a system call,
-//!   or about to make one, and what is to hold it is pending until the end of that.
+//!   or about to make one, and what is to hold it is pending until the end of that. Who would be held counts as waiting all
+//!   the same (B3): a process that fills shared memory waits for nothing by itself, and its run would never end.
 
 use crate::counters;
 use crate::mm::Mm;
@@ -84,6 +85,8 @@ pub struct Brake {
     turn: Option<Instant>,
     /// Whether nobody is held, and when that was found out (B9).
     spares: Option<(bool, Instant)>,
+    /// Since when somebody would be held and is spared.
+    spared: Option<Moment>,
 }
 
 impl Brake {
@@ -108,18 +111,27 @@ impl Brake {
         self.see(&pager.clock);
         match self.decide(&pager.clock, used, ceiling) {
             Act::Hold => growing.iter().for_each(|mm| self.hold(pager, mm, false)),
-            Act::LetGo => self.let_go(pager),
+            Act::LetGo => {
+                self.spared = None;
+                self.let_go(pager);
+            }
             Act::Wait => {}
         }
-        if self.held.is_empty() {
+        if self.held.is_empty() && self.spared.is_none() {
             self.hold = None;
         } else {
             self.hold.get_or_insert_with(|| Wait::new(&pager.clock, Patience::Hold));
         }
-        let standing = self.held.iter().filter_map(|hold| hold.stands.as_ref());
-        let oldest = standing.clone().map(|&(.., since)| since.ms()).min();
-        pager.held_since_ms.store(oldest.unwrap_or(0), Relaxed);
-        pager.held.store(standing.count() as u32, Relaxed);
+        let (count, oldest) = self.waiting();
+        pager.held_since_ms.store(oldest.map_or(0, Moment::ms), Relaxed);
+        pager.held.store(count, Relaxed);
+    }
+
+    /// How many stand, or are spared, and since when the first does (B3).
+    fn waiting(&self) -> (u32, Option<Moment>) {
+        let standing = self.held.iter().filter_map(|hold| Some(hold.stands.as_ref()?.2));
+        let all = standing.chain(self.spared);
+        (all.clone().count() as u32, all.min())
     }
 
     fn decide(&mut self, clock: &Clock, used: u64, ceiling: u64) -> Act {
@@ -201,13 +213,23 @@ impl Brake {
     /// `room`, those that are about to run (B2).
     fn hold(&mut self, pager: &Pager, mm: &Mm, room: bool) {
         let Some(process) = mm.process() else { return };
-        let spares = self.spares(pager);
         let threads = process.threads();
         let asleep: Vec<u32> =
             threads.iter().filter(|&&(_, state)| state == 'S').map(|&(thread, _)| thread).collect();
         let touching = if room { Vec::new() } else { process.touching(&asleep) };
-        let runs = |thread, state| is_to_be_held(state, touching.contains(&thread), room, spares);
-        self.hold_beside(threads, process.agent(), runs, |threads| process.hold(threads));
+        let runs = |thread, state| is_to_be_held(state, touching.contains(&thread), room);
+        let meant = self.meant(threads, process.agent(), runs);
+        if meant.is_empty() {
+            return;
+        }
+        if self.spares(pager) {
+            self.spared.get_or_insert(pager.clock.moment());
+            return;
+        }
+        self.traces = true;
+        // Another may trace one: then it is that one's.
+        let held = process.hold(&meant).into_iter();
+        self.held.extend(held.map(|thread| Hold { thread, stands: None }));
     }
 
     /// Whether nobody is held (B9).
@@ -219,50 +241,47 @@ impl Brake {
         }
     }
 
-    /// Holds those of a process's threads that `runs` says run, except its agent's. None if that does not run yet: it
+    /// Those of a process's threads that `runs` says run, except its agent's. None if that does not run yet: it
     /// is one of them that will start it.
-    fn hold_beside(
-        &mut self,
+    fn meant(
+        &self,
         threads: Vec<(u32, char)>,
         agent: Option<u32>,
         runs: impl Fn(u32, char) -> bool,
-        hold: impl Fn(&[u32]) -> Vec<u32>,
-    ) {
-        let Some(agent) = agent else { return };
+    ) -> Vec<u32> {
+        let Some(agent) = agent else { return Vec::new() };
         let is_meant = |&(thread, state): &(u32, char)| {
             let ours = thread == agent || self.held.iter().any(|held| held.thread == thread);
             !ours && runs(thread, state)
         };
-        let meant: Vec<u32> =
-            threads.into_iter().filter(is_meant).map(|(thread, _)| thread).collect();
-        if meant.is_empty() {
-            return;
-        }
-        self.traces = true;
-        // Another may trace one: then it is that one's.
-        self.held.extend(hold(&meant).into_iter().map(|thread| Hold { thread, stands: None }));
+        threads.into_iter().filter(is_meant).map(|(thread, _)| thread).collect()
     }
 }
 
-/// Whether a thread in this state, which may wait for a page that it has touched, is to be held (B2); nobody where they are
-/// spared (B9).
-const fn is_to_be_held(state: char, touches: bool, room: bool, spares: bool) -> bool {
-    !spares
-        && match state {
-            'R' => true,
-            'D' => !room,
-            _ => touches,
-        }
+/// Whether a thread in this state, which may wait for a page that it has touched, is to be held (B2).
+const fn is_to_be_held(state: char, touches: bool, room: bool) -> bool {
+    match state {
+        'R' => true,
+        'D' => !room,
+        _ => touches,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Act, Brake, is_to_be_held};
+    use super::{Act, Brake, Hold};
+    use crate::mm::{Areas, Mm, State};
     use crate::patience::{Patience, Wait};
-    use crate::seam::Clock;
+    use crate::pool::Pool;
+    use crate::quiet::{self, Quiet};
+    use crate::seam::{Clock, Known, Process as _};
+    use ebb_mm::resident::Space;
+    use ebb_mm::types::MmId;
     use ebb_sys::{proc, trace};
     use ebb_testing::eventually;
     use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::Relaxed;
     use std::time::Duration;
 
     /// Beside a stopped process that holds more than the limit the others went on for a millisecond in 5 s.
@@ -287,11 +306,29 @@ mod tests {
     }
 
     /// One that waited for a page while it copied from another process's memory (`process_vm_readv`) was, and then took all of the
-    /// CPU time that the pager was to run by.
+    /// CPU time that the pager was to run by. But one that had filled more shared memory than the limit then went on for ever.
     #[test]
-    fn nobody_is_held_where_a_thread_may_use_up_the_cpu_time() {
-        let held = |spares| ['R', 'D', 'S'].map(|state| is_to_be_held(state, true, false, spares));
-        assert_eq!((held(true), held(false)), ([false; 3], [true; 3]));
+    fn who_may_use_up_the_cpu_time_is_not_held_and_counts_as_waiting() {
+        let pager = quiet::pager_by(Clock::simulated());
+        let pool = Pool::new(1 << 30, 64 * 4096, 0);
+        let state = State::new(Space::new(MmId(2)), Areas::default(), pool, 8);
+        let mm = Arc::new(Mm::new(Box::new(Quiet::default()), state, pager.clock.clone()));
+        // This thread runs; the process's first passes for its agent.
+        let process = Known::open(std::process::id()).unwrap();
+        process.note_thread(std::process::id());
+        mm.set_process(Box::new(process));
+        let mut brake = Brake { spares: Some((true, pager.clock.now())), ..Brake::default() };
+        pager.clock.advance(Duration::from_millis(100));
+        let waiting = || (pager.held.load(Relaxed), pager.held_since_ms.load(Relaxed));
+        brake.look(&pager, 20_000, 10_000, &[mm]);
+        assert!(!brake.is_on());
+        let since = pager.clock.moment().ms();
+        assert_eq!(waiting(), (1, since));
+        pager.clock.advance(Duration::from_millis(100));
+        brake.look(&pager, 20_000, 10_000, &[]);
+        assert_eq!(waiting(), (1, since), "it is still too much");
+        brake.look(&pager, 10_000, 10_000, &[]);
+        assert_eq!(waiting(), (0, 0));
     }
 
     /// A forked child was held between its greeting and the start of its agent; nothing of it could be
@@ -299,17 +336,16 @@ mod tests {
     #[test]
     fn a_child_that_has_yet_to_start_its_agent_is_not_held() {
         let mut child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let hold = |threads: &[u32]| {
-            threads.iter().copied().filter(|&thread| trace::hold(thread).is_ok()).collect()
-        };
         let runs = |_, state| state == 'R';
         let mut brake = Brake::default();
-        brake.hold_beside(proc::threads(child.id()), None, runs, hold);
-        assert!(!brake.is_on());
+        assert!(brake.meant(proc::threads(child.id()), None, runs).is_empty());
         eventually("a thread that runs", || {
-            brake.hold_beside(proc::threads(child.id()), Some(u32::MAX), runs, hold);
+            let meant = brake.meant(proc::threads(child.id()), Some(u32::MAX), runs);
+            let held = meant.into_iter().filter(|&thread| trace::hold(thread).is_ok());
+            brake.held.extend(held.map(|thread| Hold { thread, stands: None }));
             brake.is_on()
         });
+        brake.traces = true;
         let clock = Clock::simulated();
         eventually("its stop", || {
             brake.see(&clock);
