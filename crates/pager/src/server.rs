@@ -295,6 +295,11 @@ impl Pager {
         Ok(pager)
     }
 
+    /// Whether a process is being put under a limit that runs already, and is not yet.
+    pub fn is_attaching(&self) -> bool {
+        self.config.attached && self.program.load(Relaxed) == 0
+    }
+
     /// The limit, as it is now.
     pub fn memory_max_bytes(&self) -> u64 {
         self.resident().zone.limit() * PAGE_SIZE as u64

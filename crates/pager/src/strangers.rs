@@ -206,6 +206,10 @@ impl Strangers {
 
     /// Takes note of the processes of the tree that are not `mms`.
     pub fn count(&mut self, pager: &Pager, tree: &[u32], mms: &[Arc<Mm>]) {
+        if pager.is_attaching() {
+            // It is traced for that, by who puts the agent into it, and by nobody else.
+            return;
+        }
         let kept_waiting = inject::is_kept_waiting();
         // Without hooks a forked child does not join by itself (N4).
         let joins = |mm: &Mm| !mm.is_to_be_made_to_join();
@@ -347,6 +351,22 @@ mod tests {
         assert!(stranger.comes());
         stranger.sightings = SIGHTINGS;
         assert!(!stranger.comes());
+        child.kill().expect("it runs");
+        child.wait().expect("it was a child");
+    }
+
+    /// A busy machine's monitor met it before it had been traced, traced it as well, and `ebb attach` failed with EPERM.
+    #[test]
+    fn who_is_being_attached_to_is_no_stranger() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let mut pager = crate::quiet::pager();
+        pager.config.attached = true;
+        let mut strangers = Strangers::new(pager.clock.now());
+        strangers.count(&pager, &[child.id()], &[]);
+        assert!(strangers.known.is_empty());
+        pager.program.store(child.id(), Relaxed);
+        strangers.count(&pager, &[child.id()], &[]);
+        assert!(strangers.known.contains_key(&child.id()));
         child.kill().expect("it runs");
         child.wait().expect("it was a child");
     }
