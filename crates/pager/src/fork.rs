@@ -385,8 +385,9 @@ impl Copying {
         let child = Mm::new(self.uffd, child_state, pager.clock.clone()).related_to(parent);
         let child = Arc::new(child);
         child.learnt(resident);
-        // All of it is the parent's too, until counted.
-        child.discount.store((resident - self.tokens).cast_signed(), Relaxed);
+        // All of it is the parent's too, until counted; so is what the parent has in areas that are not registered yet.
+        let shared = (resident - self.tokens).max(parent.resident_pages());
+        child.discount.store(shared.cast_signed(), Relaxed);
         pager.resident().zone.found(self.tokens);
         child.guarded.store(self.guarded, Relaxed);
         // Both may be copied from now on: what was guarded before is, what has come since is not.

@@ -298,6 +298,17 @@ fn a_child_that_says_who_it_is_is_found_without_a_look_at_all() {
     assert_eq!(child.pid(), driver.world.lock().spaces[1].pid);
 }
 
+/// What it had so was counted whole for each child of a program far from its limit, until that was counted anew: 50 children of
+/// 24 MiB held 470 MiB, as the report had it.
+#[test]
+fn a_child_shares_what_its_parent_has_in_areas_that_are_not_registered() {
+    let (driver, child) = untold_child();
+    let parent = driver.pager.mms().remove(0);
+    let (there, known) = (parent.resident_pages(), parent.known.load(Relaxed));
+    assert!(there.cast_signed() > known, "{there} {known}");
+    assert_eq!(child.discount.load(Relaxed), there.cast_signed());
+}
+
 #[test]
 fn a_child_whose_number_is_another_s_here_is_found_all_the_same() {
     let (driver, child) = untold_child();
