@@ -415,3 +415,30 @@ pub fn confirm_process(pager: &Pager, mm: &Mm, process: &dyn Process) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quiet;
+    use crate::seam::Clock;
+    use ebb_sys::socket::Socket;
+
+    #[test]
+    fn who_has_yet_to_greet_is_waited_for_and_not_for_ever() {
+        let pager = Arc::new(quiet::pager_by(Clock::simulated()));
+        let mut door = Door::new(&pager);
+        let (silent, _silents) = Socket::pair().expect("two sockets");
+        let (late, its) = Socket::pair().expect("two sockets");
+        door.came(Box::new(silent));
+        door.came(Box::new(late));
+        door.forget();
+        assert_eq!(door.connections().count(), 2, "it may wait for memory itself");
+        its.send(b"?", &[]).expect("it is heard");
+        pager.clock.stall(Duration::from_secs(3600));
+        door.forget();
+        assert_eq!(door.connections().count(), 2, "the host ran nobody");
+        pager.clock.advance(Duration::from_secs(31));
+        door.forget();
+        assert_eq!(door.connections().count(), 1, "what came late is heard next");
+    }
+}

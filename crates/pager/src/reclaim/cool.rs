@@ -325,13 +325,25 @@ mod tests {
     use crate::mm::Areas;
     use crate::pool::Pool;
     use crate::quiet::Quiet;
-    use crate::seam::Clock;
+    use crate::seam::{Clock, Known};
     use ebb_mm::resident::Space;
+    use ebb_sys::anon::AnonBuffer;
 
     fn mm(uffd: &Quiet, areas: Areas) -> Mm {
         let pool = Pool::new(1 << 30, 64 * 4096, 0);
         let state = State::new(Space::new(MmId(2)), areas, pool, 8);
         Mm::new(Box::new(uffd.clone()), state, Clock::real())
+    }
+
+    #[test]
+    fn a_page_has_left_where_the_page_map_does_not_have_it() {
+        let mm = mm(&Quiet::default(), Areas::default());
+        let mut buffer = AnonBuffer::new(2 * PAGE_SIZE).expect("two pages");
+        buffer[0] = 1;
+        let first = Vpn::of_address(buffer.as_ptr() as u64);
+        assert!(has_left(&mm, first), "nobody can tell");
+        mm.set_process(Box::new(Known::open(std::process::id()).expect("this process")));
+        assert!(!has_left(&mm, first) && has_left(&mm, Vpn(first.0 + 1)));
     }
 
     /// An entry was left behind by an area that a forked child was not given, and a page of something else that lies there
