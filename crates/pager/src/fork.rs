@@ -96,9 +96,14 @@ fn show_token_in(pager: &Pager, mm: &Mm) -> Result<Token, PlaceError> {
     if state.ended { Err(PlaceError::Dead) } else { show_token(pager, mm, &mut state) }
 }
 
+/// The processes that are known.
+fn known(pager: &Pager) -> Vec<u32> {
+    pager.mms().iter().filter_map(|mm| mm.process().map(Process::pid)).collect()
+}
+
 /// The processes of the tree that are not known.
 fn unknown(pager: &Pager) -> Vec<u32> {
-    let known: Vec<u32> = pager.mms().iter().map(|mm| mm.pid()).collect();
+    let known = known(pager);
     let mut pids = pager.host.tree(pager);
     pids.retain(|pid| !known.contains(pid));
     pids
@@ -113,7 +118,8 @@ fn who_sees(pager: &Pager, token: &Token, pids: &[u32]) -> Option<Box<dyn Proces
 /// A child that has not greeted is looked for among the processes of the tree. None if it cannot be found out
 /// now whether it is among them. No lock is held: there may be many.
 ///
-/// `thread` is one of its threads, as it says itself: most often that is the number here, too.
+/// `thread` is one of its threads, as it says itself: most often that is the number here, too. Whose it is here is looked at
+/// first, if it is a child of the run's: what a program says leads to nobody else.
 pub fn find_process(pager: &Pager, mm: &Mm, thread: Option<u32>) -> Option<bool> {
     if mm.process().is_some() {
         return Some(true);
@@ -125,7 +131,7 @@ pub fn find_process(pager: &Pager, mm: &Mm, thread: Option<u32>) -> Option<bool>
         // Something is there already, or the mapping is changing: another place, another time.
         Err(_) => return None,
     };
-    let said = thread.and_then(|thread| pager.host.process_of(thread));
+    let said = thread.and_then(|thread| pager.host.child_of(thread, &known(pager)));
     let found = said.and_then(|pid| who_sees(pager, &token, &[pid]));
     if let Some(process) = found.or_else(|| who_sees(pager, &token, &unknown(pager))) {
         mm.set_process(process);

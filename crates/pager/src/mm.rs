@@ -318,6 +318,16 @@ impl Mm {
         self.search.begin(self.age_ms(), self.age_ms_at(touched))
     }
 
+    /// New areas were looked for, `all` of them or only beside those that were registered lately (`adopt.rs`, T5), and so many
+    /// pages are unknown still. What is elsewhere adds up until it is looked for.
+    pub fn sought_areas(&self, unknown: u64, all: bool) {
+        if all {
+            self.unknown.store(unknown, Ordering::Relaxed);
+        } else {
+            self.unknown.fetch_min(unknown, Ordering::Relaxed);
+        }
+    }
+
     /// Runs a search: None if it could not be found out, else whether it was found.
     pub fn search(&self, search: impl FnOnce() -> Option<bool>) {
         let began = self.age_ms();
@@ -896,6 +906,20 @@ mod tests {
             other => panic!("{other:?}"),
         };
         mm.calls(bell).map(|(_, _, ask)| thread(ask)).collect()
+    }
+
+    /// As many pages more as are not worth a look came with each, in an area that nobody had found, and none ever was.
+    #[test]
+    fn what_is_unknown_elsewhere_adds_up() {
+        let mm = with_pool(Quiet::default());
+        let unknown = |left, all| {
+            mm.sought_areas(left, all);
+            mm.unknown.load(Ordering::Relaxed)
+        };
+        assert_eq!(unknown(10, true), 10);
+        assert_eq!(unknown(70, false), 10);
+        assert_eq!(unknown(4, false), 4);
+        assert_eq!(unknown(90, true), 90);
     }
 
     /// Two generations forked before their agents had their own memory: the third called by that of the first, which

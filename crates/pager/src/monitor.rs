@@ -386,15 +386,11 @@ impl Monitor {
             brake.let_go(pager);
         }
         link.mapped();
-        let left = learnt.map(|learnt| unknown.saturating_sub(learnt));
-        match left {
+        if let Some(learnt) = learnt {
             // Of those that were there before its areas were read. What has been filled since may lie in areas that were made
             // since: taken for pages that cannot be managed it was never looked at again, and a program that was held for
             // it was killed as out of memory.
-            Some(left) if is_all => mm.unknown.store(left, Relaxed),
-            // What is elsewhere adds up until it is looked for.
-            Some(left) => drop(mm.unknown.fetch_min(left, Relaxed)),
-            None => {}
+            mm.sought_areas(unknown.saturating_sub(learnt), is_all);
         }
         true
     }

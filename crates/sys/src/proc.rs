@@ -572,6 +572,10 @@ mod tests {
         assert!(read.len() >= 2);
         assert_eq!(areas_in(maps(), &ranges).unwrap(), read);
         assert_eq!(areas_in(maps(), &[(0, 4096), (u64::MAX - 4096, u64::MAX)]).unwrap(), []);
+        // As with a kernel that cannot be asked.
+        let copy = tempfile::NamedTempFile::new().unwrap();
+        std::fs::copy("/proc/self/maps", copy.path()).unwrap();
+        assert_eq!(areas_in(copy.reopen().unwrap(), &ranges).unwrap(), read);
     }
 
     #[test]

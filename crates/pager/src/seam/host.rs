@@ -25,6 +25,8 @@ pub trait Host: Debug + Send + Sync {
     fn open(&self, pid: u32) -> std::io::Result<Box<dyn Process>>;
     /// The process that a thread belongs to.
     fn process_of(&self, thread: u32) -> Option<u32>;
+    /// The same, if it is a child of one of these.
+    fn child_of(&self, thread: u32, parents: &[u32]) -> Option<u32>;
     /// Every process of the tree that can be found.
     fn tree(&self, pager: &Pager) -> Vec<u32>;
     /// Resident pages of shared memory that a process maps, each as often as it maps it.
@@ -67,6 +69,11 @@ impl Host for Machine {
 
     fn process_of(&self, thread: u32) -> Option<u32> {
         process::group_of(thread)
+    }
+
+    fn child_of(&self, thread: u32, parents: &[u32]) -> Option<u32> {
+        let is_child = |pid: &u32| proc::parent(*pid).is_some_and(|pid| parents.contains(&pid));
+        self.process_of(thread).filter(is_child)
     }
 
     fn tree(&self, pager: &Pager) -> Vec<u32> {

@@ -2,7 +2,7 @@
 //!
 //! Ebb may hold a right that its user does not (CAP_SYS_PTRACE), and whoever asks to be paged may lie. So:
 //! * W1: a process is known by descriptors of it ([`Handle`]), never by a number, least of all one that the
-//!   program wrote somewhere.
+//!   program wrote somewhere: that says at most which of the run's children to look at first.
 //! * W2: its memory and page map are opened once and only shown to be the right ones by a token that is put into the
 //!   address space and must be seen in them (`door::confirm_process`). They keep that address space, whatever the
 //!   process becomes.

@@ -785,7 +785,8 @@ impl Host for FakeHost {
     }
 
     fn open(&self, pid: u32) -> io::Result<Box<dyn Process>> {
-        let world = self.world.lock();
+        let mut world = self.world.lock();
+        world.opened.push(pid);
         let id = world.spaces.iter().position(|space| space.pid == pid && space.alive);
         let id = id.ok_or_else(FakeProcess::gone)?;
         if world.spaces[id].hidden {
@@ -800,6 +801,14 @@ impl Host for FakeHost {
             space.alive && space.threads.iter().any(|one| one.id == thread)
         };
         world.spaces.iter().find(has).map(|space| space.pid)
+    }
+
+    fn child_of(&self, thread: u32, parents: &[u32]) -> Option<u32> {
+        let pid = self.process_of(thread)?;
+        let world = self.world.lock();
+        let space = world.spaces.iter().find(|space| space.pid == pid)?;
+        let parent = world.spaces[space.parent?].pid;
+        parents.contains(&parent).then_some(pid)
     }
 
     fn tree(&self, _: &Pager) -> Vec<u32> {

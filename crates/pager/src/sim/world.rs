@@ -227,8 +227,9 @@ pub struct World {
     pub calm: bool,
     /// How many tokens were asked for: they are numbered here.
     pub tokens_asked: u128,
-    /// How often all processes were asked for.
+    /// How often all processes were asked for, and which were looked into.
     pub trees_asked: u64,
+    pub opened: Vec<u32>,
     /// In a thousand: how often a call fails for a reason of its own.
     pub trouble: u64,
     /// What happened, for a failing seed.
@@ -251,6 +252,7 @@ impl World {
             calm: true,
             tokens_asked: 0,
             trees_asked: 0,
+            opened: Vec::new(),
             trouble: 0,
             log: None,
         }
