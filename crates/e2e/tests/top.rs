@@ -54,6 +54,7 @@ impl Terminal {
         self.tmux(&["send-keys", name]);
     }
 
+    /// What is drawn now, which may be half of a screen: what is to be on it is waited for, all at once.
     fn screen(&self) -> String {
         self.tmux(&["capture-pane", "-p"])
     }
@@ -152,9 +153,9 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     let before = terminal.state();
     let end = unique("left");
     terminal.run(&format!("{}; echo {end} $?", top("--delay 0.3")));
-    let screen =
-        terminal.wait_for("the run", |screen| screen.contains("COMMAND") && screen.contains(&pid));
-    assert!(screen.contains("32.0M"), "{screen}");
+    terminal.wait_for("the run and its limit", |screen| {
+        ["COMMAND", &pid, "32.0M"].iter().all(|text| screen.contains(text))
+    });
     // Other runs of this user may be there, too.
     let chosen = |screen: &str| {
         let line = screen.lines().find(|line| line.starts_with('>')).unwrap_or_default();
@@ -178,20 +179,19 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
         own == at
     });
     terminal.key("Enter");
+    let stored = |screen: &str, tier: &str| {
+        let line = screen.lines().find(|line| line.starts_with(tier)).unwrap_or_default();
+        let size = line.split_ascii_whitespace().nth(1).and_then(|size| size.strip_suffix('M'));
+        size.and_then(|size| size.parse::<f64>().ok()).unwrap_or(0.0)
+    };
     let screen = terminal.wait_for("one run", |screen| {
-        let figures = ["of 32.0M", "faults/s", "ram ", "file ", "ages  ", "map of", "visible"];
+        let figures = ["of 32.0M", "faults/s", "ages  ", "map of", "visible"];
         figures.iter().all(|figure| screen.contains(figure))
             && screen.matches("python3").count() > 2
+            // 52 MiB and what Python has in 32: at least a third is stored.
+            && stored(screen, "ram ") + stored(screen, "file ") > 15.0
     });
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
-    let figure = |name: &str| {
-        let line = screen.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        line.split_ascii_whitespace().nth(1).unwrap_or_default().to_owned()
-    };
-    // 52 MiB and what Python has in 32: at least a third is stored.
-    let mib = |size: String| size.strip_suffix('M').and_then(|size| size.parse::<f64>().ok());
-    let stored = [figure("ram "), figure("file ")].map(|size| mib(size).unwrap_or(0.0));
-    assert!(stored[0] + stored[1] > 15.0, "{screen}");
     // It waits: some of its faults load.
     terminal.wait_for("loads", |screen| {
         let line = screen.lines().find(|line| line.starts_with("faults/s")).unwrap_or_default();
@@ -225,29 +225,31 @@ fn the_runs_then_one_of_them_its_limit_and_its_map() {
     });
 
     terminal.key("Enter");
-    let map = terminal.wait_for_text("FROM ITS BEGINNING");
     // The area of 48 MiB, with what was mapped beside it.
     let is_large = |line: &&str| {
         let size = line.split_ascii_whitespace().nth(2).and_then(|size| size.strip_suffix('M'));
         size.and_then(|size| size.parse::<f64>().ok()).is_some_and(|size| size >= 48.0)
     };
-    let line = map.lines().find(is_large).unwrap_or_default();
-    let cells = line.split_ascii_whitespace().last().unwrap_or_default();
-    assert!(cells.chars().count() >= 28 && cells.contains(['r', 'f']), "{map}");
+    terminal.wait_for("the map of the large area", |screen| {
+        let line = screen.lines().find(is_large).unwrap_or_default();
+        let cells = line.split_ascii_whitespace().last().unwrap_or_default();
+        screen.contains("FROM ITS BEGINNING")
+            && cells.chars().count() >= 28
+            && cells.contains(['r', 'f'])
+    });
     terminal.key("Escape");
-    // A screen may be half of the one before.
     terminal
         .wait_for("the run", |screen| screen.contains("map of") && !screen.contains("FROM ITS"));
     terminal.key("?");
     terminal.wait_for_text("Ctrl-C");
     terminal.key("?");
     // The other process is chosen: its map is another.
-    let first = chosen(&terminal.wait_for_text("faults/s")).expect("one is chosen");
+    let shown =
+        |screen: &str| chosen(screen).filter(|of| screen.contains(&format!("map of {of}:")));
+    let first = shown(&terminal.wait_for("one that is chosen", |screen| shown(screen).is_some()));
     terminal.key("Down");
-    terminal.wait_for("the other process", |screen| {
-        let of = chosen(screen).filter(|of| *of != first);
-        of.is_some_and(|of| screen.contains(&format!("map of {of}:")))
-    });
+    terminal
+        .wait_for("the other process", |screen| shown(screen).is_some_and(|of| Some(of) != first));
     terminal.key("Escape");
     terminal.wait_for_text("COMMAND");
     terminal.key("q");
@@ -343,8 +345,9 @@ fn the_terminal_is_as_it_was_however_it_ends() {
         assert_eq!(terminal.state(), before, "{signal:?}");
     }
     let end = started(&format!("{options} --panic"));
-    let screen = terminal.wait_for_text(&format!("{end} 101"));
-    assert!(screen.contains("as it was asked to"), "{screen}");
+    terminal.wait_for("its status and why", |screen| {
+        screen.contains(&format!("{end} 101")) && screen.contains("as it was asked to")
+    });
     assert_eq!(terminal.state(), before);
     let end = started(&options);
     terminal.wait_for_text("COMMAND");
