@@ -166,9 +166,9 @@ fn other_rights(path: &Path, metadata: &Metadata) -> Option<&'static str> {
 fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<Kind, Refusal> {
     let shown = path.display();
     let line = rest.split(|&byte| byte == b'\n').next().unwrap_or(&[]);
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split_ascii_whitespace();
-    let Some(interpreter) = words.next() else {
+    let line = String::from_utf8_lossy(line.trim_ascii());
+    let (interpreter, words) = line.split_once([' ', '\t']).unwrap_or((&line, ""));
+    if interpreter.is_empty() {
         return refuse(NOT_EXECUTABLE, format!("{shown} names no interpreter after #!"));
     };
     if left == 0 {
@@ -177,11 +177,39 @@ fn check_script(path: &Path, rest: &[u8], left: u32) -> Result<Kind, Refusal> {
     let kind = check(Path::new(interpreter), left - 1)?;
     // `#!/usr/bin/env python3` runs python3, not env.
     if Path::new(interpreter).file_name().is_some_and(|name| name == "env")
-        && let Some(program) = words.find(|word| !word.starts_with('-') && !word.contains('='))
+        && let Some(program) = program_of_env(words)
     {
         check(&locate(OsStr::new(program))?, left - 1)?;
     }
     Ok(kind)
+}
+
+/// The program that these words tell env(1) to run; `None` where they also change where it is looked for, or have quotes.
+fn program_of_env(words: &str) -> Option<&str> {
+    if words.contains(['"', '\'', '\\', '$']) {
+        return None;
+    }
+    let mut words = words.split_ascii_whitespace();
+    while let Some(word) = words.next() {
+        let split = ["-S", "-vS", "--split-string="];
+        let word = split.iter().find_map(|option| word.strip_prefix(option)).unwrap_or(word);
+        match word {
+            "" => {}
+            "-u" | "--unset" | "-a" | "--argv0" => _ = words.next()?,
+            _ if word.starts_with("-C") || word.starts_with("--chdir") => return None,
+            _ if word.starts_with("PATH=") => return None,
+            _ if word.starts_with('-') || word.contains('=') => {}
+            _ => return Some(word),
+        }
+    }
+    None
+}
+
+/// Whether this is the loader of the C library, which may be run with a program's name: it brings what LD_PRELOAD names.
+fn is_loader(path: &Path) -> bool {
+    let name = path.canonicalize().unwrap_or_default();
+    let name = name.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"ld-linux-") || (name.starts_with(b"ld-2.") && name.ends_with(b".so"))
 }
 
 fn check_elf(path: &Path, head: &[u8]) -> Result<Kind, Refusal> {
@@ -229,6 +257,9 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<Kind, Refusal> {
         }
         return Ok(Kind::Loaded);
     }
+    if is_loader(path) {
+        return Ok(Kind::Loaded);
+    }
     if takes_agent(&file).unwrap_or(false) {
         return Ok(Kind::Injected);
     }
@@ -239,4 +270,37 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<Kind, Refusal> {
              against glibc (Go: build with CGO_ENABLED=0)"
         ),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, check, program_of_env};
+    use std::path::Path;
+
+    #[test]
+    fn the_program_of_env_is_found_behind_options_with_values() {
+        for (words, program) in [
+            ("python3", Some("python3")),
+            ("-S python3 -u", Some("python3")),
+            ("-Spython3 -u script", Some("python3")),
+            ("-S -i -u NAME A=b python3 -c x", Some("python3")),
+            ("-S --unset NAME --argv0 a python3", Some("python3")),
+            ("--split-string=-uNAME python3", Some("python3")),
+            ("-S -C / python3", None),
+            ("-S --chdir=/ python3", None),
+            ("-S PATH=/opt python3", None),
+            ("-S \"python3\" -u", None),
+            ("-S ${PYTHON}", None),
+            ("-S -u", None),
+            ("", None),
+        ] {
+            assert_eq!(program_of_env(words), program, "{words}");
+        }
+    }
+
+    #[test]
+    fn the_loader_with_a_program_brings_the_agent() {
+        let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
+        assert_eq!(check(loader, 0), Ok(Kind::Loaded));
+    }
 }
