@@ -33,7 +33,10 @@ pub fn for_each(each: &mut dyn FnMut(Area)) {
     let mut job = Job { each };
     let argument = &raw mut job as usize;
     // SAFETY: memory of its own; the job outlives the thread, which is waited for.
-    unsafe { spawn(read, argument, stack + STACK_BYTES - 64, stack, syscall::BRIEF) };
+    unsafe {
+        let (top, nowhere) = (stack + STACK_BYTES - 64, core::ptr::null());
+        spawn(read, argument, top, stack, syscall::BRIEF, nowhere);
+    }
     syscall::set_signals(&signals, None);
     // SAFETY: the mapping made above, which nobody uses any more.
     unsafe { call(syscall::MUNMAP, [stack, STACK_BYTES, 0, 0, 0, 0]) };

@@ -38,6 +38,8 @@ pub struct Berth {
     state: AtomicU32,
     /// Why it failed: an errno.
     reason: AtomicU32,
+    /// 1 until the thread has ended: the kernel says so, which no filter of system calls can keep it from.
+    alive: AtomicU32,
     shared: AtomicPtr<Shared>,
     /// What its thread is to do: a new program or a forked child.
     pub kind: u32,
@@ -55,6 +57,7 @@ impl Berth {
             call(syscall::MADVISE, [at as usize, BERTH_BYTES, MADV_DONTDUMP, 0, 0, 0]);
             let berth = at as *mut Self;
             (*berth).kind = kind;
+            (*berth).alive = AtomicU32::new(1);
             Some(berth)
         }
     }
@@ -169,7 +172,7 @@ fn join(kind: u32) -> Result<Joined, Failure> {
     // SAFETY: mapped, and made of atomics as far as both threads use it.
     let place = unsafe { &*berth };
     let served = || place.state.load(Acquire) == SERVING;
-    while !served() && lives(thread as usize) {
+    while !served() && place.alive.load(Acquire) != 0 {
         syscall::wait(&place.state, STARTING, &LOOK);
     }
     if !served() {
@@ -182,22 +185,15 @@ fn join(kind: u32) -> Result<Joined, Failure> {
     Ok(Joined { shared: unsafe { &*place.shared.load(Relaxed) }, berth })
 }
 
-fn lives(thread: usize) -> bool {
-    const ESRCH: isize = -3;
-    // SAFETY: sends nothing.
-    unsafe {
-        let process = call(syscall::GETPID, [0; 6]) as usize;
-        call(syscall::TGKILL, [process, thread, 0, 0, 0, 0]) != ESRCH
-    }
-}
-
 /// The thread, with every signal blocked in it.
 fn start(berth: *mut Berth) -> isize {
     let before = syscall::block_signals();
     let top = (berth as usize + BERTH_BYTES) & !63;
     // SAFETY: the berth is the new thread's alone.
-    let thread =
-        unsafe { spawn(worker::run, berth as usize, top, berth as usize, syscall::AGENTS) };
+    let thread = unsafe {
+        let alive = &raw const (*berth).alive;
+        spawn(worker::run, berth as usize, top, berth as usize, syscall::AGENTS, alive)
+    };
     syscall::set_signals(&before, None);
     thread
 }

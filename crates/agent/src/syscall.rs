@@ -21,7 +21,6 @@ pub const SOCKETPAIR: usize = 53;
 pub const SETSOCKOPT: usize = 54;
 pub const GETSOCKOPT: usize = 55;
 pub const GETUID: usize = 102;
-pub const TGKILL: usize = 234;
 pub const SOCKET: usize = 41;
 pub const CONNECT: usize = 42;
 pub const CHDIR: usize = 80;
@@ -48,6 +47,7 @@ pub const CLONE3: usize = 435;
 pub const CLOSE_RANGE: usize = 436;
 pub const FACCESSAT2: usize = 439;
 pub const PROCESS_MADVISE: usize = 440;
+pub const SECCOMP: usize = 317;
 
 /// Makes system call `number`.
 ///
@@ -134,27 +134,29 @@ pub fn wake(word: &AtomicU32) {
     unsafe { call(FUTEX, [word.as_ptr() as usize, FUTEX_WAKE, i32::MAX as usize, 0, 0, 0]) };
 }
 
+/// What every thread shares: VM | SIGHAND | THREAD | SYSVSEM | SETTLS.
+pub const THREAD: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000;
 /// The agent: without FILES and FS, so that descriptors, root and working folder are copies. Who shares those enters no other
-/// mount namespace.
-pub const AGENTS: usize = 0;
+/// mount namespace. With CHILD_CLEARTID: its end is told in memory.
+pub const AGENTS: usize = 0x20_0000;
 /// A thread that is waited for: FS | FILES | VFORK.
 pub const BRIEF: usize = 0x200 | 0x400 | 0x4000;
 
 /// Starts a thread that shares memory and handlers of signals with this one, and what `more` says. It runs `entry(argument)` on
 /// `stack_top` with its thread pointer at `thread_block`. `entry` must not return. Of a [`BRIEF`] one this returns when it has
-/// ended.
+/// ended. The kernel clears `alive`, and wakes who waits there, at the end of one of the [`AGENTS`].
 ///
 /// # Safety
-/// The stack and the block must be memory that nobody else uses for as long as the thread lives.
+/// The stack and the block must be memory that nobody else uses for as long as the thread lives, and `alive` mapped.
 pub unsafe fn spawn(
     entry: extern "C" fn(usize) -> !,
     argument: usize,
     stack_top: usize,
     thread_block: usize,
     more: usize,
+    alive: *const AtomicU32,
 ) -> isize {
-    // VM | SIGHAND | THREAD | SYSVSEM | SETTLS
-    let flags: usize = 0x100 | 0x800 | 0x1_0000 | 0x4_0000 | 0x8_0000 | more;
+    let flags: usize = THREAD | more;
     let result: isize;
     // SAFETY: in the new thread rax is 0 and the stack is the one given; it calls `entry` and never
     // comes back to this frame. In the old one this is an ordinary system call.
@@ -172,7 +174,7 @@ pub unsafe fn spawn(
             in("rdi") flags,
             in("rsi") stack_top,
             in("rdx") 0,
-            in("r10") 0,
+            in("r10") alive,
             in("r8") thread_block,
             in("r12") argument,
             in("r13") entry,
