@@ -5,6 +5,7 @@
 //! Runs on the program's own threads, in children of `vfork` too: nothing is allocated, and nothing that the
 //! parent has is changed. What is too large to be copied is passed on as it is.
 
+use crate::filter;
 use crate::preload::set_errno;
 use crate::state::{AGENT, ENV_PRELOAD, PATH_MAX};
 use crate::syscall::{self, call};
@@ -33,7 +34,11 @@ struct Without {
 unsafe fn start<T>(environment: Strings, start: impl FnOnce(Strings) -> T) -> T {
     // SAFETY: as promised.
     unsafe {
-        if follows(environment) { start(environment) } else { start_without(environment, start) }
+        if !filter::is_strict() && follows(environment) {
+            start(environment)
+        } else {
+            start_without(environment, start)
+        }
     }
 }
 
@@ -63,6 +68,37 @@ unsafe fn start_without<T>(environment: Strings, start: impl FnOnce(Strings) -> 
         |((at, list), agent)| unsafe { without.copy(environment, at, list, agent.to_bytes()) },
     );
     start(copied.unwrap_or(environment))
+}
+
+/// Leaves the agent out of the program's own environment, which the C library passes on in more ways than there are hooks for.
+pub fn leave_out() {
+    let mut agent = [0; PATH_MAX + 8];
+    let Some(agent) = agent_file(&mut agent) else { return };
+    // SAFETY: the program's own environment. A list that has the agent was made by `ebb run`, or copied from that, and may be
+    // written to. It becomes no longer.
+    unsafe {
+        let Some((_, list)) = find_list(environ) else { return };
+        if !elements(list).any(|element| element == agent.to_bytes()) {
+            return;
+        }
+        let first = list.as_ptr().cast_mut();
+        let (mut from, mut to, len) = (0, 0, list.len());
+        while from < len {
+            let is_end = |at: &usize| matches!(*first.add(*at), b':' | b' ');
+            let end = (from..len).find(is_end).unwrap_or(len);
+            let element = core::slice::from_raw_parts(first.add(from), end - from);
+            if !element.is_empty() && element != agent.to_bytes() {
+                if to > 0 {
+                    *first.add(to) = b':';
+                    to += 1;
+                }
+                core::ptr::copy(first.add(from), first.add(to), end - from);
+                to += end - from;
+            }
+            from = end + 1;
+        }
+        *first.add(to) = 0;
+    }
 }
 
 impl Without {

@@ -19,7 +19,10 @@
 //! * A4: it holds none of the program's descriptors, or pipes would never reach their end.
 #![no_std]
 // Without hooks some of what they use is left over.
-#![cfg_attr(ebb_injected, allow(dead_code))]
+#![cfg_attr(any(ebb_injected, test), allow(dead_code))]
+
+#[cfg(test)]
+extern crate std;
 
 pub mod protocol;
 
@@ -29,10 +32,14 @@ mod advice;
 mod areas;
 #[cfg(ebb_preload)]
 mod births;
+#[cfg(any(ebb_preload, test))]
+mod bpf;
 #[cfg(any(ebb_preload, ebb_injected))]
 mod calls;
 #[cfg(ebb_preload)]
 mod exec;
+#[cfg(ebb_preload)]
+mod filter;
 #[cfg(any(ebb_preload, ebb_injected))]
 mod greet;
 #[cfg(ebb_preload)]
@@ -65,7 +72,7 @@ mod remap;
 mod robust;
 #[cfg(any(ebb_preload, ebb_injected))]
 mod state;
-#[cfg(any(ebb_preload, ebb_injected))]
+#[cfg(any(ebb_preload, ebb_injected, test))]
 mod syscall;
 #[cfg(ebb_preload)]
 mod threads;

@@ -7,6 +7,7 @@
 //! looking.)
 
 use crate::calls::ask;
+use crate::filter;
 use crate::lost;
 use crate::populate::{self, MADV_POPULATE_WRITE, MAP_POPULATE};
 use crate::protocol::{ASK_MANAGE, Shared};
@@ -25,6 +26,7 @@ const LEN_MIN: usize = 4 * 4096;
 pub fn map(shared: &Shared, mut args: [usize; 6]) -> isize {
     let [_, len, prot, flags, ..] = args;
     let managed = shared.managing.load(Acquire) != 0
+        && !filter::is_strict()
         && flags & MAP_TYPE == MAP_PRIVATE
         && flags & (MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_HUGETLB) == MAP_ANONYMOUS
         && len >= LEN_MIN;

@@ -10,6 +10,7 @@
 //! * O2: whoever finds the page wiped joins ([`crate::join`]), if no other thread is at it: so a child joins at
 //!   the first hook that it passes, whichever it is.
 
+use crate::filter;
 use crate::join;
 use crate::lost;
 use crate::passing::Passing;
@@ -35,6 +36,8 @@ const MADV_WIPEONFORK: usize = 18;
 /// The page.
 pub struct Own {
     state: AtomicU32,
+    /// The process that has joined, by its number for itself.
+    process: AtomicU32,
     shared: AtomicPtr<Shared>,
     passing: Passing,
 }
@@ -86,9 +89,23 @@ impl Page {
 
 impl Own {
     fn set_joined(&self, shared: &'static Shared) {
+        self.process.store(this_process(), Relaxed);
         self.shared.store(core::ptr::from_ref(shared).cast_mut(), Relaxed);
         self.state.store(JOINED, Release);
     }
+}
+
+fn this_process() -> u32 {
+    // SAFETY: takes nothing.
+    unsafe { call(syscall::GETPID, [0; 6]) as u32 }
+}
+
+/// Whether this is a process that has joined, and no child that borrows the memory of one (`vfork`).
+pub fn is_own_process() -> bool {
+    let page = OWN.load(Acquire);
+    // SAFETY: null, or made by `make`, and there for as long as the process.
+    let page = unsafe { page.as_ref() };
+    page.is_some_and(|page| page.process.load(Relaxed) == this_process())
 }
 
 /// Who changes what forks pass on, and who forks.
@@ -108,7 +125,7 @@ pub fn own() -> Option<&'static Shared> {
     // SAFETY: made by `make`, and there for as long as the process.
     let page = unsafe { &*page };
     let swap = || page.state.compare_exchange(WIPED, JOINING, Acquire, Relaxed);
-    if page.state.load(Acquire) == WIPED && swap().is_ok() {
+    if page.state.load(Acquire) == WIPED && !filter::is_strict() && swap().is_ok() {
         let began = lost::now();
         match join::join_forked() {
             Some(shared) => {

@@ -13,6 +13,7 @@
 //! * A3: the word is in the page that the kernel wipes in a child ([`crate::own`]), where none of its forks is under way.
 
 use crate::calls::be_heard;
+use crate::filter;
 use crate::own::own_passing;
 use crate::state::{AGENT, die};
 use crate::syscall::{self, Timespec, call};
@@ -37,6 +38,8 @@ const FORKERS_MAX: usize = 16;
 /// Who forks, and who changes what forks pass on.
 pub struct Passing {
     word: AtomicU32,
+    /// Forks under way that nothing was noted of.
+    unnoted: AtomicU32,
     /// Threads within a fork, once for each; 0: nobody.
     forkers: [AtomicU32; FORKERS_MAX],
 }
@@ -44,7 +47,12 @@ pub struct Passing {
 /// A fork of this memory begins: [`fork_ends`] in who made it, and in no child, as soon as it returns.
 pub fn fork_begins() {
     end_if_killed();
-    let Some(Passing { word, forkers }) = own_passing() else { return };
+    let Some(Passing { word, unnoted, forkers }) = own_passing() else { return };
+    if filter::is_strict() {
+        // FILTER-1. Advice beside it is not waited for.
+        unnoted.fetch_add(1, Relaxed);
+        return;
+    }
     let signals = syscall::block_signals();
     let begun = |now: u32| (now & !FORK_WAITS) + 1;
     if !take(word, |now| now & ADVISING != 0, [FORK_WAITS, ADVICE_WAITS], begun) {
@@ -67,7 +75,15 @@ fn end_if_killed() {
 
 /// It has returned, or failed.
 pub fn fork_ends() {
-    let Some(Passing { word, forkers }) = own_passing() else { return };
+    let Some(Passing { word, unnoted, forkers }) = own_passing() else { return };
+    if filter::is_strict() {
+        // Which of them it is does not matter: in the end none is under way.
+        let one_less = |count: u32| count.checked_sub(1);
+        if unnoted.fetch_update(Relaxed, Relaxed, one_less).is_err() {
+            word.fetch_sub(1, Release);
+        }
+        return;
+    }
     let signals = syscall::block_signals();
     exchange(forkers, own_thread(), 0);
     word.fetch_sub(1, Release);
@@ -77,7 +93,7 @@ pub fn fork_ends() {
 
 /// Changes what forks pass on.
 pub fn between_forks(change: impl FnOnce() -> isize) -> isize {
-    let Some(Passing { word, forkers }) = own_passing() else { return change() };
+    let Some(Passing { word, forkers, .. }) = own_passing() else { return change() };
     // A handler that forks would wait for the thread that it interrupts.
     let signals = syscall::block_signals();
     let begun = |now: u32| (now & !ADVICE_WAITS) | ADVISING;

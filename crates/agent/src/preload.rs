@@ -3,6 +3,7 @@
 //! Runs on the program's own threads, before or between its own code.
 
 use crate::births;
+use crate::filter;
 use crate::join::join_new;
 use crate::lost;
 use crate::own::{self, own};
@@ -80,6 +81,8 @@ extern "C" fn after_fork() {
 
 /// The first thing a forked child does, where the C library forks.
 extern "C" fn after_fork_child() {
-    births::forget_parents();
+    if !filter::is_strict() {
+        births::forget_parents();
+    }
     own();
 }

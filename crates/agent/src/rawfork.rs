@@ -4,11 +4,12 @@
 //! own. (A child made with an instruction of the program's own joins at the first hook that it passes.)
 
 use crate::advice::{advise, advise_process};
+use crate::filter::{self, SET_SECCOMP};
 use crate::hooks::before_prctl;
-use crate::own::own;
+use crate::own::{is_own_process, own};
 use crate::passing::{fork_begins, fork_ends};
 use crate::preload::set_errno;
-use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PRCTL, PROCESS_MADVISE, call};
+use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PRCTL, PROCESS_MADVISE, SECCOMP, call};
 use core::ffi::c_long;
 
 /// Stands before glibc's `syscall`.
@@ -29,6 +30,7 @@ pub unsafe extern "C" fn syscall(
     if number == PRCTL {
         before_prctl(a, b);
     }
+    let is_filter = (number == PRCTL && a == SET_SECCOMP || number == SECCOMP) && is_own_process();
     let forks = matches!(number, FORK | CLONE | CLONE3);
     if forks {
         fork_begins();
@@ -46,6 +48,15 @@ pub unsafe extern "C" fn syscall(
         0 if forks => drop(own()),
         _ if forks => fork_ends(),
         _ => {}
+    }
+    if is_filter && result == 0 {
+        // SAFETY: the kernel has just read what lies there.
+        unsafe {
+            match number {
+                PRCTL => filter::set_by_prctl(b, c),
+                _ => filter::set_by_seccomp(a, c),
+            }
+        }
     }
     if (-4095..0).contains(&result) {
         set_errno(-result as i32);

@@ -362,32 +362,32 @@ static int case_descriptors(int argc, char **argv) {
     return and_then_fork(&b, "descriptors");
 }
 
-/* A filter that answers some calls with EPERM. */
-static void refuse(const int *calls, size_t count, unsigned flags) {
+/* A filter that answers some calls with `action`. */
+static void refuse(const int *calls, size_t count, unsigned action) {
     struct sock_filter code[64];
     size_t at = 0;
     code[at++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS,
                                               offsetof(struct seccomp_data, nr));
     for (size_t i = 0; i < count; i++) {
         code[at++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i], 0, 1);
-        code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM);
+        code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action);
     }
     code[at++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog program = {.len = at, .filter = code};
     MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program) == 0);
+    MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0);
 }
 
 static int case_filter(int argc, char **argv) {
     struct ballast b = load(argc, argv);
-    refuse((int[]){SYS_socket, SYS_connect, SYS_openat}, 3, 0);
+    refuse((int[]){SYS_socket, SYS_connect, SYS_openat}, 3, SECCOMP_RET_ERRNO | EPERM);
     return and_then_fork(&b, "filter");
 }
 
 /* Nothing that could connect two processes. The child cannot be paged; it goes on all the same. */
 static int case_strict_filter(int argc, char **argv) {
     struct ballast b = load(argc, argv);
-    refuse((int[]){SYS_socket, SYS_connect, SYS_socketpair}, 3, 0);
+    refuse((int[]){SYS_socket, SYS_connect, SYS_socketpair, SYS_tgkill}, 4, SECCOMP_RET_ERRNO | EPERM);
     pid_t child = fork();
     if (child == 0) {
         ballast_check(&b, "child behind a strict filter");
@@ -398,6 +398,23 @@ static int case_strict_filter(int argc, char **argv) {
     return parent_of(child, &b, "strict-filter");
 }
 
+/* Whatever an agent would call that the child itself does not ends it. It starts a program, too. */
+static int case_killing_filter(int argc, char **argv) {
+    struct ballast b = load(argc, argv);
+    setenv("OTHER", "kept", 1);
+    refuse((int[]){SYS_socket, SYS_socketpair, SYS_close_range, SYS_userfaultfd, SYS_sendmsg, SYS_recvmsg,
+                   SYS_capset, SYS_gettid, SYS_clock_gettime, SYS_tgkill},
+           10, SECCOMP_RET_KILL_PROCESS);
+    pid_t child = fork();
+    if (child == 0) {
+        ballast_check(&b, "child behind a filter that kills");
+        munmap(ballast_new(2, 3).start, 2 * MIB);
+        execl("/usr/bin/printenv", "printenv", "OTHER", (char *)NULL);
+        _exit(1);
+    }
+    return parent_of(child, &b, "killing-filter");
+}
+
 static const struct test_case cases[] = {
     {"_Fork", case_underscore_fork}, {"raw-clone", case_raw_clone},
     {"raw-clone3", case_raw_clone3}, {"raw-chain", case_raw_chain},
@@ -406,7 +423,8 @@ static const struct test_case cases[] = {
     {"mounts", case_mounts}, {"network", case_network}, {"processes", case_processes},
     {"descriptors", case_descriptors}, {"filter", case_filter},
     {"dead-callers", case_dead_callers},
-    {"strict-filter", case_strict_filter}, {NULL, NULL},
+    {"strict-filter", case_strict_filter}, {"killing-filter", case_killing_filter},
+    {NULL, NULL},
 };
 
 int main(int argc, char **argv) { return run_case(cases, argc, argv); }

@@ -149,6 +149,15 @@ fn a_fork_that_cannot_join_runs_on_and_is_named() {
     assert!(said && outcome.stderr.contains("\"cannot_join\""), "{}", outcome.stderr);
 }
 
+/// It was killed by SIGSYS, for a call of the agent's, and so was what it started.
+#[test]
+fn a_fork_behind_a_filter_that_kills_runs_on() {
+    let launch = Launch::program("children", "killing-filter 48").limit(80 * MIB);
+    let outcome = launch.run();
+    outcome.expect_code(0);
+    assert_eq!(outcome.text(), "kept\nkilling-filter: ok\n");
+}
+
 /// What stands before a program on a command line: another process namespace, another network, session, root or class. The
 /// program is paged behind each.
 #[test]
