@@ -1,6 +1,6 @@
-//! Programs that the agent cannot follow: where its file cannot be reached, after a change of the user, of the root or
-//! of what is mounted, the loader would complain on the program's standard error. There it is left out of
-//! `LD_PRELOAD`.
+//! Programs that the agent cannot follow. Behind a filter it would have them killed ([`crate::filter`]). Where its file cannot
+//! be reached, after a change of the user, of the root or of what is mounted, the loader would complain on the program's
+//! standard error. There it is left out of `LD_PRELOAD`.
 //!
 //! Runs on the program's own threads, in children of `vfork` too: nothing is allocated, and nothing that the
 //! parent has is changed. What is too large to be copied is passed on as it is.

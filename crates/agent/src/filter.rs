@@ -10,6 +10,7 @@
 
 use crate::bpf::{Instruction, lets_join};
 use crate::exec;
+use crate::own::is_own_process;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,6 +20,12 @@ static STRICT: AtomicU32 = AtomicU32::new(0);
 /// Whether this process, or the one that it was forked from, has such a filter.
 pub fn is_strict() -> bool {
     STRICT.load(Relaxed) != 0
+}
+
+/// Whether the filter that this process is about to give itself is one to look at. Asked before it is there: behind one that
+/// is strict already not even this is asked of the kernel.
+pub fn is_to_be_looked_at() -> bool {
+    !is_strict() && is_own_process()
 }
 
 /// `struct sock_fprog`.

@@ -8,7 +8,7 @@ use crate::areas::Area;
 use crate::filter::{self, SET_SECCOMP};
 use crate::lock::lock_all;
 use crate::map::map;
-use crate::own::{is_own_process, own};
+use crate::own::own;
 use crate::populate;
 use crate::preload::set_errno;
 use crate::protocol::BIN_BYTES;
@@ -141,7 +141,7 @@ pub fn before_prctl(option: usize, value: usize) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     before_prctl(option as usize, a);
-    let is_filter = option as usize == SET_SECCOMP && is_own_process();
+    let is_filter = option as usize == SET_SECCOMP && filter::is_to_be_looked_at();
     // SAFETY: the caller vouches for the call.
     let result = unsafe { call(syscall::PRCTL, [option as usize, a, b, c, d, 0]) };
     if result < 0 {

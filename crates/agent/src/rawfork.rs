@@ -6,7 +6,7 @@
 use crate::advice::{advise, advise_process};
 use crate::filter::{self, SET_SECCOMP};
 use crate::hooks::before_prctl;
-use crate::own::{is_own_process, own};
+use crate::own::own;
 use crate::passing::{fork_begins, fork_ends};
 use crate::preload::set_errno;
 use crate::syscall::{CLONE, CLONE3, FORK, MADVISE, PRCTL, PROCESS_MADVISE, SECCOMP, call};
@@ -30,7 +30,8 @@ pub unsafe extern "C" fn syscall(
     if number == PRCTL {
         before_prctl(a, b);
     }
-    let is_filter = (number == PRCTL && a == SET_SECCOMP || number == SECCOMP) && is_own_process();
+    let is_filter =
+        (number == PRCTL && a == SET_SECCOMP || number == SECCOMP) && filter::is_to_be_looked_at();
     let forks = matches!(number, FORK | CLONE | CLONE3);
     if forks {
         fork_begins();

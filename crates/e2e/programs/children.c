@@ -398,13 +398,14 @@ static int case_strict_filter(int argc, char **argv) {
     return parent_of(child, &b, "strict-filter");
 }
 
-/* Whatever an agent would call that the child itself does not ends it. It starts a program, too. */
+/* Two filters: whatever an agent would call that the child itself does not ends it. It starts a program, too. */
 static int case_killing_filter(int argc, char **argv) {
     struct ballast b = load(argc, argv);
     setenv("OTHER", "kept", 1);
     refuse((int[]){SYS_socket, SYS_socketpair, SYS_close_range, SYS_userfaultfd, SYS_sendmsg, SYS_recvmsg,
-                   SYS_capset, SYS_gettid, SYS_clock_gettime, SYS_tgkill},
-           10, SECCOMP_RET_KILL_PROCESS);
+                   SYS_capset, SYS_gettid, SYS_getpid, SYS_clock_gettime, SYS_tgkill},
+           11, SECCOMP_RET_KILL_PROCESS);
+    refuse((int[]){SYS_ptrace}, 1, SECCOMP_RET_KILL_PROCESS);
     pid_t child = fork();
     if (child == 0) {
         ballast_check(&b, "child behind a filter that kills");
