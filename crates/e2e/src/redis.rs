@@ -186,17 +186,26 @@ impl Cluster {
         this
     }
 
-    /// Waits until all nodes agree and all masters have a replica that is up to date.
+    /// Waits until all nodes agree, each is connected with each, and all masters have a replica that is up to date.
+    ///
+    /// `check` passes, and `cluster_state` is ok, while nodes do not know a replica yet. They
+    /// ignore what it says then: also that it has taken its master's slots over.
     fn settle(&self) {
         eventually("the nodes to agree", || {
             let mut check = Command::new("redis-cli");
             let check = check.args(["--cluster", "check", &self.nodes[0].address()]).output();
             let is_ok = |node: &Redis| node.ask(&["cluster", "info"]).contains("cluster_state:ok");
+            let nodes = self.nodes.len();
+            let knows_all = |node: &Redis| {
+                let known = node.ask(&["cluster", "nodes"]);
+                known.matches(" connected").count() == nodes && !known.contains("handshake")
+            };
             let has_replica =
                 |&at: &usize| self.nodes[at].ask(&["info", "replication"]).contains("state=online");
             let masters = self.masters();
             masters.len() == 3
                 && self.nodes.iter().all(is_ok)
+                && self.nodes.iter().all(knows_all)
                 && masters.iter().all(has_replica)
                 && check.expect("redis-cli").status.success()
         });

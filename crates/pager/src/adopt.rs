@@ -1,12 +1,12 @@
 //! Bringing areas of a program under management, with the pages that are in them already.
 //!
-//! Part of the monitor thread. An area is registered and its pages are taken on slice by slice, each in one
-//! hold of the address space's lock (P4), so that faults wait for no more than a slice.
+//! Part of the monitor thread. The kernel registers an area as a whole (T6); its pages are taken on slice by slice, each in
+//! one hold of the address space's lock (P4), so that faults wait for no more than a slice.
 //!
 //! * T1: what is registered in a slice was so before as far as its page table says: `Areas` has what was (but see T4).
 //! * T2: between slices the program may do what it likes: each slice asks anew what is missing in it.
 //! * T3: what is not registered yet fills at the speed of the kernel, faster than pages are taken on: before each
-//!   slice the caller is asked, who may hold the program.
+//!   slice the caller is asked, and may hold the program.
 //! * T4: `Areas` may have what is not registered. The kernel registers what lies in a range and says nothing of the holes
 //!   in it, and what was read of a process is old by then: an allocator maps twice what it needs and gives back what is
 //!   not aligned, and the next that is mapped comes to lie there. So the areas are read again afterwards, and holes are
@@ -14,6 +14,9 @@
 //! * T5: an area that grows gets one beside it that is not registered, a heap for one. So the neighbours of what was
 //!   registered lately are asked for first ([`beside`]); all areas are read only for pages that are not there. To read
 //!   tens of thousands takes longer than a program needs to fill a part of the next.
+//! * T6: a part that is registered is an area of its own to the kernel. One that is filled meanwhile beside it gets an
+//!   `anon_vma` of its own, so the kernel never joins the two again, and refuses an `mremap` of both. So the whole area
+//!   is registered before its first slice is taken on. `Areas` has what was taken on.
 
 use crate::broken::{Rule, is_broken};
 use crate::guard;
@@ -77,6 +80,10 @@ fn take_on(
             }
             // What is registered already may have page tables of any size with nothing in them.
             let Some(first) = state.areas.next_missing(at, area.end) else { break };
+            if at == area.start {
+                // What cannot be registered as a whole may be so in slices.
+                let _ = mm.manage(area.start, area.end);
+            }
             // Of address space nobody has touched there may be terabytes, a slice for each GiB.
             let end = area.end.min(first + REACH_BYTES);
             let stop = process.reach(first, end, SLICE_PAGES).ok()?;
@@ -172,6 +179,8 @@ pub fn strays(
                 if state.ended {
                     return None;
                 }
+                // Here, too, as a whole (T6).
+                let _ = mm.manage(area.start, area.end);
                 if register(mm, &mut state, at, stop) {
                     learnt += pages(pager, mm, &mut state, process, at, stop);
                 }
@@ -316,6 +325,23 @@ mod tests {
         let is_in = |&(start, end): &(u64, u64)| start <= own.start && end > own.start;
         assert!(registered.iter().any(is_in), "as far as the kernel tells: {registered:x?}");
         assert_eq!(own.mm.lock().areas.end_of(own.start), None);
+    }
+
+    /// Go's `mremap` of what it had filled meanwhile ended with EFAULT.
+    #[test]
+    fn an_area_stays_one_to_the_kernel_while_its_pages_are_taken_on() {
+        let mut own = own();
+        let memory = own.memory.as_mut().expect("not given back yet");
+        // More than a slice of it.
+        memory.fill(1);
+        let (start, end) = (own.start, own.end);
+        areas(&own.pager, &own.mm, &own.process, &mut || ()).expect("it is done");
+        let registered = own.uffd.registered.lock().expect("nobody panicked");
+        let of_it: Vec<&(u64, u64)> =
+            registered.iter().filter(|&&(from, to)| from < end && to > start).collect();
+        let (from, to) = of_it[0];
+        assert!(of_it.len() > 2 && *from <= start && *to >= end, "{of_it:x?}");
+        assert_eq!(own.mm.lock().areas.next_missing(start, end), None);
     }
 
     /// With tens of thousands of areas each look at them all takes longer than the program needs to grow.

@@ -50,10 +50,7 @@ impl Following {
                 Self::Leave(Leaving::begin(mm, state, (start, end), None))
             }
             Event::Remap { from, to, len } => {
-                state.areas.remove(from, from + len);
-                for (start, end) in state.areas.missing(to, to + len) {
-                    state.areas.add(start, end);
-                }
+                state.areas.shift(from, to, len);
                 Self::Leave(Leaving::begin(mm, state, (from, from + len), Some(to)))
             }
             other => return Err(other),

@@ -780,6 +780,18 @@ impl Areas {
         }
     }
 
+    /// What is in `[from, from + len)` lies in `[to, to + len)` now, in place of what was there.
+    pub fn shift(&mut self, from: u64, to: u64, len: u64) {
+        let mut moved = Self::default();
+        moved.add(to, to + len);
+        for (start, end) in self.missing(from, from + len) {
+            moved.remove(to + (start - from), to + (end - from));
+        }
+        self.remove(from, from + len);
+        self.remove(to, to + len);
+        moved.iter().for_each(|(start, end)| self.add(start, end));
+    }
+
     /// The end of the range that `address` lies in.
     #[must_use]
     pub fn end_of(&self, address: u64) -> Option<u64> {
@@ -1036,6 +1048,8 @@ mod tests {
         assert_eq!(areas.iter().collect::<Vec<_>>(), [(10, 40)]);
         areas.remove(15, 25);
         assert_eq!(areas.iter().collect::<Vec<_>>(), [(10, 15), (25, 40)]);
+        areas.shift(12, 32, 18);
+        assert_eq!(areas.iter().collect::<Vec<_>>(), [(10, 12), (30, 35), (45, 50)]);
         areas.remove(0, 100);
         assert_eq!(areas.iter().count(), 0);
     }
