@@ -80,8 +80,9 @@ fn take_on(
             }
             // What is registered already may have page tables of any size with nothing in them.
             let Some(first) = state.areas.next_missing(at, area.end) else { break };
-            if at == area.start {
-                // What cannot be registered as a whole may be so in slices.
+            if state.areas.missing(area.start, area.end) == [(area.start, area.end)] {
+                // What cannot be registered as a whole may be so in slices. The kernel forgets a range that it refuses (of huge
+                // pages, by now): nothing of it may have been taken on.
                 let _ = mm.manage(area.start, area.end);
             }
             // Of address space nobody has touched there may be terabytes, a slice for each GiB.
@@ -179,8 +180,6 @@ pub fn strays(
                 if state.ended {
                     return None;
                 }
-                // Here, too, as a whole (T6).
-                let _ = mm.manage(area.start, area.end);
                 if register(mm, &mut state, at, stop) {
                     learnt += pages(pager, mm, &mut state, process, at, stop);
                 }

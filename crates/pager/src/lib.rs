@@ -19,7 +19,7 @@
 //! * P2: pages are moved out only while `busy` is set, so no mapping change can be acknowledged
 //!   between looking a page up and moving it; one that happens in between makes MOVE fail (EAGAIN).
 //! * P3: pages are put in place under `Mm::state`, after looking the page up under the same hold.
-//! * P4: a page is adopted only in the hold of `Mm::state` that registered its area.
+//! * P4: a page is adopted only in the hold of `Mm::state` that has its slice registered.
 //! * P5: a place in the pool is reused only after the agent has dropped its page.
 //! * P6: from the reading of a message that takes several holds to follow (a fork, a large unmapping) until all of
 //!   it is followed, nothing else of the address space changes: `busy` is set, and `copying`.
