@@ -280,8 +280,9 @@ fn orphans_without_an_agent_end_with_ebb() {
         let original = ebb_e2e::build::foreign_program("verify");
         let copied = Command::new("cp").arg(original).arg(&fixed).status();
         assert!(copied.expect("cp runs").success());
+        // The second of them waits, though the writer has yet to close what the first has read.
         let script = "(env -i \"$0\" 4 0 5 1 & \"$0\" 4 0 5 1 & read x < \"$1\"); echo ready; \
-                      read x < \"$1\"";
+                      read x <> \"$1\"";
         let launch = Launch::new("sh").args(["-c", script]).arg(&fixed).arg(&fifo);
         let mut run = launch.limit(64 * MIB).options("--exec").start();
         let fixed_ones = || {
