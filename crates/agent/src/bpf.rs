@@ -18,11 +18,12 @@ pub fn lets_join(program: &[Instruction]) -> bool {
 }
 
 /// What a child does to join, and its agent after that, with what filters most often look at.
-const CALLS: [(usize, [usize; 3]); 30] = [
+const CALLS: [(usize, [usize; 3]); 32] = [
     (syscall::RT_SIGPROCMASK, [2, 0, 0]),
     (syscall::MMAP, [0, 4096, 3]),
     (syscall::MUNMAP, [0, 4096, 0]),
     (syscall::MADVISE, [0, 4096, 4]),
+    (syscall::MADVISE, [0, 4096, 15]),
     (syscall::MADVISE, [0, 4096, 16]),
     (syscall::CLONE, [syscall::THREAD | syscall::AGENTS, 0, 0]),
     (syscall::FUTEX, [0, 0, 0]),
@@ -48,6 +49,7 @@ const CALLS: [(usize, [usize; 3]); 30] = [
     (syscall::IOCTL, [0, 0xC020_AA00, 0]),
     (syscall::IOCTL, [0, 0xC028_AA05, 0]),
     (syscall::READ, [0, 0, 2]),
+    (syscall::STATX, [0, 0, 0x5000]),
     (syscall::EXIT, [0, 0, 0]),
 ];
 

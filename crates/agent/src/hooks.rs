@@ -9,7 +9,6 @@ use crate::filter::{self, SET_SECCOMP};
 use crate::lock::lock_all;
 use crate::map::map;
 use crate::own::own;
-use crate::populate;
 use crate::preload::set_errno;
 use crate::protocol::BIN_BYTES;
 use crate::remap::{Request, remap};
@@ -69,11 +68,7 @@ pub unsafe extern "C" fn mmap(
     offset: usize,
 ) -> *mut c_void {
     let args = [address, len, prot as usize, flags as usize, fd as usize, offset];
-    let result = match own() {
-        // SAFETY: the caller vouches for the call.
-        None => unsafe { populate::map(args) },
-        Some(shared) => map(shared, args),
-    };
+    let result = map(own(), args);
     if (-4095..0).contains(&result) {
         set_errno(-result as c_int);
         return usize::MAX as *mut c_void;

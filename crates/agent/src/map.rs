@@ -5,40 +5,99 @@
 //! program maps itself is therefore announced ([`crate::calls`]), and the thread goes on when the area is
 //! registered. (The C library's own calls, malloc's for one, do not pass here: those areas are found by
 //! looking.)
+//!
+//! Private memory of `/dev/zero` is anonymous, and its file keeps it from being paged: the kernel takes it for one without a
+//! length, and fills no page of it through a userfaultfd (EFAULT). Here it is given anonymous memory without a file.
 
 use crate::calls::ask;
 use crate::filter;
 use crate::lost;
 use crate::populate::{self, MADV_POPULATE_WRITE, MAP_POPULATE};
 use crate::protocol::{ASK_MANAGE, Shared};
+use crate::syscall::{self, call};
 use core::sync::atomic::Ordering::Acquire;
 
 const PROT_WRITE: usize = 2;
 const MAP_PRIVATE: usize = 0x02;
 const MAP_TYPE: usize = 0x0f;
+const MAP_FIXED: usize = 0x10;
 const MAP_ANONYMOUS: usize = 0x20;
 const MAP_GROWSDOWN: usize = 0x100;
+const MAP_LOCKED: usize = 0x2000;
 const MAP_HUGETLB: usize = 0x4_0000;
+const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+/// Areas of these are not paged, whatever is in them.
+const NOT_PAGED: usize = MAP_GROWSDOWN | MAP_LOCKED | MAP_HUGETLB;
 /// Areas smaller than this are not worth the wait.
 const LEN_MIN: usize = 4 * 4096;
 
 /// Makes the call `args` of mmap, and has the area managed.
-pub fn map(shared: &Shared, mut args: [usize; 6]) -> isize {
+pub fn map(shared: Option<&Shared>, mut args: [usize; 6]) -> isize {
+    if !is_of_zero_device(&args) {
+        return map_managed(shared, args);
+    }
     let [_, len, prot, flags, ..] = args;
-    let managed = shared.managing.load(Acquire) != 0
-        && !filter::is_strict()
-        && flags & MAP_TYPE == MAP_PRIVATE
-        && flags & (MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_HUGETLB) == MAP_ANONYMOUS
-        && len >= LEN_MIN;
-    let fills = managed && flags & MAP_POPULATE != 0 && prot & PROT_WRITE != 0;
+    args[3] &= !MAP_POPULATE;
+    // What is wrong with the call, or with the descriptor, the kernel says.
+    // SAFETY: the program vouches for its own call.
+    let at = unsafe { populate::map(args) };
+    if at >= 0 {
+        let flags = flags & !MAP_FIXED_NOREPLACE | MAP_FIXED | MAP_ANONYMOUS;
+        // Where that fails the device's memory stays.
+        map_managed(shared, [at as usize, len, prot, flags, usize::MAX, 0]);
+    }
+    at
+}
+
+/// Whether `args` ask for memory that `/dev/zero` would be given private pages of. Asked of the file system only behind no
+/// filter that would mind.
+fn is_of_zero_device(args: &[usize; 6]) -> bool {
+    let [_, _, prot, flags, fd, _] = *args;
+    let private = flags & (MAP_TYPE | MAP_ANONYMOUS | NOT_PAGED) == MAP_PRIVATE;
+    private && prot & PROT_WRITE != 0 && !filter::is_strict() && is_zero_device(fd)
+}
+
+fn is_zero_device(fd: usize) -> bool {
+    /// `struct statx`.
+    #[repr(C)]
+    struct Status {
+        before: [u32; 7],
+        mode: u16,
+        between: [u16; 49],
+        major: u32,
+        minor: u32,
+        after: [u32; 30],
+    }
+    const _: () =
+        assert!(size_of::<Status>() == 256 && core::mem::offset_of!(Status, major) == 128);
+    // AT_EMPTY_PATH | AT_STATX_DONT_SYNC: no server is asked.
+    const FLAGS: usize = 0x1000 | 0x4000;
+    const MODE_TYPE: u16 = 0o170_000;
+    const MODE_CHARACTERS: u16 = 0o020_000;
+    let mut status = core::mem::MaybeUninit::<Status>::zeroed();
+    let args = [fd, c"".as_ptr() as usize, FLAGS, 1, status.as_mut_ptr() as usize, 0];
+    // SAFETY: the name and the room for the answer outlive the call; zeros are a status.
+    let (result, status) = unsafe { (call(syscall::STATX, args), status.assume_init_ref()) };
+    let is_device = status.mode & MODE_TYPE == MODE_CHARACTERS;
+    result == 0 && is_device && (status.major, status.minor) == (1, 5)
+}
+
+fn map_managed(shared: Option<&Shared>, mut args: [usize; 6]) -> isize {
+    let [_, len, prot, flags, ..] = args;
+    let managing = shared.filter(|shared| {
+        shared.managing.load(Acquire) != 0
+            && !filter::is_strict()
+            && flags & (MAP_TYPE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_HUGETLB)
+                == MAP_PRIVATE | MAP_ANONYMOUS
+            && len >= LEN_MIN
+    });
+    let fills = managing.is_some() && flags & MAP_POPULATE != 0 && prot & PROT_WRITE != 0;
     if fills {
         args[3] &= !MAP_POPULATE;
     }
     // SAFETY: the program vouches for its own call.
     let at = unsafe { populate::map(args) };
-    if !managed || at < 0 {
-        return at;
-    }
+    let Some(shared) = managing.filter(|_| at >= 0) else { return at };
     let began = lost::now();
     // Unanswered, the area is found by looking.
     ask(shared, ASK_MANAGE, [at as u64, len.next_multiple_of(4096) as u64]);

@@ -48,6 +48,7 @@ pub const CLOSE_RANGE: usize = 436;
 pub const FACCESSAT2: usize = 439;
 pub const PROCESS_MADVISE: usize = 440;
 pub const SECCOMP: usize = 317;
+pub const STATX: usize = 332;
 
 /// Makes system call `number`.
 ///

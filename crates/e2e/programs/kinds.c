@@ -353,6 +353,31 @@ static int case_read_only(int argc, char **argv) {
     return 0;
 }
 
+/* Private memory of /dev/zero is memory, in the program and in a child; what is wrong with a call stays wrong. */
+static int case_zero_device(int argc, char **argv) {
+    const size_t bytes = number(argc, argv, 0, 48) * MIB;
+    const int write = PROT_READ | PROT_WRITE, device = open("/dev/zero", O_RDWR);
+    char *start = mmap(NULL, bytes, write, MAP_PRIVATE, device, 0);
+    MUST(start != MAP_FAILED);
+    fill(start, bytes, 5, 1);
+    MUST(mmap(start, 2 * MIB, write, MAP_PRIVATE | MAP_FIXED, device, 2 * PAGE) == start);
+    check_zero(start, 2 * MIB, "put over others");
+    fill(start, 2 * MIB, 5, 1);
+    press(bytes);
+    pid_t child = fork();
+    check(start, bytes, 5, 1, child ? "of the device" : "of the device, in a child");
+    if (child == 0) fill(start, bytes / 2, 6, 1), check(start, bytes / 2, 6, 1, "a child's"), _exit(0);
+    int status;
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    check(start, bytes, 5, 1, "of the device");
+    MUST(munmap(start, bytes) == 0);
+    const int closed = open("/dev/zero", O_WRONLY);
+    MUST(mmap(NULL, PAGE, write, MAP_PRIVATE, closed, 0) == MAP_FAILED && errno == EACCES);
+    MUST(mmap(NULL, PAGE, write, MAP_PRIVATE, device, 1) == MAP_FAILED && errno == EINVAL);
+    puts("zero-device: ok");
+    return 0;
+}
+
 static int case_locked(int argc, char **argv) {
     struct ballast b = load(argc, argv);
     char *some = b.start, *seldom = some + 8 * MIB;
@@ -494,6 +519,7 @@ static const struct test_case CASES[] = {
     {"filled-ahead", case_filled_ahead},
     {"read-only", case_read_only},
     {"locked", case_locked},
+    {"zero-device", case_zero_device},
     {"moved", case_moved},
     {"marked", case_marked},
     {"signal-stack", case_signal_stack},

@@ -187,6 +187,12 @@ fn memory_that_is_read_only_or_closed_for_a_while() {
     case_in(SMALL, "read-only");
 }
 
+/// It was never managed, and the run was killed: the kernel fills no page of it through a userfaultfd.
+#[test]
+fn private_memory_of_the_zero_device() {
+    case("zero-device");
+}
+
 #[test]
 fn some_pages_locked_and_some_as_they_come() {
     case("locked");
