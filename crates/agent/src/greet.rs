@@ -20,6 +20,7 @@ const SO_PEERCRED: usize = 17;
 const SO_RCVTIMEO: usize = 20;
 const SO_SNDTIMEO: usize = 21;
 const MADV_DONTDUMP: usize = 16;
+const MADV_NOHUGEPAGE: usize = 15;
 const EINTR: isize = -4;
 const EAGAIN: isize = -11;
 const EACCES: u32 = 13;
@@ -195,8 +196,12 @@ fn make_pool() -> Result<(), u32> {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let address = unsafe { call(syscall::MMAP, [0, len, 3, 0x4022, usize::MAX, 0]) };
         if address >= 0 {
-            // SAFETY: the mapping just made. Its pages are the program's, but not where it has them.
-            unsafe { call(syscall::MADVISE, [address as usize, len, MADV_DONTDUMP, 0, 0, 0]) };
+            // Its pages are the program's, but not where it has them. And a place that is read holds one zero page and not
+            // a huge one, which would be in its neighbours' places, too.
+            for advice in [MADV_DONTDUMP, MADV_NOHUGEPAGE] {
+                // SAFETY: the mapping just made.
+                unsafe { call(syscall::MADVISE, [address as usize, len, advice, 0, 0, 0]) };
+            }
             AGENT.pool_start.store(address as u64, Relaxed);
             AGENT.pool_len.store(len as u64, Relaxed);
             return Ok(());

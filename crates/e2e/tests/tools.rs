@@ -11,10 +11,14 @@ use tempfile::TempDir;
 
 /// A program that fills 40 MiB and adds it up, built with one more flag.
 fn filler(folder: &TempDir, flag: &str) -> PathBuf {
-    let path = folder.path().join(format!("filler{flag}"));
+    built(folder, "filler.c", flag)
+}
+
+fn built(folder: &TempDir, source: &str, flag: &str) -> PathBuf {
+    let path = folder.path().join(format!("{source}{flag}"));
     let mut cc = Command::new("cc");
-    cc.args(["-O1", "-g", flag, "-o"]).arg(&path).arg(build::script("filler.c"));
-    assert!(cc.status().expect("cc runs").success(), "filler.c does not compile with {flag}");
+    cc.args(["-O1", "-g", flag, "-o"]).arg(&path).arg(build::script(source));
+    assert!(cc.status().expect("cc runs").success(), "{source} does not compile with {flag}");
     path
 }
 
@@ -25,6 +29,16 @@ fn programs_with_address_sanitizer_run() {
     let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
     let launch = Launch::new(filler(&folder, "-fsanitize=address")).limit(64 * MIB);
     launch.run().expect_line(SUM);
+}
+
+/// Its process had stopped the agent, for one in the middle of a batch, and waited for a page for ever.
+#[test]
+fn leak_sanitizer_looks_at_more_than_the_limit() {
+    let folder = TempDir::with_prefix("ebb-e2e-").expect("temporary folder");
+    for flag in ["-fsanitize=leak", "-fsanitize=address"] {
+        let launch = Launch::new(built(&folder, "reachable.c", flag));
+        launch.limit(24 * MIB).run().expect_line("sum 6266880");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub enum Rule {
     P4,
     P5,
     P6,
+    P7,
     W1,
     /// An address space is taken for a process's only if that has its token (`Token`).
     D1,

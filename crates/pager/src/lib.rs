@@ -23,6 +23,8 @@
 //! * P5: a place in the pool is reused only after the agent has dropped its page.
 //! * P6: from the reading of a message that takes several holds to follow (a fork, a large unmapping) until all of
 //!   it is followed, nothing else of the address space changes: `busy` is set, and `copying`.
+//! * P7: a batch that its agent has begun and does not end is over only when each place holds a page to which no move was told:
+//!   the page that was moved there, or the kernel's zero page. A move that is still made finds its place taken.
 #![forbid(unsafe_code)]
 
 mod account;

@@ -467,6 +467,12 @@ impl Mm {
         self.process().is_some_and(Process::is_stopped)
     }
 
+    /// Whether every thread of it was: a touch of its memory is another process's, which shares it.
+    pub fn is_stopped_as_a_whole(&self) -> bool {
+        let threads = self.process().map_or_else(Vec::new, Process::threads);
+        !threads.is_empty() && threads.iter().all(|&(_, state)| matches!(state, 't' | 'T'))
+    }
+
     /// Pages given to it beyond the budget while it is an infant.
     pub fn fed(&self) -> u32 {
         if self.is_infant() { self.fed.load(Ordering::Relaxed) } else { 0 }

@@ -4,9 +4,10 @@
 //! is parked, or is copied first because a relative shares it.
 
 use super::{Reclaim, Stalled, Work, group_by_mm};
+use crate::broken::{Rule, is_broken};
 use crate::counters;
 use crate::limits::BATCH_PATIENCE;
-use crate::link::{Operation, Outcome, UNTOLD};
+use crate::link::{Link, Operation, Outcome, UNTOLD};
 use crate::mm::{Mm, State};
 use ebb_agent::protocol::BATCH_MAX;
 use ebb_mm::resident::{Dropped, Entry, Place, Resident};
@@ -20,6 +21,8 @@ const EAGAIN: i32 = 11;
 const EFAULT: i32 = 14;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
+/// The result of a move that was kept from being made ([`Reclaim::decide`]): no errno is that, nor [`UNTOLD`].
+const FILLED: i32 = 4094;
 
 /// What becomes of isolated frames that were not moved.
 #[derive(Clone, Copy)]
@@ -110,15 +113,52 @@ impl Reclaim {
                 0
             }
             Outcome::Stalled => {
-                self.stalled.push(Stalled { mm, work: Work::Cool(moving) });
-                0
+                let decided = self.decide(&mm, &moving);
+                let work = decided.map_or(Work::Cool(moving), |_| Work::Decided);
+                self.stalled.push(Stalled { mm, work });
+                decided.unwrap_or(0)
             }
         }
     }
 
-    /// The moves were made, or not, one by one.
+    /// Ends a batch for the pager before its agent does, which a tracer has stopped, or which gets no CPU (P7). The tracer may wait
+    /// for a page, or for a thread whose change nobody reads. How many pages are cool; None if the places cannot be read.
+    pub fn decide(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> Option<usize> {
+        let (process, link) = (mm.process()?, mm.link.get().expect("it began a batch"));
+        let mut results = results(link, moving.len());
+        let untold: Vec<usize> = (0..moving.len()).filter(|&at| results[at] == UNTOLD).collect();
+        let places: Vec<u64> = {
+            let state = mm.lock();
+            untold.iter().map(|&at| state.pool.address(moving[at].1)).collect()
+        };
+        // A read puts the kernel's zero page where there is none: no move is made to there any more.
+        let filled = is_broken(Rule::P7)
+            || process.read_pages(&places, &mut self.pages[..]).ok()? == places.len();
+        if !filled {
+            return None;
+        }
+        for (at, place) in untold.into_iter().zip(places) {
+            results[at] = EEXIST;
+            let mut filled = |_, _| results[at] = FILLED;
+            process.scan_zero(place, place + PAGE_SIZE as u64, &mut filled).ok()?;
+        }
+        Some(self.commit_moves(mm, moving, &results, false))
+    }
+
+    /// The agent has ended its batch.
     pub fn commit_cool(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> usize {
         let link = mm.link.get().expect("it executed a batch");
+        self.commit_moves(mm, moving, &results(link, moving.len()), true)
+    }
+
+    /// The moves were made, or not, one by one. `idle`: the agent can be given another batch.
+    fn commit_moves(
+        &mut self,
+        mm: &Arc<Mm>,
+        moving: &[(Pfn, u32)],
+        results: &[i32],
+        idle: bool,
+    ) -> usize {
         let mut cooled = 0;
         let (mut shared, mut own) = (Vec::new(), Vec::new());
         let mut dropped = Dropped::default();
@@ -128,8 +168,7 @@ impl Reclaim {
             let mut guard = mm.lock();
             let state = &mut *guard;
             let mut resident = self.pager.resident();
-            for (index, &(pfn, place)) in moving.iter().enumerate() {
-                let result = link.result(index);
+            for (&(pfn, place), &result) in moving.iter().zip(results) {
                 let Some(vpn) = still_isolated(&resident, state, pfn) else {
                     // Only the end of the address space can have taken it.
                     continue;
@@ -142,7 +181,7 @@ impl Reclaim {
                     }
                     continue;
                 }
-                if result == EEXIST {
+                if matches!(result, EEXIST | FILLED) {
                     // Something filled the hole (mlockall does): it holds nothing and is dropped.
                     state.pool.retire(place);
                     mm.found(&mut resident.zone, 1);
@@ -153,6 +192,7 @@ impl Reclaim {
                 // What a guard was put over is gone, which nobody was told.
                 let is_gone = result == ENOENT || result == EFAULT && has_left(mm, vpn);
                 match result {
+                    EBUSY if !idle => resident.put_back(pfn),
                     EBUSY if is_alone(mm, vpn) && self.unshared.insert(pfn.0) => own.push(pfn),
                     EBUSY if unshare && self.unshared.insert(pfn.0) => shared.push(pfn),
                     EAGAIN => resident.put_back(pfn),
@@ -267,6 +307,11 @@ impl Reclaim {
             }
         }
     }
+}
+
+/// What the agent has told of a batch of so many moves.
+fn results(link: &Link, count: usize) -> Vec<i32> {
+    (0..count).map(|index| link.result(index)).collect()
 }
 
 /// Isolated frames of an address space that is not known: a child whose table is still being copied (`fork.rs`) has pages

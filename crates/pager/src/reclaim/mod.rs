@@ -60,6 +60,8 @@ enum Work {
     Cool(Vec<(Pfn, u32)>),
     Drop(Vec<evict::Run>),
     Unshare(Vec<Pfn>),
+    /// Moves, which were decided without it ([`Reclaim::decide`]).
+    Decided,
 }
 
 pub struct Reclaim {
@@ -384,9 +386,11 @@ impl Reclaim {
 
     /// Lends the others pages: on top of what is in use beyond the limit when that begins, and of what
     /// those that are stopped hold beyond it by then or later. They give nothing back, and cannot take
-    /// what is lent.
+    /// what is lent. A tracer that shares their memory takes it as theirs, and gives nothing back before it has let them go on:
+    /// it is lent as much again each time.
     fn lend(&mut self) {
         let mms = self.pager.mms();
+        let traced = mms.iter().any(|mm| mm.is_hungry() && mm.is_stopped_as_a_whole());
         let held_fast: u64 =
             mms.iter().filter(|mm| mm.is_stopped()).map(|mm| mm.resident_pages()).sum();
         let mut resident = self.pager.resident();
@@ -395,6 +399,7 @@ impl Reclaim {
         let beyond = if self.lending { 0 } else { excess(zone.used()) };
         // Relatives hold some of it together.
         let loan = beyond.max(excess(held_fast.min(zone.used()))) + LENT_PAGES;
+        let loan = if traced { loan.max(2 * zone.lent()) } else { loan };
         if loan > zone.lent() {
             zone.lend(loan);
             drop(resident);
@@ -465,6 +470,12 @@ impl Reclaim {
             let link = mm.link.get().expect("it began a batch");
             // An agent that has ended in the middle of it, while another process has its memory, goes on with nothing.
             if link.wait(None) != Outcome::Done && !mm.closing.load(Relaxed) {
+                let decided = match &work {
+                    Work::Cool(moving) => self.decide(&mm, moving),
+                    _ => None,
+                };
+                brought |= decided.is_some_and(|cooled| cooled > 0);
+                let work = decided.map_or(work, |_| Work::Decided);
                 self.stalled.push(Stalled { mm, work });
                 continue;
             }
@@ -475,6 +486,7 @@ impl Reclaim {
                     self.settle(&mm, &frames, Fate::Retry);
                     true
                 }
+                Work::Decided => true,
             };
         }
         brought

@@ -340,6 +340,7 @@ impl Reclaim {
             Some(Stalled { work: Work::Cool(moving), .. }) => format!("{} moves", moving.len()),
             Some(Stalled { work: Work::Unshare(frames), .. }) => format!("{} copies", frames.len()),
             Some(Stalled { work: Work::Drop(runs), .. }) => format!("{} drops", runs.len()),
+            Some(Stalled { work: Work::Decided, .. }) => "moves that were decided".to_owned(),
             None => "nothing".to_owned(),
         };
         format!(

@@ -99,6 +99,9 @@ impl Driver {
             if rng.once_in(3) { 0 } else { rng.below(most) }
         };
         let footprint = limit * rng.between(80, 300) / 100;
+        // Of a lot of its own: seeds of old mean what they meant.
+        let mut of_tracers = super::rng::Rng::new(seed ^ 0x7ace);
+        let traces = of_tracers.once_in(4);
         // Some programs do little else than map and unmap.
         let mapper = rng.once_in(4);
         let mix = Mix {
@@ -117,6 +120,7 @@ impl Driver {
             free: rare(rng, 80),
             hide: rare(rng, 40),
             raw: rare(rng, 60),
+            trace: if traces { 1 + of_tracers.below(20) } else { 0 },
             footprint,
             footprint_max: footprint * 2,
         };
@@ -129,7 +133,7 @@ impl Driver {
             1 + rng.below(6),
             1 + rng.below(4),
             1 + rng.below(20),
-            // Of a lot of its own: seeds of old mean what they meant.
+            // Of a lot of its own, too.
             if super::rng::Rng::new(seed ^ 0x5e7).once_in(4) { 1 } else { 0 },
         ];
         let (slow, keeps, fails) = (rng.below(100), rng.once_in(2), rare(rng, 60));
@@ -137,6 +141,7 @@ impl Driver {
         let cool = rng.between(1, 900) as u32;
         let high = rng.once_in(5).then(|| limit * rng.between(70, 95) / 100 * 4096);
         world.trouble = trouble;
+        world.splits = traces;
         world.begin(limit, &mix);
         let world = Shelf::new(world);
         let store = Store::open(&parse_tiers("ram").expect("tiers"), &Options::default());
@@ -209,6 +214,7 @@ impl Driver {
             Rule::P4 => self.mix.replace + self.mix.unmap > 100 && self.mix.map > 50,
             Rule::P1 | Rule::P2 | Rule::P5 | Rule::W1 => true,
             Rule::D1 | Rule::P6 => self.mix.fork > 6,
+            Rule::P7 => self.mix.trace > 0,
             Rule::Patience1 => self.stalls,
         }
     }

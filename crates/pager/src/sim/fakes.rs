@@ -264,10 +264,15 @@ impl Process for FakeProcess {
         if world.trouble > 0 && world.rng.once_in(200) {
             return Err(io::Error::from_raw_os_error(5));
         }
-        let space = &world.spaces[self.id];
+        let World { spaces, tokens, .. } = &mut *world;
+        let space = &mut spaces[self.id];
+        // Touches there are told to nobody.
+        for place in addresses.iter().map(|address| address >> 12).filter(|&page| page >= POOL) {
+            space.pages.entry(place).or_insert_with(super::world::Page::nothing);
+        }
         for (at, (address, page)) in addresses.iter().zip(pages.iter_mut()).enumerate() {
             match space.pages.get(&(address >> 12)) {
-                Some(there) => match world.tokens.get(&there.stamp) {
+                Some(there) => match tokens.get(&there.stamp) {
                     Some(token) => page.copy_from_slice(&token[..]),
                     None => bytes_of(there.stamp, page),
                 },
@@ -378,7 +383,7 @@ impl Process for FakeProcess {
     }
 
     fn is_stopped(&self) -> bool {
-        self.world.lock().spaces[self.id].stopped
+        self.world.lock().spaces[self.id].is_stopped()
     }
 
     fn tie(&self, _: &Lifeline) -> io::Result<Option<OwnedFd>> {
@@ -394,7 +399,10 @@ impl Process for FakeProcess {
     }
 
     fn threads(&self) -> Vec<(u32, char)> {
-        Vec::new()
+        let world = self.world.lock();
+        let space = &world.spaces[self.id];
+        let stopped = space.threads.iter().filter(|_| space.is_stopped());
+        stopped.map(|thread| (thread.id, 't')).collect()
     }
 
     fn has_thread(&self, _: u32) -> bool {

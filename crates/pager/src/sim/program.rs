@@ -6,7 +6,7 @@
 use super::fakes::SharedMemory;
 use super::world::{
     Agent, Area, Change, Connection, Doing, Id, Joining, OnFork, POOL, Page, Space, Thread, Told,
-    Touch, World,
+    Touch, Tracer, World,
 };
 use ebb_agent::protocol::{
     ASK_JOIN, ASK_MANAGE, BELLS, CALL_ANSWERED, CALL_FREE, CALL_MADE, DONE, GREET_FORKED,
@@ -38,6 +38,7 @@ pub struct Mix {
     pub stop: u64,
     pub free: u64,
     pub hide: u64,
+    pub trace: u64,
     /// In a hundred: forks whose child never greets.
     pub raw: u64,
     /// Pages that the first process maps.
@@ -54,6 +55,7 @@ impl World {
             pid: 0x7000_0000,
             alive: true,
             stopped: false,
+            tracer: None,
             hidden: false,
             hung_up: false,
             pages: Default::default(),
@@ -115,7 +117,11 @@ impl World {
                 continue;
             }
             let goes_on = |thread: &Thread| {
-                !matches!(thread.doing, Doing::Wait { .. } | Doing::Call { told: Told::No, .. })
+                space.lets(thread)
+                    && !matches!(
+                        thread.doing,
+                        Doing::Wait { .. } | Doing::Call { told: Told::No, .. }
+                    )
             };
             let threads = space.threads.iter().enumerate();
             found.extend(threads.filter(|(_, thread)| goes_on(thread)).map(|(at, _)| (id, at)));
@@ -126,6 +132,7 @@ impl World {
     /// A thread that can goes on. `active`: threads with nothing to do begin something new.
     pub fn step_thread(&mut self, (id, at): (Id, usize), mix: &Mix, active: bool) {
         match self.spaces[id].threads[at].doing {
+            Doing::Nothing if self.spaces[id].tracer.is_some() => self.look_on(id, at, active),
             Doing::Nothing if active => {
                 self.begin_operation(id, at, mix);
                 let thread = self.spaces[id].threads.get(at);
@@ -133,7 +140,10 @@ impl World {
                     self.step_thread((id, at), mix, active);
                 }
             }
-            Doing::Nothing | Doing::Wait { .. } | Doing::Call { told: Told::No, .. } => {}
+            Doing::Nothing
+            | Doing::Wait { .. }
+            | Doing::Call { told: Told::No, .. }
+            | Doing::Moved { .. } => {}
             Doing::Touch { page, write } => {
                 let thread = self.spaces[id].threads[at].id;
                 let doing = self.touch(id, thread, page, write);
@@ -270,6 +280,7 @@ impl World {
             mix.free,
             mix.replace,
             mix.hide,
+            mix.trace,
         ];
         match self.rng.weighted(&weights) {
             0 => self.begin_touch(id, at, false),
@@ -290,6 +301,7 @@ impl World {
             12 => self.begin_unmap(id, at, true),
             // One that is known; the others could not be told from their relatives.
             13 if self.spaces[id].shared.is_some() => self.spaces[id].hidden = true,
+            14 => self.begin_trace(id, at),
             _ => {}
         }
     }
@@ -527,6 +539,7 @@ impl World {
             shared: None,
             alive: true,
             stopped: false,
+            tracer: None,
             hidden: space.hidden,
             hung_up: false,
             pool_pages: space.pool_pages,
@@ -609,6 +622,32 @@ impl World {
         }
     }
 
+    /// A thread begins to stop all others, and the agent. A signal takes those that wait for a page out of their touch.
+    fn begin_trace(&mut self, id: Id, at: usize) {
+        let left = self.rng.between(4, 60) as u32;
+        let space = &mut self.spaces[id];
+        let tracer = Tracer { thread: space.threads[at].id, left };
+        space.tracer = Some(tracer);
+        space.touches.retain(|touch| touch.thread == 1);
+        for thread in &mut space.threads {
+            if let Doing::Wait { page, write } = thread.doing {
+                thread.doing = Doing::Touch { page, write };
+            }
+        }
+        self.note(|| format!("trace {id}: {tracer:?}"));
+    }
+
+    /// It looks at the next page, or lets the others go on.
+    fn look_on(&mut self, id: Id, at: usize, active: bool) {
+        let space = &mut self.spaces[id];
+        let left = space.tracer.filter(|tracer| active && tracer.left > 0);
+        space.tracer = left.map(|tracer| Tracer { left: tracer.left - 1, ..tracer });
+        if left.is_some() {
+            let pass = self.rng.once_in(2);
+            self.begin_touch(id, at, pass);
+        }
+    }
+
     /// Installs guards over a few pages (K7), or lifts those there are.
     fn guard_some(&mut self, id: Id) {
         let calm = self.calm && self.spaces[id].changing == 0;
@@ -636,12 +675,8 @@ impl World {
     /// The agents to be that can go on.
     pub fn joiners(&self) -> Vec<Id> {
         let goes_on = |space: &Space| {
-            let stands = matches!(
-                space.agent_doing,
-                Doing::Wait { .. } | Doing::Call { told: Told::No, .. }
-            );
             let done = matches!(space.joining, Joining::Never | Joining::Done);
-            space.alive && space.born && !space.stopped && !stands && !done
+            space.lets_agent() && space.born && !done
         };
         (0..self.spaces.len()).filter(|&id| goes_on(&self.spaces[id])).collect()
     }
@@ -733,10 +768,6 @@ impl World {
     /// The agents that can go on.
     pub fn agents(&self) -> Vec<Id> {
         let goes_on = |space: &Space| {
-            let stands = matches!(
-                space.agent_doing,
-                Doing::Wait { .. } | Doing::Call { told: Told::No, .. }
-            );
             let posted = || {
                 let shared = space.shared.as_ref();
                 space.told
@@ -748,7 +779,7 @@ impl World {
                 Agent::Idle => posted(),
                 Agent::At(_) => true,
             };
-            space.alive && !space.stopped && !stands && something
+            space.lets_agent() && something
         };
         (0..self.spaces.len()).filter(|&id| goes_on(&self.spaces[id])).collect()
     }
@@ -770,6 +801,11 @@ impl World {
                 self.spaces[id].drop_pages(start, end);
                 self.spaces[id].agent_doing = Doing::Nothing;
                 self.finish_entry(id, 0);
+                return;
+            }
+            Doing::Moved { errno } => {
+                self.spaces[id].agent_doing = Doing::Nothing;
+                self.finish_entry(id, errno);
                 return;
             }
             _ => {}
@@ -807,7 +843,11 @@ impl World {
                 for page in 0..pages {
                     result = self.move_page(id, a + page, b + page);
                 }
-                self.finish_entry(id, result);
+                if self.splits {
+                    self.spaces[id].agent_doing = Doing::Moved { errno: result };
+                } else {
+                    self.finish_entry(id, result);
+                }
             }
             OP_DROP => {
                 let space = &mut self.spaces[id];

@@ -20,13 +20,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 static QUIET: std::sync::Once = std::sync::Once::new();
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     Rule::P1,
     Rule::P2,
     Rule::P3,
     Rule::P4,
     Rule::P5,
     Rule::P6,
+    Rule::P7,
     Rule::W1,
     Rule::D1,
     Rule::Patience1,
@@ -197,6 +198,19 @@ fn places_used_again_too_soon_are_noticed() {
 #[test]
 fn changes_between_the_slices_of_a_fork_are_noticed() {
     expect_noticed(Rule::P6, 11);
+}
+
+#[test]
+fn moves_that_are_decided_and_may_still_be_made_are_noticed() {
+    expect_noticed(Rule::P7, 79);
+}
+
+/// A tracer had stopped the agent in the middle of a batch, and waited for a page for ever: no message was read.
+#[test]
+fn a_tracer_waits_for_no_batch_of_an_agent_that_it_has_stopped() {
+    for seed in [31, 73] {
+        expect_clean(seed..seed + 1, 3000);
+    }
 }
 
 #[test]

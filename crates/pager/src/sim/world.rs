@@ -39,6 +39,11 @@ impl Page {
         Self { stamp, frame: Arc::new(()), protected: false, zero: false }
     }
 
+    /// The kernel's zero page.
+    pub fn nothing() -> Self {
+        Self { zero: true, ..Self::new(0) }
+    }
+
     pub fn is_alone(&self) -> bool {
         Arc::strong_count(&self.frame) == 1
     }
@@ -91,6 +96,8 @@ pub enum Doing {
     Zap { start: u64, end: u64 },
     /// Waiting for its call to be answered.
     Announced { bell: usize },
+    /// A move has been made, or refused, and is to be told of.
+    Moved { errno: i32 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -154,11 +161,20 @@ pub struct Connection {
     pub answer: Option<bool>,
 }
 
+/// Who has stopped all other threads of an address space, and the agent, as the leak sanitizer does.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracer {
+    pub thread: u32,
+    /// What it is still to look at.
+    pub left: u32,
+}
+
 #[derive(Debug)]
 pub struct Space {
     pub pid: u32,
     pub alive: bool,
     pub stopped: bool,
+    pub tracer: Option<Tracer>,
     /// Nobody may open it any more.
     pub hidden: bool,
     /// The pager has been told of its end.
@@ -232,6 +248,8 @@ pub struct World {
     pub opened: Vec<u32>,
     /// In a thousand: how often a call fails for a reason of its own.
     pub trouble: u64,
+    /// Agents may be stopped between a move and what they tell of it.
+    pub splits: bool,
     /// What happened, for a failing seed.
     pub log: Option<Vec<String>>,
 }
@@ -254,6 +272,7 @@ impl World {
             trees_asked: 0,
             opened: Vec::new(),
             trouble: 0,
+            splits: false,
             log: None,
         }
     }
@@ -290,7 +309,7 @@ impl World {
     /// memory.
     pub fn is_stuck_full(&self, limit: u64) -> bool {
         let fixed = |space: &Space| match space.agent {
-            _ if space.stopped => space.resident(),
+            _ if space.is_stopped() => space.resident(),
             Agent::Absent => space.resident(),
             _ => (space.pinned.len() + space.locked.len()) as u64,
         };
@@ -445,6 +464,35 @@ impl World {
 }
 
 impl Space {
+    /// By a signal, or by a tracer, as far as it looks.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped || self.tracer.is_some()
+    }
+
+    /// Whether a thread goes on: none in user space does while another traces it. That one waits for those in calls.
+    pub fn lets(&self, thread: &Thread) -> bool {
+        let in_call =
+            |thread: &Thread| matches!(thread.doing, Doing::Call { .. } | Doing::Zap { .. });
+        match self.tracer {
+            Some(tracer) if tracer.thread == thread.id => {
+                !self.threads.iter().any(in_call) && !self.is_agent_in_call()
+            }
+            Some(_) => in_call(thread),
+            None => true,
+        }
+    }
+
+    /// Whether the agent goes on.
+    pub fn lets_agent(&self) -> bool {
+        let stands =
+            matches!(self.agent_doing, Doing::Wait { .. } | Doing::Call { told: Told::No, .. });
+        self.alive && !self.stopped && !stands && (self.tracer.is_none() || self.is_agent_in_call())
+    }
+
+    fn is_agent_in_call(&self) -> bool {
+        !matches!(self.agent_doing, Doing::Nothing | Doing::Moved { .. })
+    }
+
     /// The area that a page is in.
     pub fn area_of(&self, page: u64) -> Option<(u64, Area)> {
         let (&start, &area) = self.areas.range(..=page).next_back()?;
