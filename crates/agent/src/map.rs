@@ -41,12 +41,18 @@ pub fn map(shared: Option<&Shared>, mut args: [usize; 6]) -> isize {
     // What is wrong with the call, or with the descriptor, the kernel says.
     // SAFETY: the program vouches for its own call.
     let at = unsafe { populate::map(args) };
-    if at >= 0 {
-        let flags = flags & !MAP_FIXED_NOREPLACE | MAP_FIXED | MAP_ANONYMOUS;
-        // Where that fails the device's memory stays.
-        map_managed(shared, [at as usize, len, prot, flags, usize::MAX, 0]);
+    if at < 0 {
+        return at;
     }
-    at
+    let over = flags & !MAP_FIXED_NOREPLACE | MAP_FIXED;
+    let anonymous = [at as usize, len, prot, over | MAP_ANONYMOUS, usize::MAX, 0];
+    if map_managed(shared, anonymous) >= 0 {
+        return at;
+    }
+    // The device's memory may be gone with the failure (before Linux 6.12).
+    let [.., offset] = args;
+    // SAFETY: where the program's own call has just put it.
+    unsafe { populate::map([at as usize, len, prot, over, args[4], offset]) }
 }
 
 /// Whether `args` ask for memory that `/dev/zero` would be given private pages of. Asked of the file system only behind no

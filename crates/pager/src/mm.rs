@@ -467,10 +467,11 @@ impl Mm {
         self.process().is_some_and(Process::is_stopped)
     }
 
-    /// Whether every thread of it was: a touch of its memory is another process's, which shares it.
-    pub fn is_stopped_as_a_whole(&self) -> bool {
+    /// Whether a tracer has stopped every thread of it: a touch of its memory is that one's, which shares it.
+    pub fn is_traced(&self) -> bool {
         let threads = self.process().map_or_else(Vec::new, Process::threads);
-        !threads.is_empty() && threads.iter().all(|&(_, state)| matches!(state, 't' | 'T'))
+        let mut alive = threads.iter().filter(|(_, state)| !matches!(state, 'Z' | 'X')).peekable();
+        alive.peek().is_some() && alive.all(|&(_, state)| state == 't')
     }
 
     /// Pages given to it beyond the budget while it is an infant.

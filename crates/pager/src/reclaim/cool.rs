@@ -125,6 +125,11 @@ impl Reclaim {
     /// for a page, or for a thread whose change nobody reads. How many pages are cool; None if the places cannot be read.
     pub fn decide(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> Option<usize> {
         let (process, link) = (mm.process()?, mm.link.get().expect("it began a batch"));
+        // In a call it waits for what a read would wait for as well, and tells of it then.
+        let is_in_call = |agent| process.threads().contains(&(agent, 'D'));
+        if process.agent().is_some_and(is_in_call) {
+            return None;
+        }
         let mut results = results(link, moving.len());
         let untold: Vec<usize> = (0..moving.len()).filter(|&at| results[at] == UNTOLD).collect();
         let places: Vec<u64> = {
@@ -137,8 +142,10 @@ impl Reclaim {
         if !filled {
             return None;
         }
-        for (at, place) in untold.into_iter().zip(places) {
-            results[at] = EEXIST;
+        for ((at, place), page) in untold.into_iter().zip(places).zip(self.pages.iter()) {
+            // Whatever else fills a hole fills it with zeros.
+            let is_moved = page.iter().any(|&byte| byte != 0);
+            results[at] = if is_moved { 0 } else { EEXIST };
             let mut filled = |_, _| results[at] = FILLED;
             process.scan_zero(place, place + PAGE_SIZE as u64, &mut filled).ok()?;
         }

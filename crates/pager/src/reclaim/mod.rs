@@ -25,6 +25,7 @@ use ebb_mm::resident::{Place, Resident};
 use ebb_mm::types::{MmId, PAGE_SIZE, Pfn};
 use ebb_swap::StoreError;
 use ebb_sys::anon::PageBuffer;
+use ebb_sys::proc;
 use oom::Vain;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -387,10 +388,11 @@ impl Reclaim {
     /// Lends the others pages: on top of what is in use beyond the limit when that begins, and of what
     /// those that are stopped hold beyond it by then or later. They give nothing back, and cannot take
     /// what is lent. A tracer that shares their memory takes it as theirs, and gives nothing back before it has let them go on:
-    /// it is lent as much again each time.
+    /// it is lent as much again each time, and half of what the machine has at most.
     fn lend(&mut self) {
         let mms = self.pager.mms();
-        let traced = mms.iter().any(|mm| mm.is_hungry() && mm.is_stopped_as_a_whole());
+        let traced = mms.iter().any(|mm| mm.is_hungry() && mm.is_traced());
+        let room = proc::memory_available().map_or(0, |bytes| bytes / 2 / PAGE_SIZE as u64);
         let held_fast: u64 =
             mms.iter().filter(|mm| mm.is_stopped()).map(|mm| mm.resident_pages()).sum();
         let mut resident = self.pager.resident();
@@ -399,7 +401,8 @@ impl Reclaim {
         let beyond = if self.lending { 0 } else { excess(zone.used()) };
         // Relatives hold some of it together.
         let loan = beyond.max(excess(held_fast.min(zone.used()))) + LENT_PAGES;
-        let loan = if traced { loan.max(2 * zone.lent()) } else { loan };
+        let more = if traced { zone.lent().min(room) } else { 0 };
+        let loan = loan.max(zone.lent() + more);
         if loan > zone.lent() {
             zone.lend(loan);
             drop(resident);

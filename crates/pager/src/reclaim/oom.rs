@@ -19,7 +19,8 @@
 //! * O5: Who is stopped, by a signal or by a debugger, is not killed for it. What it holds is lent to the others beyond
 //!   the limit (`Reclaim::lend`), and they store pages of their own: who still waits in vain waits for the store, as
 //!   beside one that runs. And its own threads wait for nothing as long as it is stopped: the signal has taken
-//!   them out of their touches. If only those are left the time begins anew.
+//!   them out of their touches. If only those are left the time begins anew. A tracer that shares their memory waits as
+//!   anybody does, once the machine has no more to lend.
 //! * O6: Where somebody waits in vain nobody waits for one that is stopped: it is looked at first (`Reclaim::is_deaf`).
 //!   A hundred milliseconds for each of many was longer than all that time.
 //! * O7: What was attached to is not killed for a limit that came later: it is given back ([`crate::detach`]). Only if that
@@ -182,7 +183,7 @@ impl Reclaim {
         if self.vain.is_followed(pager.clock.moment(), &mms) {
             return false;
         }
-        let waits = |mm: &Arc<Mm>| mm.is_hungry() && !mm.is_stopped();
+        let waits = |mm: &Arc<Mm>| mm.is_hungry() && (!mm.is_stopped() || mm.is_traced());
         if pager.held.load(Relaxed) == 0 && !mms.iter().any(waits) {
             // Those that wait have been stopped, or a fault thread is late (O4, O5).
             if mms.iter().any(|mm| mm.is_hungry()) {

@@ -132,7 +132,7 @@ impl World {
     /// A thread that can goes on. `active`: threads with nothing to do begin something new.
     pub fn step_thread(&mut self, (id, at): (Id, usize), mix: &Mix, active: bool) {
         match self.spaces[id].threads[at].doing {
-            Doing::Nothing if self.spaces[id].tracer.is_some() => self.look_on(id, at, active),
+            Doing::Nothing if self.spaces[id].is_tracer(at) => self.look_on(id, at, active),
             Doing::Nothing if active => {
                 self.begin_operation(id, at, mix);
                 let thread = self.spaces[id].threads.get(at);
@@ -301,7 +301,7 @@ impl World {
             12 => self.begin_unmap(id, at, true),
             // One that is known; the others could not be told from their relatives.
             13 if self.spaces[id].shared.is_some() => self.spaces[id].hidden = true,
-            14 => self.begin_trace(id, at),
+            14 if self.spaces[id].tracer.is_none() => self.begin_trace(id, at),
             _ => {}
         }
     }
@@ -503,6 +503,7 @@ impl World {
                 }
             }
         }
+        space.freed.push((from, end));
         if area.registered {
             self.tell(id, Some(at), Change::Remap { from, to, pages });
         }
@@ -622,27 +623,25 @@ impl World {
         }
     }
 
-    /// A thread begins to stop all others, and the agent. A signal takes those that wait for a page out of their touch.
+    /// A thread begins to stop all others, and the agent.
     fn begin_trace(&mut self, id: Id, at: usize) {
         let left = self.rng.between(4, 60) as u32;
-        let space = &mut self.spaces[id];
-        let tracer = Tracer { thread: space.threads[at].id, left };
-        space.tracer = Some(tracer);
-        space.touches.retain(|touch| touch.thread == 1);
-        for thread in &mut space.threads {
-            if let Doing::Wait { page, write } = thread.doing {
-                thread.doing = Doing::Touch { page, write };
-            }
-        }
+        let agent = self.rng.below(self.spaces[id].threads.len() as u64) as usize;
+        let tracer = Tracer { thread: self.spaces[id].threads[at].id, stopped: 0, agent, left };
+        self.spaces[id].tracer = Some(tracer);
         self.note(|| format!("trace {id}: {tracer:?}"));
     }
 
-    /// It looks at the next page, or lets the others go on.
+    /// It stops the next, looks at the next page, or lets the others go on.
     fn look_on(&mut self, id: Id, at: usize, active: bool) {
         let space = &mut self.spaces[id];
-        let left = space.tracer.filter(|tracer| active && tracer.left > 0);
-        space.tracer = left.map(|tracer| Tracer { left: tracer.left - 1, ..tracer });
-        if left.is_some() {
+        let Some(tracer) = space.tracer else { return };
+        if !active || tracer.left == 0 {
+            space.tracer = None;
+        } else if !space.is_traced_whole(tracer) {
+            space.stop_next(tracer);
+        } else {
+            space.tracer = Some(Tracer { left: tracer.left - 1, ..tracer });
             let pass = self.rng.once_in(2);
             self.begin_touch(id, at, pass);
         }

@@ -161,10 +161,13 @@ pub struct Connection {
     pub answer: Option<bool>,
 }
 
-/// Who has stopped all other threads of an address space, and the agent, as the leak sanitizer does.
+/// Who stops all other threads of an address space, and the agent, one after another, as the leak sanitizer does.
 #[derive(Clone, Copy, Debug)]
 pub struct Tracer {
     pub thread: u32,
+    /// How many it has stopped, of the others; and after how many it stops the agent.
+    pub stopped: usize,
+    pub agent: usize,
     /// What it is still to look at.
     pub left: u32,
 }
@@ -464,29 +467,64 @@ impl World {
 }
 
 impl Space {
-    /// By a signal, or by a tracer, as far as it looks.
+    /// By a signal, or by a tracer.
     pub fn is_stopped(&self) -> bool {
-        self.stopped || self.tracer.is_some()
+        self.stopped || self.tracer.is_some_and(|tracer| self.is_traced_whole(tracer))
     }
 
-    /// Whether a thread goes on: none in user space does while another traces it. That one waits for those in calls.
+    /// Whether it has stopped all that there are.
+    pub fn is_traced_whole(&self, tracer: Tracer) -> bool {
+        tracer.stopped == self.threads.len()
+    }
+
+    /// Whether a thread goes on: none in user space does that is traced. The tracer waits for each that it stops in a call.
     pub fn lets(&self, thread: &Thread) -> bool {
         let in_call =
             |thread: &Thread| matches!(thread.doing, Doing::Call { .. } | Doing::Zap { .. });
-        match self.tracer {
-            Some(tracer) if tracer.thread == thread.id => {
-                !self.threads.iter().any(in_call) && !self.is_agent_in_call()
-            }
-            Some(_) => in_call(thread),
-            None => true,
+        let Some(tracer) = self.tracer else { return true };
+        if tracer.thread == thread.id {
+            let agent = tracer.agent < tracer.stopped && self.is_agent_in_call();
+            let waits_for = |other: &Thread| self.has_stopped(tracer, other.id) && in_call(other);
+            return !agent && !self.others(tracer).any(waits_for);
         }
+        in_call(thread) || !self.has_stopped(tracer, thread.id)
+    }
+
+    /// A signal takes a thread that waits for a page out of its touch.
+    pub fn stop_next(&mut self, tracer: Tracer) {
+        self.tracer = Some(Tracer { stopped: tracer.stopped + 1, ..tracer });
+        let (touches, threads) = (&mut self.touches, &mut self.threads);
+        let others = threads.iter_mut().filter(|thread| thread.id != tracer.thread);
+        let mut order: Vec<Option<&mut Thread>> = others.map(Some).collect();
+        order.insert(tracer.agent.min(order.len()), None);
+        let next = order.into_iter().nth(tracer.stopped).flatten();
+        let Some(thread) = next else { return };
+        if let Doing::Wait { page, write } = thread.doing {
+            touches.retain(|touch| touch.thread != thread.id);
+            thread.doing = Doing::Touch { page, write };
+        }
+    }
+
+    /// Whether this thread, by its index, traces the others.
+    pub fn is_tracer(&self, at: usize) -> bool {
+        self.tracer.is_some_and(|tracer| tracer.thread == self.threads[at].id)
+    }
+
+    fn others(&self, tracer: Tracer) -> impl Iterator<Item = &Thread> {
+        self.threads.iter().filter(move |thread| thread.id != tracer.thread)
+    }
+
+    fn has_stopped(&self, tracer: Tracer, thread: u32) -> bool {
+        let at = self.others(tracer).position(|other| other.id == thread);
+        at.is_some_and(|at| at + usize::from(tracer.agent <= at) < tracer.stopped)
     }
 
     /// Whether the agent goes on.
     pub fn lets_agent(&self) -> bool {
         let stands =
             matches!(self.agent_doing, Doing::Wait { .. } | Doing::Call { told: Told::No, .. });
-        self.alive && !self.stopped && !stands && (self.tracer.is_none() || self.is_agent_in_call())
+        let traced = self.tracer.is_some_and(|tracer| tracer.agent < tracer.stopped);
+        self.alive && !self.stopped && !stands && (!traced || self.is_agent_in_call())
     }
 
     fn is_agent_in_call(&self) -> bool {
