@@ -485,8 +485,8 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The agent before what was to be loaded anyway, without the agent of a run around this one: two
-/// agents would both join this run, and every page count twice.
+/// The agent behind what was to be loaded anyway: that passes on what the program calls, and sees what it would see without
+/// the agent. Without the agent of a run around this one: two agents would both join this run, and every page count twice.
 fn preload(agent: &Path) -> OsString {
     let others = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let around = std::env::var_os(ENV_SOCKET).map(PathBuf::from);
@@ -494,15 +494,16 @@ fn preload(agent: &Path) -> OsString {
 }
 
 fn preload_list(agent: &Path, others: &OsStr, around: Option<&Path>) -> OsString {
-    let mut value = agent.as_os_str().to_owned();
+    let mut value = OsString::new();
     for other in others.as_bytes().split(|byte| matches!(byte, b':' | b' ')) {
         let other = Path::new(OsStr::from_bytes(other));
         let theirs = around.is_some_and(|folder| other.starts_with(folder));
         if !other.as_os_str().is_empty() && !theirs {
-            value.push(":");
             value.push(other);
+            value.push(":");
         }
     }
+    value.push(agent);
     value
 }
 
@@ -728,8 +729,8 @@ mod tests {
         assert_eq!(list("", None), "/tmp/ebb-2/agent.so");
         let others = "/tmp/ebb-1/agent.so:/lib/a.so /lib/b.so";
         let outer = Path::new("/tmp/ebb-1");
-        assert_eq!(list(others, Some(outer)), "/tmp/ebb-2/agent.so:/lib/a.so:/lib/b.so");
-        assert_eq!(list("/lib/a.so", None), "/tmp/ebb-2/agent.so:/lib/a.so");
+        assert_eq!(list(others, Some(outer)), "/lib/a.so:/lib/b.so:/tmp/ebb-2/agent.so");
+        assert_eq!(list("/lib/a.so", None), "/lib/a.so:/tmp/ebb-2/agent.so");
     }
 
     /// It was said to be the program's: that it could not be executed.

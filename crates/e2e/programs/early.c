@@ -1,5 +1,5 @@
 /*
- * A library that is preloaded after Ebb's agent and so begins before it: with EARLY=handlers it
+ * A library that is named after Ebb's agent and so begins before it, as those that a program is linked with do: with EARLY=handlers it
  * registers handlers of forks that map memory, with EARLY=handler-threads one that makes threads in the child,
  * with EARLY=threads it makes threads that wait until they are joined.
  */

@@ -719,6 +719,22 @@ static int case_environment(int argc, char **argv) {
     return 0;
 }
 
+static void *nothing(void *with) { return with; }
+
+/* Each function that the agent stands before, once or more. */
+static int case_passed_on(int argc, char **argv) {
+    (void)argc, (void)argv;
+    char *const words[] = {"true", NULL};
+    char *start = map(MIB);
+    MUST(start != MAP_FAILED && madvise(start, MIB, MADV_NORMAL) == 0);
+    start = mremap(start, MIB, 2 * MIB, MREMAP_MAYMOVE);
+    MUST(start != MAP_FAILED && prctl(PR_GET_DUMPABLE, 0, 0, 0, 0) == 1 && syscall(SYS_getppid) > 0);
+    pthread_t thread;
+    MUST(pthread_create(&thread, NULL, nothing, NULL) == 0 && pthread_join(thread, NULL) == 0);
+    execve("/bin/true", words, environ);
+    return 1;
+}
+
 static void show_status(const char *wanted) {
     char line[256];
     FILE *status = fopen("/proc/self/status", "r");
@@ -802,7 +818,7 @@ static const struct test_case cases[] = {
     {"wait-for-signal", case_wait_for_signal},
     {"count-interrupts", case_count_interrupts}, {"timer", case_timer},
     {"environment", case_environment}, {"surroundings", case_surroundings}, {"group", case_group},
-    {"copy", case_copy}, {"close-all", case_close_all}, {NULL, NULL},
+    {"passed-on", case_passed_on}, {"copy", case_copy}, {"close-all", case_close_all}, {NULL, NULL},
 };
 
 int main(int argc, char **argv) { return run_case(cases, argc, argv); }

@@ -47,6 +47,13 @@ impl Launch {
         Self::new(build::program(name)).args(arguments.split_whitespace())
     }
 
+    /// The same with a library that the loader begins before the agent, as it does those that a program is linked with.
+    pub fn program_behind(library: &Path, name: &str, arguments: &str) -> Self {
+        let behind = "LD_PRELOAD=$LD_PRELOAD:$0 exec \"$@\"";
+        let shell = Self::new("/bin/sh").args(["-c", behind]).arg(library);
+        shell.arg(build::program(name)).args(arguments.split_whitespace())
+    }
+
     /// One more argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push(argument.as_ref().to_owned());

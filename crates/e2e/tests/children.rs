@@ -77,19 +77,19 @@ fn children_that_borrow_memory_map_more() {
 /// The child's handlers run in the order of their registration: this one maps memory before the agent's.
 #[test]
 fn a_handler_of_forks_that_maps_memory_before_the_agent_has_joined() {
-    let launch = Launch::program("children", "handlers 16").limit(SMALL);
     let (_folder, library) = build::library_to_preload("early");
-    let early = launch.env("LD_PRELOAD", library).env("EARLY", "handlers");
-    early.run().expect_line("handlers: ok");
+    let early =
+        Launch::program_behind(&library, "children", "handlers 16").env("EARLY", "handlers");
+    early.limit(SMALL).run().expect_line("handlers: ok");
 }
 
 /// Their records were cleared as the parent's, and they began at address 0.
 #[test]
 fn threads_that_a_handler_of_forks_makes_before_the_agent_has_joined() {
-    let launch = Launch::program("children", "handler-threads 16").limit(TINY);
     let (_folder, library) = build::library_to_preload("early");
-    let early = launch.env("LD_PRELOAD", library).env("EARLY", "handler-threads");
-    early.run().expect_line("handler-threads: ok");
+    let early = Launch::program_behind(&library, "children", "handler-threads 16")
+        .env("EARLY", "handler-threads");
+    early.limit(TINY).run().expect_line("handler-threads: ok");
 }
 
 /// Places of callers that were killed were nobody's for ever, and when all were, no child could call.

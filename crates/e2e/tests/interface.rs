@@ -111,6 +111,18 @@ fn the_environment_stays() {
     }
 }
 
+/// It stood behind the agent, which passed nothing on, and saw no call: a recorder of builds recorded nothing.
+#[test]
+fn a_library_of_the_users_sees_what_the_program_calls() {
+    let (_folder, library) = build::library_to_preload("before");
+    let launch = Launch::program("process", "passed-on").env("LD_PRELOAD", library);
+    let plain = launch.run();
+    plain.expect_code(0);
+    assert!(plain.stderr.contains("execve /bin/true"), "{}", plain.stderr);
+    let limited = launch.limit(SMALL).run();
+    assert_eq!(limited.expect_code(0).stderr, plain.stderr);
+}
+
 /// Directory, umask, priority, descriptors, signal masks and dispositions, credentials, name.
 #[test]
 fn the_surroundings_stay() {

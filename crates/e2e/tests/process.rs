@@ -302,10 +302,9 @@ fn threads_that_are_cancelled_or_exit_run_their_cleanups() {
 /// Their descriptors were noted by nobody; joined when these were out, they were waited for for ever.
 #[test]
 fn threads_of_a_library_that_begins_before_the_agent() {
-    let launch = Launch::program("threads", "early 24").limit(TINY);
     let (_folder, library) = build::library_to_preload("early");
-    let early = launch.env("LD_PRELOAD", library).env("EARLY", "threads");
-    early.run().expect_line("early: ok");
+    let early = Launch::program_behind(&library, "threads", "early 24").env("EARLY", "threads");
+    early.limit(TINY).run().expect_line("early: ok");
 }
 
 /// What there was no place for was left out without a word.
