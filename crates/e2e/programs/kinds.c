@@ -378,6 +378,27 @@ static int case_zero_device(int argc, char **argv) {
     return 0;
 }
 
+/* Code that is not writable is written through /proc/self/mem, over pages that nobody has touched, and runs. */
+static int case_code(int argc, char **argv) {
+    const size_t bytes = 16 * PAGE;
+    struct ballast b = load(argc, argv);
+    const int memory = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    MUST(memory >= 0);
+    for (int round = 0; round < 16; round++) {
+        char *code = map(bytes);
+        MUST(mprotect(code, bytes, PROT_READ | PROT_EXEC) == 0);
+        ballast_check(&b, "beside code");
+        for (size_t at = 0; at < bytes; at += PAGE) {
+            /* mov eax, round; ret */
+            const unsigned char text[] = {0xb8, (unsigned char)round, 0, 0, 0, 0xc3};
+            MUST(pwrite(memory, text, sizeof text, (off_t)(uintptr_t)(code + at)) == sizeof text);
+            MUST(((int (*)(void))(uintptr_t)(code + at))() == round);
+        }
+    }
+    puts("code: ok");
+    return 0;
+}
+
 static int case_locked(int argc, char **argv) {
     struct ballast b = load(argc, argv);
     char *some = b.start, *seldom = some + 8 * MIB;
@@ -520,6 +541,7 @@ static const struct test_case CASES[] = {
     {"read-only", case_read_only},
     {"locked", case_locked},
     {"zero-device", case_zero_device},
+    {"code", case_code},
     {"moved", case_moved},
     {"marked", case_marked},
     {"signal-stack", case_signal_stack},

@@ -193,6 +193,12 @@ fn private_memory_of_the_zero_device() {
     case("zero-device");
 }
 
+/// Nothing was there yet, and the kernel waits for no page there: EIO, which some compilers answer with another try, for ever.
+#[test]
+fn code_that_is_written_through_a_file_of_the_kernels() {
+    case("code");
+}
+
 #[test]
 fn some_pages_locked_and_some_as_they_come() {
     case("locked");
