@@ -6,7 +6,7 @@
 //! `k72` describe those kernels, `k612` one that never was: see there. What the words of values stand for is in
 //! `choices`.
 //!
-//! Defaults are what measured best, not what is newest; `docs/benchmarks-lru.md` has the figures.
+//! Defaults are what measured best, not what is newest; `docs/results.md` has the figures.
 
 use std::fmt;
 

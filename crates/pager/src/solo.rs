@@ -35,7 +35,7 @@ pub const NOWHERE: u32 = u32::MAX;
 const EVERYWHERE: u32 = u32::MAX - 1;
 /// Most CPUs that have a fault thread each: all of them are told of every touch, and ask for the same lock. Beside four
 /// threads of a program on eight CPUs each waited 57 us for it, and a single fault thread 6: 259 thousand accesses a second by
-/// eight, 403 by one, on sixteen CPUs 187 and 404 (`docs/benchmarks.md`). On two CPUs two are better.
+/// eight, 403 by one, on sixteen CPUs 187 and 404 (`docs/results.md`). On two CPUs two are better.
 pub const CPUS_MAX: usize = 2;
 /// Looks in a row that found one thread to fault alone, before it has the fault threads for itself.
 const CALM_LOOKS: u32 = 10;

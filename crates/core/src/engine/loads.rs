@@ -3,7 +3,7 @@
 use crate::resident::Edges;
 
 /// What a load from compressed memory costs, in thousandths of what bringing back a cool page does
-/// (`docs/benchmarks.md`, "What a fault costs").
+/// (`docs/results.md`, "Cost of a page fault").
 pub const NEAR_COST: u64 = 1300;
 /// The same for a load from a file.
 pub const FAR_COST: u64 = 8000;

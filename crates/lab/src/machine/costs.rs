@@ -5,7 +5,7 @@
 //!
 //! Sources. Work that is mostly waiting for memory is counted in cache misses of 80 ns, the latency of
 //! local DRAM on servers of 2018 to 2022. "Measured" is `cargo run --release -p ebb-mm --example lru_bench` on a two-core VM
-//! (docs/benchmarks-lru.md). "Kernel" is the usual figure for x86-64 servers. The device latencies are
+//! (docs/results.md). "Kernel" is the usual figure for x86-64 servers. The device latencies are
 //! in [`device`](super::device).
 //!
 //! What is under the lru lock delays everybody else who wants it; the rest delays only who does it.

@@ -28,8 +28,7 @@ use super::mem::Fault;
 
 /// How a program is run under Ebb: its tiers, and what the pager's work takes.
 ///
-/// Times are of a two-core virtual machine, from `docs/benchmarks.md` ("What a fault costs", "Where a miss goes",
-/// "Cooling and storing").
+/// Times are of a two-core virtual machine, as `docs/results.md` has them.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LiveSpec {
