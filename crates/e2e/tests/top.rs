@@ -306,13 +306,16 @@ fn has_colour(text: &str) -> bool {
 fn colours_are_left_out_where_they_are_not_wanted() {
     let (run, terminal) = (program(), Terminal::new());
     for (environment, coloured) in [("NO_COLOR=1", false), ("NO_COLOR=", true)] {
-        terminal.run(&format!("clear; {environment} LC_ALL=C \"$ebb\" top {}", run.pid()));
+        let (end, pid) = (unique("ended"), run.pid());
+        let top = format!("{environment} LC_ALL=C \"$ebb\" top {pid}");
+        terminal.run(&format!("clear; {top}; echo {end} $?"));
         let screen = terminal.wait_for_text("map of");
         assert!(screen.is_ascii(), "in a locale of ASCII: {screen}");
         let drawn = terminal.tmux(&["capture-pane", "-p", "-e"]);
         assert_eq!(has_colour(&drawn), coloured, "{environment}: {drawn:?}");
         terminal.key("q");
-        terminal.wait_for("the prompt", |screen| !screen.contains("map of"));
+        // What is typed before may be read by `ebb top` still.
+        terminal.wait_for_text(&format!("{end} 0"));
     }
 }
 
