@@ -19,7 +19,7 @@ pub fn all() -> Vec<Check> {
     checks.extend(features());
     checks.extend([page_scan(), yama(), ring()]);
     checks.extend([descriptors(), address_space(), mappings(), overcommit()]);
-    checks.extend([memory_limit(), kernel_swap(), huge_pages(), wake_ups()]);
+    checks.extend([memory_limit(), cpu_limit(), kernel_swap(), huge_pages(), wake_ups()]);
     checks
 }
 
@@ -355,6 +355,17 @@ fn memory_limit() -> Check {
         },
     );
     Check::found("control group's memory limit", false, detail)
+}
+
+fn cpu_limit() -> Check {
+    let name = "control group's limit of CPU time";
+    if !cgroup::may_be_used_up() {
+        return Check::found(name, false, "none, or one that holds threads within a system call");
+    }
+    let consequence = "a signal for a thread whose system call waits for a page can use up all CPU time of \
+                       the group, for ever: the run hangs";
+    Check::missing(name, false, "cpu.max is set, on Linux 6.18 or newer", consequence, "")
+        .or("set no limit, or one of more CPUs than the program has threads")
 }
 
 fn kernel_swap() -> Check {
