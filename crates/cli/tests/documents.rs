@@ -172,6 +172,20 @@ fn rows_of_tables_have_all_their_cells() {
     }
 }
 
+/// Rows of tables and blocks of code are as wide as they are.
+#[test]
+fn lines_are_no_wider_than_a_hundred_columns() {
+    for document in DOCUMENTS {
+        let text = read(document);
+        let mut is_code = false;
+        for (at, line) in text.lines().enumerate() {
+            is_code ^= line.starts_with("```");
+            let is_wide = line.chars().count() > 100 && line.trim().contains(' ');
+            assert!(is_code || line.starts_with('|') || !is_wide, "{document}:{}", at + 1);
+        }
+    }
+}
+
 #[test]
 fn files_that_are_named_are_there() {
     let folders = [
