@@ -9,7 +9,6 @@ use crate::filter::{self, SET_SECCOMP};
 use crate::lock::lock_all;
 use crate::map::map;
 use crate::own::own;
-use crate::populate;
 use crate::preload::set_errno;
 use crate::protocol::BIN_BYTES;
 use crate::remap::{Request, remap};
@@ -92,23 +91,6 @@ pub unsafe extern "C" fn mmap64(
 ) -> *mut c_void {
     // SAFETY: the caller vouches for the call.
     unsafe { mmap(address, len, prot, flags, fd, offset) }
-}
-
-/// Stands before glibc's `mprotect`.
-///
-/// # Safety
-/// As `mprotect`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mprotect(address: usize, len: usize, prot: c_int) -> c_int {
-    let managed = own().is_some_and(|shared| shared.managing.load(Relaxed) != 0);
-    let managed = managed && !filter::is_strict();
-    // SAFETY: the caller vouches for the call.
-    let result = unsafe { populate::protect(address, len, prot as usize, managed) };
-    if result < 0 {
-        set_errno(-result as c_int);
-        return -1;
-    }
-    0
 }
 
 /// Stands before glibc's `mremap`, which takes its fifth argument only with some flags.

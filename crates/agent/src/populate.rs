@@ -59,26 +59,3 @@ pub unsafe fn advise(start: usize, len: usize, advice: usize) -> isize {
         }
     }
 }
-
-const PROT_READ: usize = 1;
-const PROT_WRITE: usize = 2;
-const PROT_EXEC: usize = 4;
-/// More code than this is no page that a compiler is about to write.
-const CODE_MAX: usize = 1 << 20;
-
-/// Makes the call `mprotect`. Compilers that keep their code from being written write it through `/proc/self/mem`, where the
-/// kernel waits for no page (EIO). A page that is not writable is not moved out: so code that is there now stays there.
-///
-/// # Safety
-/// As `mprotect`.
-pub unsafe fn protect(start: usize, len: usize, prot: usize, managed: bool) -> isize {
-    // SAFETY: the caller vouches for the call.
-    let result = unsafe { call(syscall::MPROTECT, [start, len, prot, 0, 0, 0]) };
-    let is_code = prot & (PROT_READ | PROT_WRITE | PROT_EXEC) == PROT_READ | PROT_EXEC;
-    if result == 0 && managed && is_code && len <= CODE_MAX {
-        // For reading: a page of a file stays the file's. Failing to is no error.
-        // SAFETY: the call above has found the range mapped, and no content changes.
-        unsafe { advise(start, len, MADV_POPULATE_READ) };
-    }
-    result
-}

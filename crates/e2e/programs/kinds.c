@@ -378,23 +378,12 @@ static int case_zero_device(int argc, char **argv) {
     return 0;
 }
 
-/* Code that is not writable is written through /proc/self/mem, over pages that nobody has touched, and runs. */
+/* Code that nobody has touched takes no memory, however much there is of it. */
 static int case_code(int argc, char **argv) {
-    const size_t bytes = 16 * PAGE;
     struct ballast b = load(argc, argv);
-    const int memory = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-    MUST(memory >= 0);
-    for (int round = 0; round < 16; round++) {
-        char *code = map(bytes);
-        MUST(mprotect(code, bytes, PROT_READ | PROT_EXEC) == 0);
-        ballast_check(&b, "beside code");
-        for (size_t at = 0; at < bytes; at += PAGE) {
-            /* mov eax, round; ret */
-            const unsigned char text[] = {0xb8, (unsigned char)round, 0, 0, 0, 0xc3};
-            MUST(pwrite(memory, text, sizeof text, (off_t)(uintptr_t)(code + at)) == sizeof text);
-            MUST(((int (*)(void))(uintptr_t)(code + at))() == round);
-        }
-    }
+    for (int area = 0; area < 64; area++)
+        MUST(mprotect(map(MIB), MIB, PROT_READ | PROT_EXEC) == 0);
+    ballast_check(&b, "beside code");
     puts("code: ok");
     return 0;
 }

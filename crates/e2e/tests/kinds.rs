@@ -193,9 +193,9 @@ fn private_memory_of_the_zero_device() {
     case("zero-device");
 }
 
-/// Nothing was there yet, and the kernel waits for no page there: EIO, which some compilers answer with another try, for ever.
+/// It cannot leave once it is there: filled as it was made, it ended the run.
 #[test]
-fn code_that_is_written_through_a_file_of_the_kernels() {
+fn code_that_nobody_has_touched_takes_no_memory() {
     case("code");
 }
 
