@@ -221,7 +221,6 @@ fn features() -> Vec<Check> {
         true,
     )
     .or(kernel_or_sandbox);
-    let blind = "write-hot pages cannot be told from others";
     vec![
         move_pages,
         poison,
@@ -231,7 +230,6 @@ fn features() -> Vec<Check> {
         offered("EVENT_REMOVE", feature::EVENT_REMOVE, true, "4.11", "discards go unseen"),
         offered("EVENT_UNMAP", feature::EVENT_UNMAP, true, "4.11", "munmap cannot be followed"),
         offered("THREAD_ID", feature::THREAD_ID, true, "4.14", "who touched cannot be told"),
-        offered("WP_ASYNC", feature::WP_ASYNC, false, "6.7", blind),
     ]
 }
 

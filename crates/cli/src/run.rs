@@ -45,8 +45,8 @@ const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 /// Ebb's own failure.
 pub const FAILED: u8 = 125;
 /// The switches of the pager, beside those of the engine.
-const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, harvest=0|1, \
-                            solo=0|1, split=0|1, eager=0|1 and io_uring=0|1";
+const OWN_SWITCHES: &str = "cool=0..900, readahead=0..256, look_around=0|1, solo=0|1, split=0|1, \
+                            eager=0|1 and io_uring=0|1";
 /// What the pager needs for itself and one process.
 const DESCRIPTORS_MIN: u64 = 32;
 
@@ -124,7 +124,7 @@ pub struct Arguments {
     /// Faults to inject into the tiers (for tests)
     #[arg(long, value_name = "PLAN", hide = true)]
     pub inject: Option<String>,
-    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, harvest, solo, split, eager, io_uring
+    /// A switch: of the engine (`ebb lab policies` lists them), or cool, readahead, look_around, solo, split, eager, io_uring
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Take options from a file (TOML; docs/ebb.toml is an example); what is typed is before it
@@ -463,16 +463,11 @@ fn apply(config: &mut Config, setting: &str) -> Result<(), String> {
         ("cool", Ok(number @ 0..=900)) => config.cool_permille = number,
         ("readahead", Ok(number @ 0..=256)) => config.readahead_pages = number,
         ("look_around", Ok(number @ (0 | 1))) => config.look_around = number == 1,
-        ("harvest", Ok(number @ (0 | 1))) => config.harvest = number == 1,
         ("solo", Ok(number @ (0 | 1))) => config.solo = number == 1,
         ("split", Ok(number @ (0 | 1))) => config.split = number == 1,
         ("eager", Ok(number @ (0 | 1))) => config.eager = number == 1,
         ("io_uring", Ok(number @ (0 | 1))) => config.io_uring = number == 1,
-        (
-            "cool" | "readahead" | "look_around" | "harvest" | "solo" | "split" | "eager"
-            | "io_uring",
-            _,
-        ) => {
+        ("cool" | "readahead" | "look_around" | "solo" | "split" | "eager" | "io_uring", _) => {
             return Err(format!("--set {setting}: {OWN_SWITCHES}"));
         }
         _ => {

@@ -2,10 +2,9 @@
 //! and by the share of pages that is kept cool.
 //!
 //! ```text
-//! cargo run --release -p ebb-mm --example cooling -- [harvest=PARTS] [KEY=VALUE...]
+//! cargo run --release -p ebb-mm --example cooling -- [KEY=VALUE...]
 //! ```
-//! 262,144 pages in room for 128,000, as `ebb bench paging` has them. With `harvest` written pages (3 touches of 10
-//! write) are looked for each time a part of the pages has come up for cooling: with 8, an eighth.
+//! 262,144 pages in room for 128,000, as `ebb bench paging` has them.
 
 mod common;
 
@@ -55,54 +54,24 @@ impl Zipf {
 struct Counts {
     loads: u64,
     rescues: u64,
-    /// First writes after a harvest: each costs its thread a fault within the kernel.
-    noticed: u64,
 }
-
-/// What of the touches writes, in tenths.
-const WRITES: u64 = 3;
 
 struct Machine {
     set: Resident,
     space: Space,
     cool_share: f64,
-    /// One harvest for each so large a part of the pages that came up; 0: none.
-    harvest: u64,
-    /// Pages that came up since the last one.
-    since: u64,
-    /// Pages written to since then.
-    written: Vec<bool>,
     counts: Counts,
 }
 
 impl Machine {
-    fn new(tunables: Tunables, cool_share: f64, harvest: u64) -> Self {
+    fn new(tunables: Tunables, cool_share: f64) -> Self {
         let room = ROOM as u64;
         let set = Resident::with(room, room, u32::MAX, tunables);
         let (space, counts) = (Space::new(MmId(1)), Counts::default());
-        Self { set, space, cool_share, harvest, since: 0, written: Vec::new(), counts }
+        Self { set, space, cool_share, counts }
     }
 
-    /// What was written since the last time is found, and lies where it lay.
-    fn harvest_if_due(&mut self) {
-        if self.harvest == 0 || self.since < self.set.evictable() / self.harvest {
-            return;
-        }
-        self.since = 0;
-        let written = std::mem::replace(&mut self.written, vec![false; PAGES as usize]);
-        let here = |(page, _)| match self.space.get(Vpn(page)) {
-            Entry::Resident(pfn) => Some(pfn),
-            _ => None,
-        };
-        let found = (0..).zip(written).filter(|&(_, written)| written);
-        self.set.accessed(&found.filter_map(here).collect::<Vec<Pfn>>());
-    }
-
-    fn touch(&mut self, page: u64, writes: bool) {
-        if let Some(written) = self.written.get_mut(page as usize).filter(|_| writes) {
-            self.counts.noticed += u64::from(!*written);
-            *written = true;
-        }
+    fn touch(&mut self, page: u64) {
         let vpn = Vpn(page);
         match self.space.get(vpn) {
             Entry::Resident(_) => {}
@@ -129,13 +98,11 @@ impl Machine {
         if self.set.frames_in_use() < ROOM {
             return;
         }
-        self.harvest_if_due();
         let mut victims: Vec<Pfn> = Vec::new();
         let cool = (self.set.evictable() as f64 * self.cool_share) as u64;
         while self.set.count(Place::Cool) < cool.max(1) {
             victims.clear();
             self.set.isolate_hard(64, &mut victims);
-            self.since += victims.len() as u64;
             for &pfn in &victims {
                 self.set.cool(&mut self.space, pfn, 0);
             }
@@ -155,7 +122,7 @@ fn run(load: &str, mut machine: Machine, zipf: &Zipf) -> Counts {
     for at in (1..order.len()).rev() {
         order.swap(at, random.below(at as u64 + 1) as usize);
     }
-    (0..PAGES).for_each(|page| machine.touch(page, true));
+    (0..PAGES).for_each(|page| machine.touch(page));
     let (mut scan, mut left) = (0, 0);
     let rounds: &[u64] = if load == "zipf-start" { &[600_000, 400_000] } else { &[2_000_000; 2] };
     for (round, &accesses) in (0u64..).zip(rounds) {
@@ -185,9 +152,7 @@ fn run(load: &str, mut machine: Machine, zipf: &Zipf) -> Counts {
                 }
                 _ => order[zipf.next(&mut random) as usize],
             };
-            // Not from the numbers that choose pages: these are the same with and without harvests.
-            let writes = (access ^ (access >> 7)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-            machine.touch(page, writes % 10 < WRITES);
+            machine.touch(page);
         }
     }
     machine.counts
@@ -196,26 +161,21 @@ fn run(load: &str, mut machine: Machine, zipf: &Zipf) -> Counts {
 fn main() -> Result<(), String> {
     let pairs: Vec<String> = std::env::args().skip(1).collect();
     let mut tunables = Tunables::cooling();
-    let mut harvest = 0;
     for pair in &pairs {
-        if let Some(parts) = pair.strip_prefix("harvest=") {
-            harvest = parts.parse().map_err(|_| format!("{pair}: a number of parts is wanted"))?;
-            continue;
-        }
         tunables.set(pair).map_err(|error| error.to_string())?;
     }
     let zipf = Zipf::new();
-    println!("load      cool share   loads/access   rescues/access   noticed writes/access");
+    println!("load      cool share   loads/access   rescues/access");
     for load in
         ["zipf-start", "zipf", "shift", "other-78%", "other-97%", "scanmix", "uniform", "loop"]
     {
         for cool_share in [0.1, 0.2, 0.3] {
-            let machine = Machine::new(tunables.clone(), cool_share, harvest);
-            let Counts { loads, rescues, noticed } = run(load, machine, &zipf);
+            let machine = Machine::new(tunables.clone(), cool_share);
+            let Counts { loads, rescues } = run(load, machine, &zipf);
             let accesses = if load == "zipf-start" { 4e5 } else { 2e6 };
             let each = |count: u64| count as f64 / accesses;
-            let (loads, rescues, noticed) = (each(loads), each(rescues), each(noticed));
-            println!("{load:10} {cool_share:10} {loads:14.4} {rescues:16.4} {noticed:23.4}");
+            let (loads, rescues) = (each(loads), each(rescues));
+            println!("{load:10} {cool_share:10} {loads:14.4} {rescues:16.4}");
         }
     }
     Ok(())

@@ -94,9 +94,6 @@ pub struct Config {
     pub switches: Vec<String>,
     /// Cool pages ahead of a pass come back with the one that was touched.
     pub look_around: bool,
-    /// Written pages are looked for and kept from cooling; writes to what relatives share cannot be
-    /// made to ask then.
-    pub harvest: bool,
     /// Manage every area from the start, however far the limit is.
     pub eager: bool,
     /// A sample of pages is taken out of sight again and again, to see how soon each is used again.
@@ -157,7 +154,6 @@ impl Default for Config {
             solo: true,
             readahead_pages: 64,
             look_around: true,
-            harvest: false,
             switches: Vec::new(),
             eager: false,
             sample: false,

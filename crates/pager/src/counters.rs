@@ -15,10 +15,6 @@ pub struct Counters {
     pub zeros_ahead: AtomicU64,
     /// Cool pages brought back beside one that was touched.
     pub rescued_ahead: AtomicU64,
-    /// Harvests of written pages, the pages found, and the time they took.
-    pub harvests: AtomicU64,
-    pub harvested: AtomicU64,
-    pub harvest_us: AtomicU64,
     pub cooled: AtomicU64,
     pub evicted: AtomicU64,
     pub written: AtomicU64,

@@ -260,8 +260,7 @@ fn greet_new(
         return Err(std::io::Error::other("its pool is larger than it was told to make it"));
     }
     // Events of forks are for those alone that have the right to trace: nobody gets them who is refused anyway.
-    let harvest = if pager.config.harvest { feature::WP_ASYNC } else { 0 };
-    if let Err(error) = uffd.handshake(FEATURES | harvest) {
+    if let Err(error) = uffd.handshake(FEATURES) {
         refuse(&*connection)?;
         return Err(error);
     }

@@ -25,13 +25,9 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Pages that may be copied unseen beside the reserve: a little.
 const UNSEEN_PAGES: u64 = 64;
 
-/// Whether `copies` more pages would not fit. With `harvest` nothing can be guarded: the kernel lifts
-/// write protection by itself there.
+/// Whether `copies` more pages would not fit.
 pub fn is_needed(pager: &Pager, copies: u64) -> bool {
-    !pager.config.harvest
-        && pager.managing.load(Relaxed)
-        && copies > UNSEEN_PAGES
-        && pager.resident().zone.free() < copies
+    pager.managing.load(Relaxed) && copies > UNSEEN_PAGES && pager.resident().zone.free() < copies
 }
 
 /// Guards the pages of a range, `pins` (in order) excepted. False if the address space is changing: to be tried again.

@@ -27,9 +27,6 @@ pub const HOLDS_TIMED: u32 = 16;
 /// Address space that is looked through for pages in one hold: page tables of 2 MiB, which may be empty, though there.
 pub const REACH_BYTES: u64 = 1 << 30;
 
-/// Address space that is harvested in one hold of the lock: as many entries, some 10 us.
-pub const SLICE_BYTES: u64 = SLICE_PAGES * 4096;
-
 /// How often a forking process that is not known yet is looked for, how often when nothing keeps it from being seen,
 /// and how long it is waited in between.
 pub const FIND_TRIES: u32 = 20;

@@ -1,8 +1,7 @@
 //! Recording: which pages a run asked for and when, as a trace that `ebb lab replay` reads.
 //!
 //! Every touch that reaches the pager is a record (a first touch, a rescue, a load, a write to a guarded
-//! page), and with `harvest=1` every page found written: what cannot be seen, the touches of pages that lie
-//! where they belong, is not in it. Text with the header `dt,fault,op,kind`, which tells readers so, as zstd if the file's name ends in
+//! page). Accesses to pages that are mapped cannot be seen, and are not in it. Text with the header `dt,fault,op,kind`, which tells readers so, as zstd if the file's name ends in
 //! `.zst`; `dt` in microseconds, `fault` the page number with the address space's above it (bit 36 on).
 //!
 //! * R1: whoever records waits for no device: full buffers go to a thread of its own, and are counted as lost

@@ -31,9 +31,6 @@ struct ScanArg {
 
 const PAGEMAP_SCAN: libc::c_ulong =
     ((3 << 30) | ((size_of::<ScanArg>() as u32) << 16) | (0x66 << 8) | 16) as libc::c_ulong;
-/// Protects what was found, so that only later writes are found the next time.
-const WP_MATCHING: u64 = 1 << 0;
-const WRITTEN: u64 = 1 << 1;
 const PRESENT: u64 = 1 << 3;
 const ZERO_PAGE: u64 = 1 << 5;
 const REGIONS_MAX: usize = 512;
@@ -48,7 +45,6 @@ pub const EXCLUSIVE_RUN_MAX: usize = 256;
 /// What a scan looks for.
 #[derive(Clone, Copy)]
 struct Wanted {
-    flags: u64,
     /// Categories a page must have, those of them it must not have, and what is told apart.
     mask: u64,
     inverted: u64,
@@ -81,27 +77,13 @@ impl Pagemap {
         found: impl FnMut(u64, u64),
     ) -> io::Result<()> {
         let mask = PRESENT | ZERO_PAGE;
-        self.scan(start, end, Wanted { flags: 0, mask, inverted: ZERO_PAGE, told: PRESENT }, found)
-    }
-
-    /// Calls `found(start, end)` for each run of pages written to since the last harvest (or since they
-    /// came), and begins anew: the first write to each from now on costs its thread 1 to 2 us in the
-    /// kernel. Only areas of a userfaultfd with [`crate::uffd::feature::WP_ASYNC`] are looked at.
-    pub fn harvest_written(
-        &self,
-        start: u64,
-        end: u64,
-        found: impl FnMut(u64, u64),
-    ) -> io::Result<()> {
-        let mask = PRESENT | ZERO_PAGE | WRITTEN;
-        let wanted = Wanted { flags: WP_MATCHING, mask, inverted: ZERO_PAGE, told: PRESENT };
-        self.scan(start, end, wanted, found)
+        self.scan(start, end, Wanted { mask, inverted: ZERO_PAGE, told: PRESENT }, found)
     }
 
     /// Where a stretch from `start` on ends that has `most` pages in memory (the shared zero page counts): at
     /// `end`, if there are not so many.
     pub fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
-        let wanted = Wanted { flags: 0, mask: PRESENT, inverted: 0, told: PRESENT };
+        let wanted = Wanted { mask: PRESENT, inverted: 0, told: PRESENT };
         let mut regions = [Region::default(); REGIONS_MAX];
         let (mut from, mut left) = (start, most);
         while from < end && left > 0 {
@@ -119,7 +101,7 @@ impl Pagemap {
     /// Calls `found(start, end)` for each run of pages that are the kernel's shared zero page.
     pub fn scan_zero(&self, start: u64, end: u64, found: impl FnMut(u64, u64)) -> io::Result<()> {
         let mask = PRESENT | ZERO_PAGE;
-        self.scan(start, end, Wanted { flags: 0, mask, inverted: 0, told: PRESENT }, found)
+        self.scan(start, end, Wanted { mask, inverted: 0, told: PRESENT }, found)
     }
 
     /// Of the pages from `page` (a page number) on, at most `most`: how many in a row are in memory
@@ -213,7 +195,7 @@ impl Pagemap {
     ) -> io::Result<(usize, u64)> {
         let mut arg = ScanArg {
             size: size_of::<ScanArg>() as u64,
-            flags: wanted.flags,
+            flags: 0,
             start,
             end,
             walk_end: 0,

@@ -1,6 +1,6 @@
 //! userfaultfd: faults and mapping changes of another process, delivered as messages.
 //!
-//! Written by hand because no maintained binding has MOVE, POISON, WP_ASYNC and COPY's write-protect
+//! Written by hand because no maintained binding has MOVE, POISON and COPY's write-protect
 //! mode. Every call is one ioctl on the descriptor; the address space it acts on is the one that
 //! created the descriptor, whichever process makes the call.
 
@@ -97,8 +97,6 @@ pub mod feature {
     pub const WP_UNPOPULATED: u64 = 1 << 13;
     /// Pages can be poisoned.
     pub const POISON: u64 = 1 << 14;
-    /// Write-protect faults are resolved in the kernel.
-    pub const WP_ASYNC: u64 = 1 << 15;
     /// Pages can be moved.
     pub const MOVE: u64 = 1 << 16;
 }

@@ -125,36 +125,6 @@ fn an_address_space_that_has_ended_says_so() {
     assert!(!child.is_alive(at) && uffd.is_alive(at));
 }
 
-#[test]
-fn a_harvest_finds_what_was_written_since_the_last_one() {
-    let uffd = uffd(feature::WP_ASYNC | feature::MOVE);
-    let at = registered(&uffd, 8);
-    let write = |page: u64| {
-        // SAFETY: the page is there, and the test's own.
-        unsafe { ((at + page * PAGE) as *mut u8).write_volatile(9) };
-    };
-    let pagemap = Pagemap::open(std::process::id()).expect("a process may read its own");
-    let harvest = || {
-        let mut found = Vec::new();
-        let run = |from: u64, to: u64| found.extend((from - at) / PAGE..(to - at) / PAGE);
-        pagemap.harvest_written(at, at + 8 * PAGE, run).expect("the area is registered");
-        found
-    };
-    uffd.copy(at, &[1; 4 * PAGE as usize]).expect("the pages were missing");
-    assert_eq!(harvest(), [0, 1, 2, 3], "what came counts as written; holes do not");
-    assert_eq!(harvest(), [], "and is found once");
-    assert_eq!(byte(at + PAGE), 1);
-    assert_eq!(harvest(), [], "a read is no write");
-    write(2);
-    assert_eq!(harvest(), [2]);
-    // SAFETY: the test's own pages.
-    unsafe { uffd.move_here(at + 5 * PAGE, at + 2 * PAGE, PAGE) }.expect("protected pages move");
-    assert_eq!(byte(at + 5 * PAGE), 9);
-    uffd.copy(at + 2 * PAGE, &[7; PAGE as usize]).expect("its place is a hole now");
-    write(3);
-    assert_eq!(harvest(), [2, 3, 5], "what moved or came counts as written");
-}
-
 /// On Linux 6.18 a move that met a change of the page's entry says EEXIST and has moved the page: its page map is
 /// to be believed. A page that was taken for one that stayed was lost, as its place was dropped.
 #[test]

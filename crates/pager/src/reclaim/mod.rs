@@ -6,7 +6,6 @@
 mod command;
 mod cool;
 mod evict;
-mod harvest;
 mod oom;
 mod sample;
 
@@ -102,8 +101,6 @@ pub struct Reclaim {
     /// Copies of shared pages made since memory was last in balance, as many as have not left again: their leaving frees
     /// what was taken for them.
     copies: u64,
-    /// How many there were at the last harvest.
-    harvested_at: u64,
     /// What could not be moved, since all that is parked was last let go, and before.
     immovable: Immovable,
     immovable_before: Immovable,
@@ -153,7 +150,6 @@ impl Reclaim {
             round_progress: 0,
             did: None,
             copies: 0,
-            harvested_at: 0,
             immovable: Immovable::default(),
             immovable_before: Immovable::default(),
             thread_words: ThreadWords::default(),
@@ -205,17 +201,16 @@ impl Reclaim {
         let seen = Seen { starving, crowded: std::mem::take(&mut self.crowded) };
         let now_ms = self.pager.clock.since(self.pager.started).as_millis() as u64;
         let did = self.did.take();
-        let (order, parked, evictable) = {
+        let (order, parked) = {
             let mut engine = self.pager.engine();
             engine.set.set_now_ms(now_ms);
             did.into_iter().for_each(|did| engine.did(did));
             let order = engine.next(&self.pager.desk, seen);
-            (order, engine.set.count(Place::Parked), engine.set.evictable())
+            (order, engine.set.count(Place::Parked))
         };
         if parked > 0 && self.pager.clock.since(self.unparked) > UNPARK {
             self.unpark();
         }
-        self.harvest_if_due(evictable);
         order
     }
 
@@ -317,8 +312,6 @@ impl Reclaim {
             self.find_bare();
             while self.pager.resident().retry_barren(SLICE_PAGES) {}
         }
-        // What nobody told of may be found.
-        self.harvest_now();
         self.pager.host.sleep(Duration::from_millis(1));
     }
 

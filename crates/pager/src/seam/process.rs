@@ -57,13 +57,6 @@ pub trait Process: Debug + Send + Sync {
     -> io::Result<()>;
     /// The same for the kernel's zero page.
     fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()>;
-    /// The same for pages written since they were last asked for.
-    fn harvest_written(
-        &self,
-        start: u64,
-        end: u64,
-        found: &mut dyn FnMut(u64, u64),
-    ) -> io::Result<()>;
     /// Where a stretch from `start` on ends that has `most` pages in memory: at `end` if there are not so many.
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64>;
     /// Resident pages of anonymous memory; 0 once the address space is gone.
@@ -263,15 +256,6 @@ impl Process for Known {
 
     fn scan_zero(&self, start: u64, end: u64, found: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
         self.page_map.scan_zero(start, end, found)
-    }
-
-    fn harvest_written(
-        &self,
-        start: u64,
-        end: u64,
-        found: &mut dyn FnMut(u64, u64),
-    ) -> io::Result<()> {
-        self.page_map.harvest_written(start, end, found)
     }
 
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {

@@ -318,10 +318,6 @@ impl Process for FakeProcess {
         self.runs((start, end), found, |page| page.zero)
     }
 
-    fn harvest_written(&self, _: u64, _: u64, _: &mut dyn FnMut(u64, u64)) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
-
     fn reach(&self, start: u64, end: u64, most: u64) -> io::Result<u64> {
         let world = self.world.lock();
         let range = world.spaces[self.id].pages.range(start >> 12..end >> 12);
