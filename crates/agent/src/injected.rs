@@ -1,9 +1,9 @@
 //! How the agent gets into a program that no loader brings it into (a static one, one that runs already): this image is put
 //! into it while it stands, and one of its threads runs [`ebb_injected`] before it goes on.
 //!
-//! * I1: nothing is linked: what the compiler calls for (`memcpy` and its like) is here. Nothing of the program is
+//! * INJECTED-1: nothing is linked: what the compiler calls for (`memcpy` and its like) is here. Nothing of the program is
 //!   touched but its environment, which is read, and the stack below what is in use.
-//! * I2: it has no hooks. Which pages have to stay the pager finds out (I1 in `pager/src/inject.rs`).
+//! * INJECTED-2: it has no hooks. Which pages have to stay the pager finds out (INJECTED-1 in `pager/src/inject.rs`).
 
 use crate::join::{join_forked, join_new};
 use crate::protocol::JOINED;

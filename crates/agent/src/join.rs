@@ -4,8 +4,8 @@
 //! it uses no library function, no allocation and no lock. It leaves no signal mask behind and opens no
 //! descriptor, not even for a moment: the agent's thread has a table of its own for those.
 //!
-//! * J1: a forked child has no agent or its own. If it cannot have one, the pager is told so; a pager that does not
-//!   even hear that is dead, and nobody would bring the child's pages back: it ends (A3).
+//! * JOIN-1: a forked child has no agent or its own. If it cannot have one, the pager is told so; a pager that does not
+//!   even hear that is dead, and nobody would bring the child's pages back: it ends (AGENT-3).
 
 use crate::calls::ask;
 use crate::protocol::{ASK_ALONE, BIN_BYTES, GREET_FORKED, GREET_START, Shared};
@@ -129,7 +129,7 @@ pub fn join_forked() -> Option<&'static Shared> {
     }
 }
 
-/// J1: this process, a forked child, has no agent.
+/// JOIN-1: this process, a forked child, has no agent.
 pub fn stay_alone(reason: u32) {
     let table = AGENT.table.load(Acquire);
     // SAFETY: the ancestor's, which stays mapped until this process has its own.

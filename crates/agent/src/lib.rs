@@ -8,15 +8,15 @@
 //! `ebb run` puts into a program that has no loader (`injected.rs`). That has no hooks.
 //!
 //! Rules of what is inside the program:
-//! * A1: from when it serves, the agent's thread touches only its code, its berth (stack and thread block) and
+//! * AGENT-1: from when it serves, the agent's thread touches only its code, its berth (stack and thread block) and
 //!   the memory shared with the pager. Never libc, never the heap, never thread-local data: any of those can be
 //!   stored away, and the thread would wait for itself.
-//! * A2: it has its own descriptor table (cloned without `CLONE_FILES`): whatever the program closes,
+//! * AGENT-2: it has its own descriptor table (cloned without `CLONE_FILES`): whatever the program closes,
 //!   the userfaultfd and the line to the pager stay open, so a touch waits rather than reads zeros. Nor does
 //!   the program ever see one of them in its own table. Nor does it share root and working folder (`CLONE_FS`): a thread
 //!   of a process that shares those enters no other mount namespace.
-//! * A3: if the line to the pager breaks, it kills the process: a dead pager is a dead program.
-//! * A4: it holds none of the program's descriptors, or pipes would never reach their end.
+//! * AGENT-3: if the line to the pager breaks, it kills the process: a dead pager is a dead program.
+//! * AGENT-4: it holds none of the program's descriptors, or pipes would never reach their end.
 #![no_std]
 // Without hooks some of what they use is left over.
 #![cfg_attr(any(ebb_injected, test), allow(dead_code))]

@@ -5,9 +5,9 @@
 //! kernel wipes in the child (`MADV_WIPEONFORK`). Children that share their parent's memory (`vfork`,
 //! `posix_spawn`, threads) share the page, and rightly so.
 //!
-//! * O1: nothing outside that page says whether this process has an agent; what is there is how to reach
+//! * OWN-1: nothing outside that page says whether this process has an agent; what is there is how to reach
 //!   the agent of this process, or that of the ancestor it was forked from.
-//! * O2: whoever finds the page wiped joins ([`crate::join`]), if no other thread is at it: so a child joins at
+//! * OWN-2: whoever finds the page wiped joins ([`crate::join`]), if no other thread is at it: so a child joins at
 //!   the first hook that it passes, whichever it is.
 
 use crate::filter;

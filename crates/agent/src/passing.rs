@@ -4,13 +4,13 @@
 //! `MADV_WIPEONFORK`) last, in the parent: advice given in between would be taken for what the fork went by, and the
 //! child get pages that are not its own, or lack some that are.
 //!
-//! * A1: whoever gives such advice does so while no fork of this memory is under way, and after the pager has
+//! * PASSING-1: whoever gives such advice does so while no fork of this memory is under way, and after the pager has
 //!   followed those that were.
 //!   Forks of the advising thread itself do not count: it is in a signal handler, before or after the fork itself. So
 //!   that it knows its own, no handler runs between the count of forks and the note of whose one is.
-//! * A2: nobody waits for ever: where the other side does not end (a thread that was killed) it goes on. And neither
+//! * PASSING-2: nobody waits for ever: where the other side does not end (a thread that was killed) it goes on. And neither
 //!   side starves: whoever comes while the other waits lets that go first.
-//! * A3: the word is in the page that the kernel wipes in a child ([`crate::own`]), where none of its forks is under way.
+//! * PASSING-3: the word is in the page that the kernel wipes in a child ([`crate::own`]), where none of its forks is under way.
 
 use crate::calls::be_heard;
 use crate::filter;
@@ -56,7 +56,7 @@ pub fn fork_begins() {
     let signals = syscall::block_signals();
     let begun = |now: u32| (now & !FORK_WAITS) + 1;
     if !take(word, |now| now & ADVISING != 0, [FORK_WAITS, ADVICE_WAITS], begun) {
-        // A2.
+        // PASSING-2.
         word.fetch_add(1, AcqRel);
     }
     exchange(forkers, 0, own_thread());

@@ -5,10 +5,10 @@
 //! only, and since 6.17 may give up in the middle where it is told where to (`MREMAP_FIXED`). So where management has begun
 //! the agent looks before it moves what is told that, and else when the kernel has refused: several areas are moved one by one.
 //!
-//! * M1: while a program's thread is in here the pager registers nothing (`Shared::mapping`).
-//! * M2: a thread that is in here takes no signal: a handler that moves memory, too, would wait for the thread it
+//! * REMAP-1: while a program's thread is in here the pager registers nothing (`Shared::mapping`).
+//! * REMAP-2: a thread that is in here takes no signal: a handler that moves memory, too, would wait for the thread it
 //!   has interrupted. Who waits sleeps: it may be ahead of the other on the only processor.
-//! * M3: neither side starves: the pager, which only looks in now and then, is let go first where it has come in vain, and
+//! * REMAP-3: neither side starves: the pager, which only looks in now and then, is let go first where it has come in vain, and
 //!   not waited for longer than it takes to come again.
 
 use crate::areas;

@@ -28,7 +28,7 @@ pub const ABSENT: u32 = 1;
 /// This process, or one it was forked from, has joined.
 pub const PRESENT: u32 = 2;
 
-/// How to reach the agent of this process, or of the one it was forked from (see [`crate::own`], O1). Lives in
+/// How to reach the agent of this process, or of the one it was forked from (see [`crate::own`], OWN-1). Lives in
 /// the object's data: the agent's thread looks at it only before it serves.
 pub struct Agent {
     pub stage: AtomicU32,
@@ -111,7 +111,7 @@ fn number(text: &[u8]) -> Option<u64> {
     (value > 0).then_some(value)
 }
 
-/// A3: the pager is gone, and so is every page it kept.
+/// AGENT-3: the pager is gone, and so is every page it kept.
 pub fn die() -> ! {
     const SIGKILL: usize = 9;
     loop {

@@ -33,7 +33,7 @@ struct MoveArg {
 pub extern "C" fn run(argument: usize) -> ! {
     // SAFETY: the berth that this thread was started in, which is its own for as long as it lives.
     let berth = unsafe { &*(argument as *const Berth) };
-    // A4 before all else.
+    // AGENT-4 before all else.
     let line = match close_all().and_then(|()| greet(berth.kind)) {
         Ok(line) => line,
         Err(reason) => {

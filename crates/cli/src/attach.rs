@@ -2,11 +2,11 @@
 //!
 //! The front stays beside the program, of which it is no parent, until either ends.
 //!
-//! * T1: nothing is done to the process before all that could be wrong has been looked at; if its agent then cannot join
+//! * ATTACH-1: nothing is done to the process before all that could be wrong has been looked at; if its agent then cannot join
 //!   it is as it was.
-//! * T2: the limit begins above what is in memory and comes down step by step while the program goes on, as by `ebb set`;
-//!   where it stops on the way it is tried again (S3 in `pager/src/resize.rs`).
-//! * T3: a signal to the front, its end and `ebb detach` are the same: the process gets all of its memory back and goes on.
+//! * ATTACH-2: the limit begins above what is in memory and comes down step by step while the program goes on, as by `ebb set`;
+//!   where it stops on the way it is tried again (RESIZE-3 in `pager/src/resize.rs`).
+//! * ATTACH-3: a signal to the front, its end and `ebb detach` are the same: the process gets all of its memory back and goes on.
 
 use crate::folder::Folder;
 use crate::line::{connect, converse};
@@ -25,7 +25,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Room above what is in memory when the limit begins to come down (T2).
+/// Room above what is in memory when the limit begins to come down (ATTACH-2).
 const ROOM_BYTES: u64 = 64 << 20;
 
 #[derive(clap::Args)]
@@ -158,7 +158,7 @@ fn is_same(pid: u32, what: &str) -> bool {
     of(&pid.to_string()) == of("self")
 }
 
-/// Whether it may be attached to (T1).
+/// Whether it may be attached to (ATTACH-1).
 fn check(pid: u32) -> Result<(), String> {
     if let Some(reason) = inject::why_not_when_loaded(pid) {
         return Err(reason);
@@ -284,7 +284,7 @@ fn explained(reason: String) -> String {
     reason
 }
 
-/// Has the limit come down to what is wanted (T2), and says so if it cannot yet.
+/// Has the limit come down to what is wanted (ATTACH-2), and says so if it cannot yet.
 fn come_down(folder: &Folder, wanted: &Config) {
     let socket = folder.socket();
     let high = wanted.memory_high_bytes.map(|bytes| format!(" memory.high={bytes}"));

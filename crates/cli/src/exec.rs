@@ -3,11 +3,11 @@
 //! Front and pager are made before, apart from it: the front is no child of the program, whose calls of wait(2) see
 //! nobody who is not its own, and is in a session of its own, which no key of the terminal reaches.
 //!
-//! * X1: the front keeps nothing of the program's but standard error, for what is wrong. It passes no signal on: the
+//! * EXEC-1: the front keeps nothing of the program's but standard error, for what is wrong. It passes no signal on: the
 //!   program gets its own.
-//! * X2: the program runs only when the pager is ready. If it then cannot be executed nothing is left behind by the time that
+//! * EXEC-2: the program runs only when the pager is ready. If it then cannot be executed nothing is left behind by the time that
 //!   is said.
-//! * X3: whoever dies of program, front and pager, the others notice: the front looks at descriptors of both, the pager
+//! * EXEC-3: whoever dies of program, front and pager, the others notice: the front looks at descriptors of both, the pager
 //!   at its line to the front. Nobody is known by a number that could be another's.
 
 use crate::folder::Folder;
@@ -67,7 +67,7 @@ pub fn start(
     // The front removes it.
     let folder = std::mem::ManuallyDrop::new(folder);
     let refusal = replace(path, words, &folder, pool_bytes, limits);
-    // X2: whoever is heard no more has left nothing.
+    // EXEC-2: whoever is heard no more has left nothing.
     let _ = FrontMessage::Failed(refusal.1.clone()).send(&line);
     let _ = FrontMessage::receive(&line);
     Err(refusal)

@@ -3,15 +3,15 @@
 //!
 //! Its name says which run it is of, so that `ebb stat PID` finds it: `ebb-PID-` and a number nobody can guess.
 //!
-//! * D1: a folder is made and never taken over: nobody can have prepared it.
-//! * D2: a place is used only if nobody else can rename or replace what lies in it: it belongs to this user
+//! * FOLDER-1: a folder is made and never taken over: nobody can have prepared it.
+//! * FOLDER-2: a place is used only if nobody else can rename or replace what lies in it: it belongs to this user
 //!   or to root, and whoever else may write there is held back by the sticky bit.
-//! * D3: nothing of another user's is ever connected to or removed.
-//! * D4: others may load the agent, whose name they know from their environment: root's programs may start others
+//! * FOLDER-3: nothing of another user's is ever connected to or removed.
+//! * FOLDER-4: others may load the agent, whose name they know from their environment: root's programs may start others
 //!   as another user, and for root a place that others cannot reach is none. They can list nothing, and the
 //!   socket is its owner's.
-//! * D5: it is locked (`flock`) as long as its run lasts: what removes old files from such places leaves it.
-//! * D6: an environment may be kept for longer than its run lasts (a job queue, an editor), and `LD_PRELOAD` in it names the
+//! * FOLDER-5: it is locked (`flock`) as long as its run lasts: what removes old files from such places leaves it.
+//! * FOLDER-6: an environment may be kept for longer than its run lasts (a job queue, an editor), and `LD_PRELOAD` in it names the
 //!   agent: the places come first where nobody but this user or root can make that name again.
 
 use crate::inject;
@@ -44,7 +44,7 @@ const LEFT_FOR: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    /// Locked (D5).
+    /// Locked (FOLDER-5).
     _held: OwnedFd,
 }
 
@@ -188,7 +188,7 @@ fn prefix(front: u32) -> String {
     format!("ebb-{front}-")
 }
 
-/// Where folders may be, the best first (D6).
+/// Where folders may be, the best first (FOLDER-6).
 fn places() -> impl Iterator<Item = PathBuf> {
     let named = |variable: &str| {
         std::env::var_os(variable).filter(|place| !place.is_empty()).map(PathBuf::from)
@@ -205,7 +205,7 @@ fn places() -> impl Iterator<Item = PathBuf> {
     named("XDG_RUNTIME_DIR").into_iter().chain(own).chain(common)
 }
 
-/// Why nothing can be put there, if so (D2).
+/// Why nothing can be put there, if so (FOLDER-2).
 fn usable(place: &Path) -> std::result::Result<(), String> {
     let bytes = place.as_os_str().as_bytes();
     if !place.is_absolute() {
@@ -235,7 +235,7 @@ fn usable(place: &Path) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Whether every user gets to what lies in a place (D4).
+/// Whether every user gets to what lies in a place (FOLDER-4).
 fn others_reach(place: &Path) -> bool {
     const OTHERS_SEARCH: u32 = 0o001;
     let Ok(place) = place.canonicalize() else { return false };
@@ -260,7 +260,7 @@ fn safe(stat: &Stat, user: u32) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The folders of runs in a place that belong to this user, and that nobody else can write to (D3).
+/// The folders of runs in a place that belong to this user, and that nobody else can write to (FOLDER-3).
 fn own_folders(place: &Path, named: impl Fn(&[u8]) -> bool) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(place) else { return Vec::new() };
     let user = rustix::process::geteuid().as_raw();

@@ -2,11 +2,11 @@
 //!
 //! A thread of the front serves them, and asks the pager as `ebb stat` does. Whoever connects may be slow, or hostile:
 //!
-//! * M1: nobody is waited for: connections are read and written when they can be, by one thread.
-//! * M2: they are [`CALLERS_MAX`] at most; the oldest makes room for the next. Each has [`REQUEST_MAX`] bytes for its request and
+//! * SERVE-1: nobody is waited for: connections are read and written when they can be, by one thread.
+//! * SERVE-2: they are [`CALLERS_MAX`] at most; the oldest makes room for the next. Each has [`REQUEST_MAX`] bytes for its request and
 //!   [`PATIENCE`] for all of it, and is closed after its answer.
-//! * M3: however many ask, the pager is asked once in [`FRESH`] at most.
-//! * M4: what is sent is the figures of this run alone; nothing of it can be changed from here.
+//! * SERVE-3: however many ask, the pager is asked once in [`FRESH`] at most.
+//! * SERVE-4: what is sent is the figures of this run alone; nothing of it can be changed from here.
 
 use crate::line::{connect, converse, no_answer};
 use crate::metrics;
@@ -134,7 +134,7 @@ impl Server {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    // M2: they are in the order in which they came.
+                    // SERVE-2: they are in the order in which they came.
                     if self.callers.len() == CALLERS_MAX {
                         self.callers.remove(0);
                     }
@@ -181,7 +181,7 @@ impl Server {
         }
     }
 
-    /// The figures, no older than [`FRESH`] (M3).
+    /// The figures, no older than [`FRESH`] (SERVE-3).
     fn figures(&mut self) -> &std::result::Result<String, String> {
         let old = self.figures.as_ref().is_none_or(|(at, _)| at.elapsed() > FRESH);
         if old {

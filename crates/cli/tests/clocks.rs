@@ -1,9 +1,9 @@
 //! Tests wait for events and compare no times: the words of a clock do not occur in test code.
 //!
 //! Test code is:
-//! * C1: every file below `crates/*/tests`, every file that is named `tests.rs`, and
+//! * CLOCKS-1: every file below `crates/*/tests`, every file that is named `tests.rs`, and
 //!   `crates/e2e/src` but for its measurements;
-//! * C2: the file of a `mod` that `#[cfg(test)]` stands before, and what follows where such a `mod`
+//! * CLOCKS-2: the file of a `mod` that `#[cfg(test)]` stands before, and what follows where such a `mod`
 //!   has its text there.
 //!
 //! Comments and texts do not count: a program that a test starts may rest.
@@ -197,7 +197,7 @@ fn tests_have_no_clock() {
     sources(&crates, &mut paths);
     let read = |path: &PathBuf| code_of(&fs::read_to_string(path).expect("text"));
     let files: Vec<_> = paths.iter().map(|path| (path, read(path))).collect();
-    // C2: modules in files of their own.
+    // CLOCKS-2: modules in files of their own.
     let of_tests: Vec<PathBuf> = files
         .iter()
         .flat_map(|(path, code)| {

@@ -276,6 +276,38 @@ fn links_lead_somewhere() {
     }
 }
 
+/// Names of rules in a text, as `FORK-2`: what they belong to in capitals, and a number.
+fn rules(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+    words.filter_map(|word| word.split_once('-')).filter(|(part, number)| {
+        part.len() > 1
+            && part.bytes().all(|byte| byte.is_ascii_uppercase())
+            && number.parse::<u8>().is_ok()
+    })
+}
+
+/// Rules stand at the head of the file that keeps them. A name is one rule's in the whole repository.
+#[test]
+fn each_rule_has_a_name_of_its_own_and_is_somewhere() {
+    let crates = sources("crates", &["rs"]);
+    let heads = crates.iter().flat_map(|text| text.lines()).filter_map(|line| {
+        let (name, _) = line.trim_start().strip_prefix("//! * ")?.split_once(": ")?;
+        let short = name.len() == 2 && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        assert!(!short || !name.ends_with(char::is_numeric), "{line}: name it by its file");
+        rules(name).next()
+    });
+    let mut known = BTreeSet::new();
+    for rule in heads {
+        assert!(known.insert(rule), "{}-{} is two rules", rule.0, rule.1);
+    }
+    let parts: BTreeSet<&str> = known.iter().map(|rule| rule.0).collect();
+    let documents = DOCUMENTS.map(read);
+    for rule in crates.iter().chain(&documents).flat_map(|text| rules(text)) {
+        let there = !parts.contains(rule.0) || known.contains(&rule);
+        assert!(there, "{}-{} is no rule", rule.0, rule.1);
+    }
+}
+
 #[test]
 fn the_glossary_is_in_order_and_says_something() {
     let text = read("ARCHITECTURE.md");

@@ -8,13 +8,13 @@
 //! A folio is `1 << order` frames; only the record of its first frame is used.
 //!
 //! Invariants
-//! * I1: the generation field is non-zero exactly while the folio is on a multi-gen list.
-//! * I2: `ACTIVE` is never set on a folio on a multi-gen list.
-//! * I3: links are read and written only under the lru lock of the folio's lruvec (or by the only
+//! * FOLIO-1: the generation field is non-zero exactly while the folio is on a multi-gen list.
+//! * FOLIO-2: `ACTIVE` is never set on a folio on a multi-gen list.
+//! * FOLIO-3: links are read and written only under the lru lock of the folio's lruvec (or by the only
 //!   owner of an isolated folio). They are atomics because the crate has no unsafe code, not
 //!   because
 //!   they are shared.
-//! * I4: the word changes by compare-exchange or single-bit atomics only: a page-table walk may
+//! * FOLIO-4: the word changes by compare-exchange or single-bit atomics only: a page-table walk may
 //!   promote a folio while the eviction path holds the lru lock.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};

@@ -7,9 +7,9 @@
 //! what they use.
 //!
 //! Invariants
-//! * I1: a group's usage is that of its own pages and of all groups below it.
-//! * I2: no group's usage is above its `max` after a charge that succeeded.
-//! * I3: the effective protections of siblings together are not above their parent's.
+//! * MEMCG-1: a group's usage is that of its own pages and of all groups below it.
+//! * MEMCG-2: no group's usage is above its `max` after a charge that succeeded.
+//! * MEMCG-3: the effective protections of siblings together are not above their parent's.
 
 use crate::folio::MemcgId;
 use crate::lru::Protection;
@@ -195,7 +195,7 @@ impl Memcgs {
     pub fn uncharge(&mut self, id: MemcgId, pages: u64) {
         let path: Vec<usize> = self.up(id).collect();
         for i in path {
-            debug_assert!(self.groups[i].usage >= pages, "I1");
+            debug_assert!(self.groups[i].usage >= pages, "MEMCG-1");
             self.groups[i].usage = self.groups[i].usage.saturating_sub(pages);
         }
     }

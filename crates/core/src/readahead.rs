@@ -7,9 +7,9 @@
 //! nothing, so scattered accesses cost no more than without readahead.
 //!
 //! Invariants:
-//! * I1: a window is 0 or between [`WINDOW_MIN`] and the limit given at creation.
-//! * I2: a miss next to none of the last `RECENT` misses never starts a stream.
-//! * I3: a stream that did not go on for `IDLE_MAX` misses is over: else every pass there ever was would be continued by
+//! * READAHEAD-1: a window is 0 or between [`WINDOW_MIN`] and the limit given at creation.
+//! * READAHEAD-2: a miss next to none of the last `RECENT` misses never starts a stream.
+//! * READAHEAD-3: a stream that did not go on for `IDLE_MAX` misses is over: else every pass there ever was would be continued by
 //!   the scattered misses that happen to come near its end, each of which fetched a whole window for nothing.
 
 use crate::types::Vpn;

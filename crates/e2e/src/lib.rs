@@ -10,9 +10,9 @@
 //! * [`group`] makes a control group for a run.
 //!
 //! Invariants:
-//! I1. Every wait for a run has a time limit; one that exceeds it fails with the state of all its threads.
-//! I2. Nothing outlives a test: every process of a run is killed when its handle goes away.
-//! I3. Only processes that carry the run's own tag, or descend from it, are ever signalled.
+//! * E2E-1: Every wait for a run has a time limit; one that exceeds it fails with the state of all its threads.
+//! * E2E-2: Nothing outlives a test: every process of a run is killed when its handle goes away.
+//! * E2E-3: Only processes that carry the run's own tag, or descend from it, are ever signalled.
 
 #![forbid(unsafe_code)]
 

@@ -1,20 +1,20 @@
 //! Bringing areas of a program under management, with the pages that are in them already.
 //!
-//! Part of the monitor thread. The kernel registers an area as a whole (T6); its pages are taken on slice by slice, each in
-//! one hold of the address space's lock (P4), so that faults wait for no more than a slice.
+//! Part of the monitor thread. The kernel registers an area as a whole (ADOPT-6); its pages are taken on slice by slice, each in
+//! one hold of the address space's lock (ORD-4), so that faults wait for no more than a slice.
 //!
-//! * T1: what is registered in a slice was so before as far as its page table says: `Areas` has what was (but see T4).
-//! * T2: between slices the program may do what it likes: each slice asks anew what is missing in it.
-//! * T3: what is not registered yet fills at the speed of the kernel, faster than pages are taken on: before each
+//! * ADOPT-1: what is registered in a slice was so before as far as its page table says: `Areas` has what was (but see ADOPT-4).
+//! * ADOPT-2: between slices the program may do what it likes: each slice asks anew what is missing in it.
+//! * ADOPT-3: what is not registered yet fills at the speed of the kernel, faster than pages are taken on: before each
 //!   slice the caller is asked, and may hold the program.
-//! * T4: `Areas` may have what is not registered. The kernel registers what lies in a range and says nothing of the holes
+//! * ADOPT-4: `Areas` may have what is not registered. The kernel registers what lies in a range and says nothing of the holes
 //!   in it, and what was read of a process is old by then: an allocator maps twice what it needs and gives back what is
 //!   not aligned, and the next that is mapped comes to lie there. So the areas are read again afterwards, and holes are
 //!   taken out; what is filled before that is told by the page map, and registered again ([`strays`]).
-//! * T5: an area that grows gets one beside it that is not registered, a heap for one. So the neighbours of what was
+//! * ADOPT-5: an area that grows gets one beside it that is not registered, a heap for one. So the neighbours of what was
 //!   registered lately are asked for first ([`beside`]); all areas are read only for pages that are not there. To read
 //!   tens of thousands takes longer than a program needs to fill a part of the next.
-//! * T6: a part that is registered is an area of its own to the kernel. One that is filled meanwhile beside it gets an
+//! * ADOPT-6: a part that is registered is an area of its own to the kernel. One that is filled meanwhile beside it gets an
 //!   `anon_vma` of its own, so the kernel never joins the two again, and refuses an `mremap` of both. So the whole area
 //!   is registered before its first slice is taken on. `Areas` has what was taken on.
 
@@ -36,7 +36,7 @@ const AREAS_AT_ONCE: usize = 128;
 /// How often the caller is asked while a batch is waited for.
 const ASKED_IN_PATIENCE: u32 = 4;
 
-/// Registers what of a process can be paged and is not registered yet; `before` is called ahead of each slice (T3).
+/// Registers what of a process can be paged and is not registered yet; `before` is called ahead of each slice (ADOPT-3).
 /// How many pages that were there already were taken on; None if it could not be done now.
 pub fn areas(
     pager: &Pager,
@@ -47,7 +47,7 @@ pub fn areas(
     take_on(pager, mm, process, &process.areas().ok()?, before)
 }
 
-/// The same of those that lie next to what was registered lately (T5).
+/// The same of those that lie next to what was registered lately (ADOPT-5).
 pub fn beside(
     pager: &Pager,
     mm: &Arc<Mm>,
@@ -93,7 +93,7 @@ fn take_on(
             for (start, end) in state.areas.missing(first, stop) {
                 if register(mm, &mut state, start, end) {
                     registered.push((start, end));
-                    if is_broken(Rule::P4) {
+                    if is_broken(Rule::Ord4) {
                         drop(state);
                         (0..10).for_each(|_| pager.host.sleep(BATCH_PATIENCE));
                         state = mm.lock();
@@ -110,7 +110,7 @@ fn take_on(
     Some(learnt)
 }
 
-/// What was registered where nothing is has not been (T4). Of what has gone since a message comes, and finds nothing.
+/// What was registered where nothing is has not been (ADOPT-4). Of what has gone since a message comes, and finds nothing.
 fn take_holes_out(
     mm: &Mm,
     registered: &[(u64, u64)],
@@ -142,7 +142,7 @@ fn holes(areas: &[Area], start: u64, end: u64) -> Vec<(u64, u64)> {
     holes
 }
 
-/// The state with no batch under way. The caller of [`areas`] is asked now and then meanwhile (T3).
+/// The state with no batch under way. The caller of [`areas`] is asked now and then meanwhile (ADOPT-3).
 fn quiet<'a>(mm: &'a Mm, before: &mut dyn FnMut()) -> Option<Held<'a>> {
     for _ in 0..ASKED_IN_PATIENCE {
         if let Some(state) = mm.lock_quiet(BATCH_PATIENCE / ASKED_IN_PATIENCE) {
@@ -153,7 +153,7 @@ fn quiet<'a>(mm: &'a Mm, before: &mut dyn FnMut()) -> Option<Held<'a>> {
     None
 }
 
-/// Looks for pages that nobody knows where all is registered, as it seems, and registers again where there are some (T4).
+/// Looks for pages that nobody knows where all is registered, as it seems, and registers again where there are some (ADOPT-4).
 /// How many were taken on; None if it could not be done now.
 pub fn strays(
     pager: &Pager,
@@ -200,7 +200,7 @@ fn has_strays(state: &State, process: &dyn Process, start: u64, end: u64) -> boo
     process.scan_present(start, end, &mut look).is_ok() && found
 }
 
-/// Those of them that could be paged and are not all registered. Most are, and to ask the caller ahead of each (T3) took
+/// Those of them that could be paged and are not all registered. Most are, and to ask the caller ahead of each (ADOPT-3) took
 /// longer than to take on the others: 3 ms of every 75 beside a node with 700 areas.
 fn unregistered<'a>(mm: &Mm, areas: &'a [Area], before: &mut dyn FnMut()) -> Option<Vec<&'a Area>> {
     let mut found = Vec::new();

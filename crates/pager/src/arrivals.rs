@@ -5,8 +5,8 @@
 //! wake-up for each run of them. One by one each took 20 us of a fault thread, and woke a program that asked for the next
 //! page before that was placed.
 //!
-//! * A1: a load leaves `Books::loads` first and its page's entry is settled in the hold in which the page is placed (P3).
-//! * A2: pages of one hold are [`ARRIVED_MAX`] at most, so that nobody waits for longer than for a batch of touches.
+//! * ARRIVALS-1: a load leaves `Books::loads` first and its page's entry is settled in the hold in which the page is placed (ORD-3).
+//! * ARRIVALS-2: pages of one hold are [`ARRIVED_MAX`] at most, so that nobody waits for longer than for a batch of touches.
 
 use crate::broken::{Rule, is_broken};
 use crate::faults::{Answer, Server, Touch};
@@ -20,7 +20,7 @@ use ebb_mm::types::{PAGE_SIZE, Vpn};
 use ebb_sys::anon::PageBuffer;
 use std::sync::Arc;
 
-/// Most pages that are put in place in one hold (A2). A simulated program has few.
+/// Most pages that are put in place in one hold (ARRIVALS-2). A simulated program has few.
 const ARRIVED_MAX: usize = if cfg!(test) { 3 } else { 64 };
 
 /// Pages that have been read and are not in place yet.
@@ -111,8 +111,8 @@ impl Server {
         let is_wanted = self.end_loads(&mut state, &loads);
         let mut wanted = Vec::with_capacity(loads.len());
         for ((load, at), is_wanted) in loads.into_iter().zip(at).zip(is_wanted) {
-            // P6: who waits for it touches again, and is heard when the fork has been followed.
-            if (is_wanted || is_broken(Rule::P3)) && !state.copying {
+            // ORD-6: who waits for it touches again, and is heard when the fork has been followed.
+            if (is_wanted || is_broken(Rule::Ord3)) && !state.copying {
                 let over = Over { load, at };
                 wanted.push((over.vpn(), over));
             } else {
@@ -131,7 +131,7 @@ impl Server {
     /// Puts pages that follow one another where there is nothing, and turns the others away.
     fn place_vacant(&self, mm: &Arc<Mm>, state: &mut State, run: Vec<(Vpn, Over)>) {
         let Some(&(first, _)) = run.first() else { return };
-        // Where that cannot be seen a stored page is placed (R3).
+        // Where that cannot be seen a stored page is placed (UNMAPPED-3).
         let vacant = vacant::all(mm, first, run.len());
         let mut together: Vec<Over> = Vec::with_capacity(run.len());
         for (vpn, over) in run {

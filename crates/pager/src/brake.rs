@@ -6,26 +6,26 @@
 //! and what is lent beyond it, the running threads of processes that grow in such areas are held, until
 //! reclaim has brought it back.
 //!
-//! * B1: agents are never held: reclaim needs them. Nor are processes whose agent does not run
+//! * FREEZER-1: agents are never held: reclaim needs them. Nor are processes whose agent does not run
 //!   yet.
-//! * B2: only threads that run are held: one that waits in a system call grows nothing, and some
+//! * FREEZER-2: only threads that run are held: one that waits in a system call grows nothing, and some
 //!   calls would notice. Where there is no room those are, too, that wait for locks of the kernel's or for a page that they
 //!   have touched: threads that map and fill wait for each other, and many were passed over for that.
-//! * B3: held for [`Patience::Hold`] at most at a time, and then not again for [`Patience::Rest`]: what reclaim could not
+//! * FREEZER-3: held for [`Patience::Hold`] at most at a time, and then not again for [`Patience::Rest`]: what reclaim could not
 //!   bring back in so long is not had by waiting. Who stands counts as
 //!   waiting for memory, so that a run in which nothing can be stored ends as it would without.
-//! * B4: who fills what is being brought under management is held, too, and for [`TURN`] at a time as long as there is
+//! * FREEZER-4: who fills what is being brought under management is held, too, and for [`TURN`] at a time as long as there is
 //!   room for what comes in the [`BREATH`] between: to take on 4 GiB takes a hundred milliseconds.
-//! * B5: whoever stands and is not meant to be held is let go at once: a child that was started with `CLONE_PTRACE` by one
+//! * FREEZER-5: whoever stands and is not meant to be held is let go at once: a child that was started with `CLONE_PTRACE` by one
 //!   that was about to stand, or who by now is another program.
-//! * B6: nobody of a process is held while one of its threads moves areas: it has the right to change them, and nothing
+//! * FREEZER-6: nobody of a process is held while one of its threads moves areas: it has the right to change them, and nothing
 //!   could be taken on.
-//! * B7: system calls that give up because their thread is held are put right as it is let go, so that it does not notice
-//!   (`ebb_sys::trace`, T1): who had done a part of one does the rest of it, and is followed until it has.
-//! * B8: who maps more and more shared memory is held by what that may be, until it is known (C5 in `shared_memory.rs`).
-//! * B9: nobody is held where a thread may use up all the CPU time there is ([`ebb_sys::cgroup`]): it may be in a system call,
+//! * FREEZER-7: system calls that give up because their thread is held are put right as it is let go, so that it does not notice
+//!   (`ebb_sys::trace`, PTRACE-1): who had done a part of one does the rest of it, and is followed until it has.
+//! * FREEZER-8: who maps more and more shared memory is held by what that may be, until it is known (SHARED-5 in `shared_memory.rs`).
+//! * FREEZER-9: nobody is held where a thread may use up all the CPU time there is ([`ebb_sys::cgroup`]): it may be in a system call,
 //!   or about to make one, and what is to hold it is pending until the end of that. Who would be held counts as waiting all
-//!   the same (B3): a process that fills shared memory waits for nothing by itself, and its run would never end.
+//!   the same (FREEZER-3): a process that fills shared memory waits for nothing by itself, and its run would never end.
 
 use crate::counters;
 use crate::mm::Mm;
@@ -38,10 +38,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How long a program is held at a time while its areas are taken on, and let go in between (B4).
+/// How long a program is held at a time while its areas are taken on, and let go in between (FREEZER-4).
 const TURN: Duration = Duration::from_millis(3);
 const BREATH: Duration = Duration::from_millis(1);
-/// How long it counts that a control group limits CPU time, or that none does (B9).
+/// How long it counts that a control group limits CPU time, or that none does (FREEZER-9).
 const SPARES_FOR: Duration = Duration::from_secs(1);
 /// Pages over the limit before anything is held: far less than is allowed.
 const MARK_MIN: u64 = 512;
@@ -74,16 +74,16 @@ impl Hold {
 #[derive(Debug, Default)]
 pub struct Brake {
     held: Vec<Hold>,
-    /// What threads that were let go have still to do of a call (B7).
+    /// What threads that were let go have still to do of a call (FREEZER-7).
     rests: Vec<Rest>,
     /// Something may be traced.
     traces: bool,
     hold: Option<Wait>,
-    /// The longest hold is over (B3).
+    /// The longest hold is over (FREEZER-3).
     rest: Option<Wait>,
-    /// When a turn began, or the breath after it (B4).
+    /// When a turn began, or the breath after it (FREEZER-4).
     turn: Option<Instant>,
-    /// Whether nobody is held, and when that was found out (B9).
+    /// Whether nobody is held, and when that was found out (FREEZER-9).
     spares: Option<(bool, Instant)>,
     /// Since when somebody would be held and is spared.
     spared: Option<Moment>,
@@ -127,7 +127,7 @@ impl Brake {
         pager.held.store(count, Relaxed);
     }
 
-    /// How many stand, or are spared, and since when the first does (B3).
+    /// How many stand, or are spared, and since when the first does (FREEZER-3).
     fn waiting(&self) -> (u32, Option<Moment>) {
         let standing = self.held.iter().filter_map(|hold| Some(hold.stands.as_ref()?.2));
         let all = standing.chain(self.spared);
@@ -147,7 +147,7 @@ impl Brake {
         }
     }
 
-    /// Areas of a process are being taken on, a slice is next: holds it in turns (B4), or as [`Brake::hold`] where there is
+    /// Areas of a process are being taken on, a slice is next: holds it in turns (FREEZER-4), or as [`Brake::hold`] where there is
     /// no room for what it fills in between.
     pub fn hold_in_turns(&mut self, pager: &Pager, mm: &Mm, room: bool) {
         let now = pager.clock.now();
@@ -166,7 +166,7 @@ impl Brake {
         }
     }
 
-    /// Notes who stands, and lets go who should not (B5).
+    /// Notes who stands, and lets go who should not (FREEZER-5).
     fn see(&mut self, clock: &Clock) {
         while self.traces {
             match trace::next() {
@@ -210,7 +210,7 @@ impl Brake {
     }
 
     /// Holds the running threads of a process until the next look that finds the tree within its limit; if there is no
-    /// `room`, those that are about to run (B2).
+    /// `room`, those that are about to run (FREEZER-2).
     fn hold(&mut self, pager: &Pager, mm: &Mm, room: bool) {
         let Some(process) = mm.process() else { return };
         let threads = process.threads();
@@ -232,7 +232,7 @@ impl Brake {
         self.held.extend(held.map(|thread| Hold { thread, stands: None }));
     }
 
-    /// Whether nobody is held (B9).
+    /// Whether nobody is held (FREEZER-9).
     fn spares(&mut self, pager: &Pager) -> bool {
         let now = pager.clock.now();
         match self.spares {
@@ -258,7 +258,7 @@ impl Brake {
     }
 }
 
-/// Whether a thread in this state, which may wait for a page that it has touched, is to be held (B2).
+/// Whether a thread in this state, which may wait for a page that it has touched, is to be held (FREEZER-2).
 const fn is_to_be_held(state: char, touches: bool, room: bool) -> bool {
     match state {
         'R' => true,
@@ -351,7 +351,7 @@ mod tests {
             brake.see(&clock);
             brake.held.iter().all(|hold| hold.stands.is_some())
         });
-        // B5: as one that nobody meant to hold.
+        // FREEZER-5: as one that nobody meant to hold.
         let hold = brake.held.pop().unwrap();
         let (stop, ..) = hold.stands.expect("it stands");
         assert!(trace::let_go(hold.thread, stop).is_none(), "it is in no call");

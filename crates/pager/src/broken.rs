@@ -4,16 +4,16 @@
 /// A rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    P1,
-    P2,
-    P3,
-    P4,
-    P5,
-    P6,
-    P7,
-    W1,
-    /// An address space is taken for a process's only if that has its token (`Token`).
-    D1,
+    Ord1,
+    Ord2,
+    Ord3,
+    Ord4,
+    Ord5,
+    Ord6,
+    Ord7,
+    Wake1,
+    /// An address space is taken for a process's only if that process has its identity page.
+    Identity1,
     /// A host that stops grants no time ([`crate::patience`]).
     Patience1,
 }

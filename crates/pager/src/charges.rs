@@ -1,8 +1,8 @@
 //! Who holds how many pages: the budget's count, and that of each address space, changed together and here alone.
 //!
-//! * B1: `Mm::known` is the number of its pages that its table has in memory (in sight or cool) and of the places
+//! * CHARGES-1: `Mm::known` is the number of its pages that its table has in memory (in sight or cool) and of the places
 //!   of its pool that are retired and not yet dropped.
-//! * B2: the budget counts a page that relatives share once. Which are shared nobody tells as it changes, so what
+//! * CHARGES-2: the budget counts a page that relatives share once. Which are shared nobody tells as it changes, so what
 //!   an address space with relatives lets go of stays counted until the next measurement.
 //!
 //! Lock order: who counts holds `Pager::resident` (the zone is part of it); `let_go` takes it, under the
@@ -31,7 +31,7 @@ impl Mm {
         self.known.fetch_add(pages.cast_signed(), Relaxed);
     }
 
-    /// So many pages of it are in memory no more, which the program did (B2).
+    /// So many pages of it are in memory no more, which the program did (CHARGES-2).
     pub fn gone(&self, zone: &mut Zone, pages: u64) {
         self.known.fetch_sub(pages.cast_signed(), Relaxed);
         if !self.related.load(Relaxed) {

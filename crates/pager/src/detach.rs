@@ -1,13 +1,13 @@
 //! A process that was attached to is given back whole (`ebb detach`), and goes on as if nothing had been.
 //!
-//! * G1: only what was attached to is: others have hooks of the agent's in them.
-//! * G2: from when kswapd rests nothing leaves any more, and nobody is given an agent; and the limit is lifted, so that what comes back waits for nobody.
-//! * G3: an agent is told to go only when every page of every process is in its place. Then the kernel has all that the
+//! * DETACH-1: only what was attached to is: others have hooks of the agent's in them.
+//! * DETACH-2: from when kswapd rests nothing leaves any more, and nobody is given an agent; and the limit is lifted, so that what comes back waits for nobody.
+//! * DETACH-3: an agent is told to go only when every page of every process is in its place. Then the kernel has all that the
 //!   books have, and the userfaultfd may be closed: who touches something new meanwhile waits for that, and gets it from the
 //!   kernel.
-//! * G4: where a page cannot be brought back, or a process is stopped, nobody is let go: the run goes on within its limit, and
+//! * DETACH-4: where a page cannot be brought back, or a process is stopped, nobody is let go: the run goes on within its limit, and
 //!   who asked is told why.
-//! * G5: what was mapped for the agent is taken away by the process itself ([`crate::inject`]), when its thread has ended.
+//! * DETACH-5: what was mapped for the agent is taken away by the process itself ([`crate::inject`]), when its thread has ended.
 
 use crate::inject;
 use crate::limits::SLICE_PAGES;
@@ -112,7 +112,7 @@ fn tell_front(pager: &Pager) {
 /// Gives all processes back.
 ///
 /// # Errors
-/// It cannot be (G4).
+/// It cannot be (DETACH-4).
 pub fn run(pager: &Arc<Pager>) -> Result<(), String> {
     let result = try_run(pager);
     match &result {
@@ -178,7 +178,7 @@ fn has_room(pager: &Pager) -> Result<(), String> {
     }
 }
 
-/// G2. Limit and aim, in bytes, as they were.
+/// DETACH-2. Limit and aim, in bytes, as they were.
 fn lift(pager: &Pager) -> Result<(u64, u64), String> {
     pager.detach.rests.store(false, SeqCst);
     pager.detach.on.store(true, SeqCst);

@@ -1,10 +1,10 @@
 //! Answers whoever connects: a new program brings its userfaultfd, a forked child fetches the one that
 //! the fork message delivered, and `ebb stat` and `ebb lru-gen` are told about the run.
 //!
-//! * O1: whoever is at the other end, nobody is waited for: connections are read and written when they can be, and
+//! * LISTENER-1: whoever is at the other end, nobody is waited for: connections are read and written when they can be, and
 //!   a descriptor that came is asked nothing before it is known what it is. A process of the tree has copies of
 //!   both ends of its connection, and may have made what it sends.
-//! * O2: figures are told to, and wishes taken from, the user of the run and root. Others reach the socket where root has
+//! * LISTENER-2: figures are told to, and wishes taken from, the user of the run and root. Others reach the socket where root has
 //!   attached to a process of theirs, and may join.
 
 use crate::counters;

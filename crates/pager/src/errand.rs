@@ -2,9 +2,9 @@
 //! areas a process passes on (the kernel walks its page tables for that), storing what a hidden child has in its pool.
 //!
 //! A thread of its own goes these errands, one at a time, with no lock held over what takes long. Meanwhile the address
-//! space stands still (P6) if a message of it is being followed, and fault threads serve the others.
+//! space stands still (ORD-6) if a message of it is being followed, and fault threads serve the others.
 //!
-//! * E1: what is followed is in the books all the time, in one of three places: to be gone on with, to be sent on an
+//! * SLOW-1: what is followed is in the books all the time, in one of three places: to be gone on with, to be sent on an
 //!   errand, on one. Nothing else is read of that address space.
 
 use crate::faults::Unheard;

@@ -1,9 +1,9 @@
 //! What happens to a run, for programs: a line of JSON for each event (`ebb run --events FILE`).
 //!
-//! * E1: a line is one write to a file that is appended to: several runs may share one.
-//! * E2: who has something to tell waits for no device: a thread of its own writes ([`Writer`]). What is more than may wait is lost.
-//! * E3: what cannot be written harms nothing. It is said once, and the end of a run waits for a while at most.
-//! * E4: the start is told of first, and times rise. What happens before the front has said that the program runs waits for that.
+//! * EVENTS-1: a line is one write to a file that is appended to: several runs may share one.
+//! * EVENTS-2: who has something to tell waits for no device: a thread of its own writes ([`Writer`]). What is more than may wait is lost.
+//! * EVENTS-3: what cannot be written harms nothing. It is said once, and the end of a run waits for a while at most.
+//! * EVENTS-4: the start is told of first, and times rise. What happens before the front has said that the program runs waits for that.
 
 use crate::server::Pager;
 use crate::unmanaged::Kind;
@@ -170,7 +170,7 @@ pub struct Events(Mutex<Lines>);
 struct Lines {
     /// None when nothing more happens.
     writer: Option<Writer>,
-    /// What happened before the start was told of, with run and process; None since then (E4).
+    /// What happened before the start was told of, with run and process; None since then (EVENTS-4).
     early: Option<Vec<(u32, u32, Event)>>,
 }
 
@@ -242,12 +242,12 @@ impl Events {
             lines.flush(early, 0);
             lines.writer.take()
         };
-        // E3
+        // EVENTS-3
         writer.into_iter().for_each(Writer::end);
     }
 }
 
-/// One write (E1). A line that was cut short is ended before the next.
+/// One write (EVENTS-1). A line that was cut short is ended before the next.
 fn write_line(file: &mut impl Write, line: &str, torn: &mut bool) -> Result<()> {
     let text = if *torn { format!("\n{line}") } else { line.to_owned() };
     let written = loop {

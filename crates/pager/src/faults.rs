@@ -3,7 +3,7 @@
 //! They never wait for a device, an agent or memory: a touch that needs one of these is set aside and
 //! taken up again, by the first of them, when the store or kswapd says so. Most of the time there is only that first one;
 //! while several threads of the program fault there is one on each of two CPUs (`solo.rs`). Any may read any message: the lock
-//! of the address space, under which messages are read and acted upon (P1), keeps their order.
+//! of the address space, under which messages are read and acted upon (ORD-1), keeps their order.
 
 use crate::arrivals::Arrived;
 use crate::children::{Candidate, Wish};
@@ -271,7 +271,7 @@ impl Server {
         self.pending.books().waiting.extend(wanted.into_iter().map(touch));
     }
 
-    /// The first thread has something to go on with (F1).
+    /// The first thread has something to go on with (PENDING-1).
     fn hand_on(&self) {
         if !self.first {
             self.pager.wake_faults();
@@ -620,7 +620,7 @@ impl Server {
     }
 
     /// Has a thread touch again that has waited, as soon as it would be answered: nobody can see what lies in the place of
-    /// its page by now (R3 in `vacant.rs`). Its next touch needs no room, since this one has found some.
+    /// its page by now (UNMAPPED-3 in `vacant.rs`). Its next touch needs no room, since this one has found some.
     fn recall(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
         let Some(charge) = self.find_room(mm, touch) else { return Answer::Later };
         self.give_back(charge);
@@ -628,7 +628,7 @@ impl Server {
         self.not_placed(mm, state, touch, PlaceError::Exists)
     }
 
-    /// Answers one touch (P3).
+    /// Answers one touch (ORD-3).
     fn answer(&mut self, mm: &Arc<Mm>, state: &mut State, touch: &Touch) -> Answer {
         let vpn = Vpn::of_address(touch.address);
         match state.space.get(vpn) {

@@ -1,7 +1,7 @@
 //! What a message brings with it that takes more than a moment: it is followed a slice at a time, a slice in each
 //! turn of the first fault thread, and other address spaces are served in between.
 //!
-//! P6: from the reading of the message until all of it has been followed nothing else of that address space changes:
+//! ORD-6: from the reading of the message until all of it has been followed nothing else of that address space changes:
 //! `busy` is set, and `copying`. What it had to say after it is heard then.
 
 use crate::broken::{Rule, is_broken};
@@ -107,12 +107,12 @@ impl Following {
     }
 }
 
-/// Has an address space stand still, or go on (P6).
+/// Has an address space stand still, or go on (ORD-6).
 pub fn still(mm: &Mm, state: &mut State, still: bool) {
-    state.copying = still && !is_broken(Rule::P6);
+    state.copying = still && !is_broken(Rule::Ord6);
     mm.note_still(still);
     if still {
-        state.busy = !is_broken(Rule::P6);
+        state.busy = !is_broken(Rule::Ord6);
     } else {
         mm.end_batch(state);
     }

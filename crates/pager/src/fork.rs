@@ -3,17 +3,17 @@
 //! Called by a fault thread with the parent's (or the child's) state held, and nothing else; what takes long is an errand
 //! (`errand.rs`), with no lock held.
 //!
-//! * F1: which areas a process passes on is read where it is seen. One that nobody could tell has had an agent at no
+//! * FORK-1: which areas a process passes on is read where it is seen. One that nobody could tell has had an agent at no
 //!   time: no page of its own was ever moved out, and what it has in the store it inherited, of areas that were passed
 //!   on. Its child is given all of that. What the kernel wiped, or left out, counts as there and is not, and reads as
 //!   zeros when it is touched (`Server::stale`).
 //!
-//! * F2: between the fork and the look other threads of the process may unmap or move an area, and then it cannot be
+//! * FORK-2: between the fork and the look other threads of the process may unmap or move an area, and then it cannot be
 //!   asked about. The child has it still: what it may have changed itself it would wait for us to read of, and until then no
 //!   page can be put into it. Where the child cannot be told it is given all of such an area if it has that; where it is
 //!   changing already it is given all of it.
 //!
-//! A table is copied in slices, and nothing of the parent's changes until all of it is (P6, `following.rs`): no message
+//! A table is copied in slices, and nothing of the parent's changes until all of it is (ORD-6, `following.rs`): no message
 //! is read, nothing is cooled, stored, placed or taken on, and the address space is not dropped. The child has what
 //! the parent had when it forked, whenever that is copied. What it shares is guarded in slices, too. Which areas it
 //! has is an errand, and so is storing what is cool of a child that will be hidden.
@@ -289,7 +289,7 @@ impl Copying {
     }
 
     /// The parent runs since its message was read, and other threads of it ran before: what it has let go of since the
-    /// fork it cannot be asked about any more (F2). `registered`: what it still has.
+    /// fork it cannot be asked about any more (FORK-2). `registered`: what it still has.
     fn ask_child(&mut self, pager: &Pager, registered: Vec<(u64, u64)>) {
         let mut gone = self.areas.clone();
         registered.into_iter().for_each(|(start, end)| gone.remove(start, end));
@@ -422,7 +422,7 @@ impl Copying {
 }
 
 /// What a process that forks passes on; the program may have asked for that at any time. None of a process that nobody could
-/// tell (F1).
+/// tell (FORK-1).
 fn passing(pager: &Pager, parent: &Mm) -> Option<Passing> {
     let process = parent.process()?;
     let sees = |error| successor(pager, parent).ok_or(error)?.passing();

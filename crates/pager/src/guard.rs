@@ -5,11 +5,11 @@
 //! unseen. So shared pages are write-protected on both sides. The first write to one arrives as a
 //! message, the copy is charged, and waits for memory like any other page.
 //!
-//! * G1: pages that hold what the kernel writes when a thread ends are left out: no message is sent
+//! * COW-1: pages that hold what the kernel writes when a thread ends are left out: no message is sent
 //!   for a fault at that moment, and the write would be lost (`Link::pins`).
-//! * G2: a page that turns out to be the process's own costs nothing: the guard is lifted from it and
+//! * COW-2: a page that turns out to be the process's own costs nothing: the guard is lifted from it and
 //!   from those beside it.
-//! * G3: the guard is about memory only: a page that escapes it (registered later, a change in
+//! * COW-3: the guard is about memory only: a page that escapes it (registered later, a change in
 //!   flight) is copied unseen and found by the next measurement.
 
 use crate::limits::SLICE_PAGES;

@@ -4,9 +4,9 @@
 //! is still read through what was opened before. A child of it is hidden from its first moment: nothing of it can
 //! be opened, and pages that lie in its pool could be read by nobody.
 //!
-//! * H1: so they are read from the parent's pool, where they lie as they did at the fork (P6), and stored for the child.
+//! * HIDDEN-1: so they are read from the parent's pool, where they lie as they did at the fork (ORD-6), and stored for the child.
 //!   Into its places they could not be put: it runs, and may be changing them.
-//! * H2: a page that cannot be stored stays cool; whoever touches it is told after a while that it is lost.
+//! * HIDDEN-2: a page that cannot be stored stays cool; whoever touches it is told after a while that it is lost.
 //!
 //! An errand (`errand.rs`), a batch at a time, while the parent stands still and nobody holds its lock. Writes to a file
 //! tier are waited for.
@@ -25,7 +25,7 @@ pub fn is_hidden(pager: &Pager, parent: &Mm) -> bool {
     parent.process().is_some() && pager.host.open(parent.pid()).is_err() && parent.is_alive()
 }
 
-/// Stores the pages `cool` of a child, which is nobody's yet (H1): one batch. Returns how many.
+/// Stores the pages `cool` of a child, which is nobody's yet (HIDDEN-1): one batch. Returns how many.
 pub fn store(pager: &Pager, parent: &Mm, space: &mut Space, pool: &mut Pool, cool: &[Vpn]) -> u64 {
     let pfns: Vec<Pfn> = cool.iter().filter_map(|&vpn| cool_frame(space, vpn)).collect();
     let mut pages = PageBuffer::new(pfns.len());

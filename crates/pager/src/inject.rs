@@ -4,16 +4,16 @@
 //! instruction, where the front starts the program, or wherever it is, where the tree has started it or it is attached to. A
 //! child that it forks has the image from it, and joins in the same way as soon as it is met.
 //!
-//! * I1: only programs that can do without the agent's hooks: those of Go alone, whose threads leave the kernel nothing to
+//! * INJECT-1: only programs that can do without the agent's hooks: those of Go alone, whose threads leave the kernel nothing to
 //!   write when they end, and those of glibc, whose threads tell it where that is (`thread_words.rs`). Of others
 //!   ([`takes_agent`]) nobody could say which pages have to stay.
-//! * I2: nobody traces it afterwards. What cannot be traced, or has an agent already, is left as it is.
-//! * I3: no right is taken up for it: the kernel lets a user trace what is his own, and no other. So an image that its owner
+//! * INJECT-2: nobody traces it afterwards. What cannot be traced, or has an agent already, is left as it is.
+//! * INJECT-3: no right is taken up for it: the kernel lets a user trace what is his own, and no other. So an image that its owner
 //!   has changed reaches nothing that he does not.
-//! * I4: a running program's own stack is not used: that of a goroutine has a few hundred bytes.
-//! * I5: each has a thread that may wait for the program as long as that likes; so there are few at a time, and who comes when
+//! * INJECT-4: a running program's own stack is not used: that of a goroutine has a few hundred bytes.
+//! * INJECT-5: each has a thread that may wait for the program as long as that likes; so there are few at a time, and who comes when
 //!   all are taken has to be met again.
-//! * I6: the program is made to call what it may not expect of itself: one with a filter of system calls (seccomp) that the pager
+//! * INJECT-6: the program is made to call what it may not expect of itself: one with a filter of system calls (seccomp) that the pager
 //!   has not is left as it is. And one that has all of its memory locked as it comes (`MCL_FUTURE`) would fill the pool.
 
 use crate::config::Config;
@@ -172,7 +172,7 @@ impl Way {
     }
 }
 
-/// How many are being given the agent (I5).
+/// How many are being given the agent (INJECT-5).
 static UNDER_WAY: Mutex<UnderWay> = Mutex::new(UnderWay { pids: Vec::new(), ended: 0 });
 const UNDER_WAY_MAX: usize = 16;
 
@@ -230,7 +230,7 @@ impl Drop for Place {
 pub enum Attempt {
     /// A thread does so.
     Begun(JoinHandle<Result<()>>),
-    /// Others are given it (I5), or it does not run: again later.
+    /// Others are given it (INJECT-5), or it does not run: again later.
     Later,
     /// It may not have it so, or has.
     No,
@@ -365,7 +365,7 @@ fn is_ebb(pid: u32) -> bool {
     program_of("self").is_some_and(|own| program_of(&pid.to_string()) == Some(own))
 }
 
-/// Why process `pid`, which runs, may not be given the agent, if that is so (I1).
+/// Why process `pid`, which runs, may not be given the agent, if that is so (INJECT-1).
 #[must_use]
 pub fn why_not(pid: u32) -> Option<String> {
     let program = match File::open(format!("/proc/{pid}/exe")) {
@@ -455,7 +455,7 @@ pub fn clean(pid: u32, socket: &Path, mapped: &[(u64, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a 64-bit program without a loader may be given the agent (I1).
+/// Whether a 64-bit program without a loader may be given the agent (INJECT-1).
 ///
 /// # Errors
 /// It cannot be read, or is too short for what it says it has.
@@ -561,7 +561,7 @@ mod tests {
         assert_eq!(text(word(3)), "EBB_POOL_BYTES=4096");
     }
 
-    /// I5: a process that never stands holds a thread; hundreds must not.
+    /// INJECT-5: a process that never stands holds a thread; hundreds must not.
     #[test]
     fn no_more_than_a_few_are_under_way() {
         let taken: Vec<Place> = std::iter::from_fn(|| Place::take(u32::MAX)).collect();

@@ -15,16 +15,18 @@
 //! Lock order: `Mm::state` before `Pager::resident`; never two of either; no lock is held while
 //! waiting for an agent, a device or another thread. `Mm::state` is held across userfaultfd calls on
 //! that address space, because it is what orders them against its mapping changes:
-//! * P1: messages are read, and acted upon, under `Mm::state`, and never while `busy` is set.
-//! * P2: pages are moved out only while `busy` is set, so no mapping change can be acknowledged
+//! * ORD-1: messages are read, and acted upon, under `Mm::state`, and never while `busy` is set.
+//! * ORD-2: pages are moved out only while `busy` is set, so no mapping change can be acknowledged
 //!   between looking a page up and moving it; one that happens in between makes MOVE fail (EAGAIN).
-//! * P3: pages are put in place under `Mm::state`, after looking the page up under the same hold.
-//! * P4: a page is adopted only in the hold of `Mm::state` that has its slice registered.
-//! * P5: a place in the pool is reused only after the agent has dropped its page.
-//! * P6: from the reading of a message that takes several holds to follow (a fork, a large unmapping) until all of
+//! * ORD-3: pages are put in place under `Mm::state`, after looking the page up under the same hold.
+//! * ORD-4: a page is adopted only in the hold of `Mm::state` that has its slice registered.
+//! * ORD-5: a place in the pool is reused only after the agent has dropped its page.
+//! * ORD-6: from the reading of a message that takes several holds to follow (a fork, a large unmapping) until all of
 //!   it is followed, nothing else of the address space changes: `busy` is set, and `copying`.
-//! * P7: a batch that its agent has begun and does not end is over only when each place holds a page to which no move was told:
+//! * ORD-7: a batch that its agent has begun and does not end is over only when each place holds a page to which no move was told:
 //!   the page that was moved there, or the kernel's zero page. A move that is still made finds its place taken.
+//! * WAKE-1: nobody is woken under `Mm::state`, and a thread whose page is placed is woken on every path.
+//! * IDENTITY-1: an address space is taken for a process's only if that process has its identity page.
 #![forbid(unsafe_code)]
 
 mod account;

@@ -3,9 +3,9 @@
 //! Where the front is the program's parent and adopts its orphans, all of them are below the front. With `--exec` it is
 //! not: the program is somebody else's child, and its orphans are adopted by somebody else.
 //!
-//! * L1: there, who was once seen in the tree stays of it, whoever adopts it. It is known by a descriptor, never by its number
+//! * LINEAGE-1: there, who was once seen in the tree stays of it, whoever adopts it. It is known by a descriptor, never by its number
 //!   alone. Children that the process had before it became the program, or was attached to, are none of it unless that is said.
-//! * L2: such a run is over when the program has ended, no address space is left, nobody who was seen is, and no other process
+//! * LINEAGE-2: such a run is over when the program has ended, no address space is left, nobody who was seen is, and no other process
 //!   of this user was started with this run's socket (one between its `exec` and its greeting). What another user's says
 //!   of itself says nothing.
 
@@ -35,7 +35,7 @@ struct Apart {
     process: Pidfd,
     /// Children that it had before, and that are none of the run.
     before: Vec<(u32, Pidfd)>,
-    /// All that were seen, but for the program (L1).
+    /// All that were seen, but for the program (LINEAGE-1).
     seen: Mutex<BTreeMap<u32, Pidfd>>,
 }
 
@@ -154,7 +154,7 @@ pub fn tree(pager: &Pager) -> Vec<u32> {
     found
 }
 
-/// Waits until all that the program has left behind has ended, too (L2). False if the front has before.
+/// Waits until all that the program has left behind has ended, too (LINEAGE-2). False if the front has before.
 pub fn has_ended(pager: &Pager, front: &Socket) -> bool {
     let mut pause_ns = PAUSE_MIN_NS;
     loop {

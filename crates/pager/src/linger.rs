@@ -5,7 +5,7 @@
 //! before it sleeps for it. How long is adapted as the kernel's haltpoll governor adapts it (drivers/cpuidle/governors/haltpoll.c): a
 //! look that found something makes the next one longer, one that found nothing shorter.
 //!
-//! * L1: never longer than [`MOST`]: nothing else on that CPU waits for it, since a thread of the idle class goes after all
+//! * BUSYPOLL-1: never longer than [`MOST`]: nothing else on that CPU waits for it, since a thread of the idle class goes after all
 //!   others, but it burns what a sleeping CPU would save.
 
 use std::time::Duration;
@@ -53,6 +53,6 @@ mod tests {
         linger.ended(true);
         assert_eq!(linger.time(), LEAST * 2);
         (0..10).for_each(|_| linger.ended(true));
-        assert_eq!(linger.time(), MOST, "L1");
+        assert_eq!(linger.time(), MOST, "BUSYPOLL-1");
     }
 }

@@ -1,6 +1,6 @@
 //! Loads: stored pages on their way back, asked for or ahead of being asked for.
 //!
-//! Part of the fault threads; how they end is in `arrivals.rs`. A load is in `Books::loads` from its start to its end (F2); it holds a share
+//! Part of the fault threads; how they end is in `arrivals.rs`. A load is in `Books::loads` from its start to its end (PENDING-2); it holds a share
 //! of its slot, and the charge of its page. However it ends, whoever waits for the page is woken: by the
 //! page being placed, by a bus error, or to touch it again.
 

@@ -88,14 +88,14 @@ pub struct Mm {
     backed: AtomicU64,
     /// Resident pages that were beyond the known ones before the areas were last read, and still are.
     pub unknown: AtomicU64,
-    /// When strays are next looked for at the earliest, in milliseconds since `born` (`adopt.rs`, T4).
+    /// When strays are next looked for at the earliest, in milliseconds since `born` (`adopt.rs`, ADOPT-4).
     strays_due: AtomicU64,
     /// Since when it stands still for a message that is followed, in milliseconds since `born`; 0: it does not.
     still_since: AtomicU64,
     /// Slices of messages that were followed so far.
     followed: AtomicU64,
     /// By how many pages the whole exceeds its share of what it maps together with relatives, when last counted, less
-    /// what it has let go of since that they keep: below zero where that is more ([`crate::sharing`], H1).
+    /// what it has let go of since that they keep: below zero where that is more ([`crate::sharing`], SHARING-1).
     pub discount: AtomicI64,
     /// It may share pages with a relative.
     pub related: AtomicBool,
@@ -115,7 +115,7 @@ pub struct Mm {
     pub owed_us: AtomicU64,
     /// How long its agent has run, when last looked at, in nanoseconds.
     pub agent_ns: AtomicU64,
-    /// The CPU that its agent keeps off (`solo.rs`, S4).
+    /// The CPU that its agent keeps off (`solo.rs`, FOLLOW-4).
     pub agent_off: AtomicU32,
     /// Faults served, by kind, and how many ticks they took.
     served: [AtomicU64; Kind::COUNT],
@@ -129,10 +129,10 @@ pub struct Mm {
 /// What `Mm::state` protects.
 #[derive(Debug)]
 pub struct State {
-    /// A batch of moves is under way: no message may be read (P1).
+    /// A batch of moves is under way: no message may be read (ORD-1).
     pub busy: bool,
     /// A message is followed that takes several holds, a fork for one: nothing else of it may change
-    /// (`following.rs`, P6).
+    /// (`following.rs`, ORD-6).
     pub copying: bool,
     /// The address space has ended; nothing is left here.
     pub ended: bool,
@@ -318,7 +318,7 @@ impl Mm {
         self.search.begin(self.age_ms(), self.age_ms_at(touched))
     }
 
-    /// New areas were looked for, `all` of them or only beside those that were registered lately (`adopt.rs`, T5), and so many
+    /// New areas were looked for, `all` of them or only beside those that were registered lately (`adopt.rs`, ADOPT-5), and so many
     /// pages are unknown still. What is elsewhere adds up until it is looked for.
     pub fn sought_areas(&self, unknown: u64, all: bool) {
         if all {
@@ -503,7 +503,7 @@ impl Mm {
         recalled > 0
     }
 
-    /// So many pages that it shared with relatives are its own now, or theirs alone ([`crate::sharing`], H1).
+    /// So many pages that it shared with relatives are its own now, or theirs alone ([`crate::sharing`], SHARING-1).
     pub fn shares_less(&self, pages: u64) {
         self.discount.fetch_sub(pages.cast_signed(), Ordering::Relaxed);
     }
@@ -569,7 +569,7 @@ impl Mm {
         self.longest_run.load(Ordering::Relaxed)
     }
 
-    /// The state while it does not stand still (P6); None if that does not end within `patience`.
+    /// The state while it does not stand still (ORD-6); None if that does not end within `patience`.
     pub fn lock_settled(&self, patience: Duration) -> Option<Held<'_>> {
         let state = spin::lock(&self.state);
         let (state, _) = self
@@ -591,16 +591,16 @@ impl Mm {
         let (state, timeout) = self
             .quiet
             .wait_timeout_while(state, self.clock.patience(patience), |state| {
-                state.busy && !is_broken(Rule::P1)
+                state.busy && !is_broken(Rule::Ord1)
             })
             .unwrap_or_else(PoisonError::into_inner);
         let held = !timeout.timed_out() || !state.busy;
         held.then(|| Held::new(state, self))
     }
 
-    /// A batch begins: no message is read until it is over (P2).
+    /// A batch begins: no message is read until it is over (ORD-2).
     pub fn begin_batch(&self, state: &mut State) {
-        state.busy = !is_broken(Rule::P2);
+        state.busy = !is_broken(Rule::Ord2);
         self.batch.store(true, Ordering::Relaxed);
     }
 
@@ -619,7 +619,7 @@ impl Mm {
 }
 
 /// The state of an address space, as long as its lock is held; how long that was is noted. Nobody is woken under
-/// the lock (W1): whoever has pages put in place says so ([`State::wake_after`]), and the threads that wait for them
+/// the lock (WAKE-1): whoever has pages put in place says so ([`State::wake_after`]), and the threads that wait for them
 /// are woken here, on every path.
 #[derive(Debug)]
 pub struct Held<'a> {
@@ -633,7 +633,7 @@ pub struct Held<'a> {
 
 impl<'a> Held<'a> {
     fn new(mut state: MutexGuard<'a, State>, mm: &'a Mm) -> Self {
-        debug_assert!(state.wakes.is_empty(), "W1");
+        debug_assert!(state.wakes.is_empty(), "WAKE-1");
         state.holds = state.holds.wrapping_add(1);
         let ran = state.holds.is_multiple_of(HOLDS_TIMED).then(thread_time_ns);
         Self { state: Some(state), mm, since: mm.clock.now(), ran }
@@ -687,7 +687,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The threads that are woken when this is dropped (W1).
+/// The threads that are woken when this is dropped (WAKE-1).
 #[derive(Debug)]
 pub struct Waking<'a> {
     wakes: Wakes,
@@ -696,7 +696,7 @@ pub struct Waking<'a> {
 
 impl Drop for Waking<'_> {
     fn drop(&mut self) {
-        for &(start, len) in self.wakes.iter().skip(usize::from(is_broken(Rule::W1))) {
+        for &(start, len) in self.wakes.iter().skip(usize::from(is_broken(Rule::Wake1))) {
             // An address space that has ended has nobody waiting.
             let _ = self.mm.uffd.wake(start, len);
         }
@@ -718,7 +718,7 @@ impl Token {
 
     /// Whether `process` has it.
     pub fn is_seen_by(&self, process: &dyn Process) -> bool {
-        if is_broken(Rule::D1) {
+        if is_broken(Rule::Identity1) {
             return true;
         }
         let mut seen = [[0; PAGE_SIZE]];
@@ -726,7 +726,7 @@ impl Token {
     }
 }
 
-/// The ranges that count as registered, disjoint and sorted: those whose pages were taken on. The kernel may have more (T6 in
+/// The ranges that count as registered, disjoint and sorted: those whose pages were taken on. The kernel may have more (ADOPT-6 in
 /// `adopt.rs`).
 #[derive(Clone, Debug, Default)]
 pub struct Areas {

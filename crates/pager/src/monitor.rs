@@ -204,7 +204,7 @@ impl Monitor {
         if self.resize.look(&self.pager) { 0 } else { room }
     }
 
-    /// Whether memory is short, and a child that does not join by itself was forked since the last census (N4 in
+    /// Whether memory is short, and a child that does not join by itself was forked since the last census (FOREIGN-4 in
     /// `strangers.rs`): what it fills before it has an agent, and is held for, cannot leave.
     fn is_child_unmet(&self, mms: &[Arc<Mm>]) -> bool {
         let unmet = |mm: &Mm| mm.is_bare() && mm.link.get().is_none() && mm.id > self.youngest;

@@ -2,9 +2,9 @@
 //!
 //! Lock order: `Mm::state`, then this, then `Pager::resident`. Held for moments, never over a call into the world.
 //!
-//! * F1: who has set a touch aside or begun to follow a message need not be who goes on with it: that is the first fault thread,
+//! * PENDING-1: who has set a touch aside or begun to follow a message need not be who goes on with it: that is the first fault thread,
 //!   which is woken for it.
-//! * F2: a load is noted before its read begins: whoever takes its completion finds it.
+//! * PENDING-2: a load is noted before its read begins: whoever takes its completion finds it.
 
 use crate::errand::Errand;
 use crate::faults::{Touch, Unheard};

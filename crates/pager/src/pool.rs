@@ -1,7 +1,7 @@
 //! Places in a process's pool: address space that holds its cool pages.
 //!
 //! A place is Free (a hole), Used (a cool page, or one on its way in), Retired (its page is of no more use but still
-//! there) or Dropping (the same, and the agent was told to drop it). P5: it becomes Free only when the agent has dropped
+//! there) or Dropping (the same, and the agent was told to drop it). ORD-5: it becomes Free only when the agent has dropped
 //! the page. The last few that are free are kept for tokens (`fork::show_token`): a child without an agent drops nothing, and
 //! one whose pool was full when it was forked could be told from its relatives by nothing, and read by nobody.
 //! Places are handed out in rising order, so that pages cooled together lie together and are dropped
@@ -121,7 +121,7 @@ impl Pool {
         for place in first..first + count {
             let block = Arc::make_mut(&mut self.blocks[place as usize / BLOCK]);
             let place = &mut block.places[place as usize % BLOCK];
-            assert_eq!(*place, from, "P5");
+            assert_eq!(*place, from, "ORD-5");
             *place = to;
             for (what, in_block, in_all) in [
                 (Place::Free, &mut block.free, &mut self.free),
@@ -168,7 +168,7 @@ impl Pool {
 
     /// The page there is of no more use.
     pub fn retire(&mut self, place: u32) {
-        let to = if is_broken(Rule::P5) { Place::Free } else { Place::Retired };
+        let to = if is_broken(Rule::Ord5) { Place::Free } else { Place::Retired };
         self.change((place, 1), Place::Used, to);
     }
 

@@ -5,8 +5,8 @@
 //! 16th while there is next to none, by a 64th where there is some; above it, it goes up, the more the further it is above,
 //! by a quarter at most. While the program grows within it, it stays.
 //!
-//! * T1: never above what `--memory-max` says, nor below [`MEMORY_MIN_BYTES`].
-//! * T2: what is not reached within a second, the tree being over it, is taken back as a step of `ebb set` is.
+//! * TARGET-1: never above what `--memory-max` says, nor below [`MEMORY_MIN_BYTES`].
+//! * TARGET-2: what is not reached within a second, the tree being over it, is taken back as a step of `ebb set` is.
 
 use crate::config::MEMORY_MIN_BYTES;
 use ebb_mm::types::PAGE_SIZE;
@@ -19,7 +19,7 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct PressureTarget {
     target_permille: u64,
-    /// The most, in pages (T1).
+    /// The most, in pages (TARGET-1).
     max: u64,
     /// When it looked, and what had been lost by then.
     looked: Option<(Duration, u64)>,
@@ -47,7 +47,7 @@ impl PressureTarget {
         let grows = used > self.used + self.used / 64;
         self.used = used;
         let next = if used > limit {
-            // T2.
+            // TARGET-2.
             used + limit / 64
         } else if share > self.target_permille {
             let over = ((share - self.target_permille) * 16 / self.target_permille).clamp(1, 16);
@@ -108,7 +108,7 @@ mod tests {
         let second = Duration::from_secs;
         assert_eq!(target.look(second(0), 0, 20_000, 10_000), None, "nothing is known yet");
         assert_eq!(target.look(second(1), 0, 20_000, 10_000), Some(11_250 - 703));
-        assert_eq!(target.look(second(2), 0, 20_000, 10), Some(1_024), "T1");
+        assert_eq!(target.look(second(2), 0, 20_000, 10), Some(1_024), "TARGET-1");
         assert_eq!(target.look(second(3), 1_000_000, 20_000, 10_000), None, "there is no more");
         assert_eq!(target.look(second(4), 1_000_000, 1_024, 1_000), None, "there is no less");
         assert_eq!(target.look(second(5), 1_000_000, 4_096, 6_000), Some(6_064), "it cannot leave");

@@ -4,9 +4,9 @@
 //! page). Accesses to pages that are mapped cannot be seen, and are not in it. Text with the header `dt,fault,op,kind`, which tells readers so, as zstd if the file's name ends in
 //! `.zst`; `dt` in microseconds, `fault` the page number with the address space's above it (bit 36 on).
 //!
-//! * R1: whoever records waits for no device: full buffers go to a thread of its own, and are counted as lost
+//! * RECORD-1: whoever records waits for no device: full buffers go to a thread of its own, and are counted as lost
 //!   if that is too far behind.
-//! * R2: the order of records is that of their times: one lock, taken last.
+//! * RECORD-2: the order of records is that of their times: one lock, taken last.
 
 use crate::counters;
 use ebb_mm::types::{MmId, Vpn};

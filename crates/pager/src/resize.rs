@@ -2,15 +2,15 @@
 //!
 //! The monitor takes one wish after another and carries it out, a step at each look.
 //!
-//! * S1: more takes effect at once.
-//! * S2: less comes in steps of a 128th, each begun when the tree is within the one before: what is over the limit for
+//! * RESIZE-1: more takes effect at once.
+//! * RESIZE-2: less comes in steps of a 128th, each begun when the tree is within the one before: what is over the limit for
 //!   that is less than the brake holds anybody for.
-//! * S3: a step to which the tree comes no nearer for a while ([`Patience::Resize`]) is taken back, and who asked is told how far it went. That
+//! * RESIZE-3: a step to which the tree comes no nearer for a while ([`Patience::Resize`]) is taken back, and who asked is told how far it went. That
 //!   is less than a run is given before it is out of memory: none is ended for a wish.
 //!   What is to be kept (`keep=1`: `ebb attach`, whose process holds now what it may let go of later) is tried again, after
 //!   [`AGAIN`] and then less and less often, until somebody says another limit.
-//! * S4: a wish whose words are not all understood changes nothing.
-//! * S5: while a run is given back (`detach.rs`) nothing changes its limit, which is lifted; what is under way waits.
+//! * RESIZE-4: a wish whose words are not all understood changes nothing.
+//! * RESIZE-5: while a run is given back (`detach.rs`) nothing changes its limit, which is lifted; what is under way waits.
 
 use crate::config::MEMORY_MIN_BYTES;
 use crate::detach;
@@ -25,12 +25,12 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How soon what could not be had is tried again, and how seldom at last (S3).
+/// How soon what could not be had is tried again, and how seldom at last (RESIZE-3).
 const AGAIN: Duration = Duration::from_secs(2);
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Asks for the end of a run that was attached to.
 pub const DETACH: &str = "detach";
-/// A step, as a share of the limit, and the least of it in pages (S2).
+/// A step, as a share of the limit, and the least of it in pages (RESIZE-2).
 const STEP_SHARE: u64 = 128;
 const STEP_MIN: u64 = if cfg!(test) { 8 } else { 256 };
 
@@ -137,7 +137,7 @@ struct UnderWay {
     again: Option<Duration>,
 }
 
-/// A limit that could not be had, and is to be (S3).
+/// A limit that could not be had, and is to be (RESIZE-3).
 #[derive(Debug)]
 struct Kept {
     /// Pages.

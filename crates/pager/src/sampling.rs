@@ -3,9 +3,9 @@
 //! A sample of pages is taken out of the program's sight again and again, so that each use of one is a touch that the
 //! pager hears of ([`ebb_mm::observe::reuse`] makes a curve of it). The others come under management and stay where they are.
 //!
-//! * S1: a page that is used often stays in sight for a while each time. It is taken as used until it is taken out of sight, and
+//! * SAMPLING-1: a page that is used often stays in sight for a while each time. It is taken as used until it is taken out of sight, and
 //!   its next use counts from there: the curve says too little of sizes below what stays in sight ([`Found::grain_bytes`]).
-//! * S2: that while is as long as it takes for the touches of the sample to be few ([`TOUCHES_MAX`]); if that is not enough, the
+//! * SAMPLING-2: that while is as long as it takes for the touches of the sample to be few ([`TOUCHES_MAX`]); if that is not enough, the
 //!   sample gets smaller. Rounds take little of the time ([`SHARE`]).
 //!
 //! Lock order: a leaf.
@@ -43,7 +43,7 @@ pub struct Found {
     /// First uses of pages, and later ones, as many as the sample stands for.
     pub first_uses: u64,
     pub later_uses: u64,
-    /// Smaller sizes miss more often than the curve says (S1).
+    /// Smaller sizes miss more often than the curve says (SAMPLING-1).
     pub grain_bytes: u64,
     /// How often a memory of a size would have missed, smallest first.
     pub curve: Vec<Point>,

@@ -1,18 +1,18 @@
 //! Shared memory of the tree (shm_open, memfd_create, MAP_SHARED, files on tmpfs that are mapped): it counts and
 //! cannot be stored.
 //!
-//! * C1: a page counts once, however many processes map it, and however often. How many pages each maps is had for
+//! * SHARED-1: a page counts once, however many processes map it, and however often. How many pages each maps is had for
 //!   nothing; how many they are together takes a walk of the page tables, which is made at most a quarter of the
 //!   time. In between what was found then counts, less as less is mapped; of what is mapped more nobody knows
 //!   whether it is other memory or the same again, so only what one process alone maps counts until the next walk.
-//! * C2: what processes outside the tree map, too, counts by the share of the tree.
-//! * C3: a process that may not be looked into counts as if others of its kind mapped the same.
-//! * C4: a walk looks at one process after the other. What a page counts for changes while others begin to map it, or
+//! * SHARED-2: what processes outside the tree map, too, counts by the share of the tree.
+//! * SHARED-3: a process that may not be looked into counts as if others of its kind mapped the same.
+//! * SHARED-4: a walk looks at one process after the other. What a page counts for changes while others begin to map it, or
 //!   end: a walk beside such processes may find too much. It counts only if as much was mapped after it as before. If
 //!   more was, what one process alone maps counts for each: nobody else's look can have found it, too.
-//! * C5: what is mapped more since the last walk is presumed to be new by the same share as what that found was one
+//! * SHARED-5: what is mapped more since the last walk is presumed to be new by the same share as what that found was one
 //!   process's alone. That is enough to hold who fills it until the next walk, and is counted nowhere.
-//! * C6: who fills it is held before anything waits for a lock that they have: on a busy machine one that has it may not
+//! * SHARED-6: who fills it is held before anything waits for a lock that they have: on a busy machine one that has it may not
 //!   run for long.
 
 use crate::mm::Mm;
@@ -37,7 +37,7 @@ const WAIT: Duration = Duration::from_millis(3);
 /// How long a walk waits for those to stand who are being held.
 const UNSETTLED: Duration = Duration::from_millis(200);
 
-/// What may be mapped more or less after a walk than before (C4): one page of so many.
+/// What may be mapped more or less after a walk than before (SHARED-4): one page of so many.
 const STILL: u64 = 32;
 
 /// What the last walk found: pages mapped, each as often as it is, how many those were, and of how many one process alone
@@ -67,7 +67,7 @@ pub struct SharedMemory {
     /// Who does, and how much.
     holders: Vec<(u32, u64)>,
     walked: Walk,
-    /// Pages of files and of shared memory that each address space had at the last count (C5).
+    /// Pages of files and of shared memory that each address space had at the last count (SHARED-5).
     backed: HashMap<MmId, u64>,
     due: Instant,
     told: HashSet<u32>,
@@ -94,7 +94,7 @@ impl SharedMemory {
         self.pages
     }
 
-    /// Pages there may be beyond those, by what has been mapped since the last walk (C5).
+    /// Pages there may be beyond those, by what has been mapped since the last walk (SHARED-5).
     pub fn presumed(&self) -> u64 {
         self.presumed
     }
@@ -196,12 +196,12 @@ fn most(holders: &[(u32, u64)]) -> u64 {
     holders.iter().map(|&(_, pages)| pages).max().unwrap_or(0)
 }
 
-/// Whether what was found between two counts is to be believed (C4).
+/// Whether what was found between two counts is to be believed (SHARED-4).
 fn is_still(before: u64, after: u64) -> bool {
     after.abs_diff(before) <= before / STILL
 }
 
-/// What of a walk counts, beside processes of which one maps `most`, and which mapped so much before it and after it (C4).
+/// What of a walk counts, beside processes of which one maps `most`, and which mapped so much before it and after it (SHARED-4).
 fn believed(found: SharedPages, (before, after): (u64, u64), most: u64) -> u64 {
     if is_still(before, after) {
         found.proportional

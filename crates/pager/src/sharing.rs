@@ -4,14 +4,14 @@
 //! is a process's (PSS), by a walk over its memory, so that is asked now and then; in between an address space has a
 //! **discount**: by how much what it maps exceeds its share.
 //!
-//! * H1: what one lets go of that others keep changes nothing of what is held, so its discount falls by as much, below
+//! * SHARING-1: what one lets go of that others keep changes nothing of what is held, so its discount falls by as much, below
 //!   zero if need be: the share it no longer has is the others' now, whose own discounts are from before.
-//! * H2: a family holds at least what the largest of it maps. A process that ends, or unmaps what it shared, leaves
+//! * SHARING-2: a family holds at least what the largest of it maps. A process that ends, or unmaps what it shared, leaves
 //!   its relatives' discounts too large until the next count; that is the bound of what they hide. Not where another
 //!   process goes on with the memory of one that has ended: it is counted as a stranger, whole. What the bound adds is
 //!   the largest's: a child whose process is not known is compared with the strangers, of which it may be one, and would
 //!   be there twice.
-//! * H3: counting is done at most a quarter of the time, and at once when one of a family has ended.
+//! * SHARING-3: counting is done at most a quarter of the time, and at once when one of a family has ended.
 //!
 //! Belongs to the monitor; takes no lock but the list of address spaces.
 
@@ -36,7 +36,7 @@ pub struct Held {
     pub told: u64,
     /// Those whose process is not.
     pub untold: u64,
-    /// What the bound adds, where one of the latter is the largest of its family (H2).
+    /// What the bound adds, where one of the latter is the largest of its family (SHARING-2).
     pub bound: u64,
 }
 
@@ -62,7 +62,7 @@ impl Sharing {
         Self { counted: now, pause: Duration::ZERO }
     }
 
-    /// Counts, if it is time to (H3). Each walk waits for a lock of its address space: `before` each.
+    /// Counts, if it is time to (SHARING-3). Each walk waits for a lock of its address space: `before` each.
     pub fn count(&mut self, pager: &Pager, mms: &[Arc<Mm>], mut before: impl FnMut()) {
         let related: Vec<&Arc<Mm>> = mms.iter().filter(|mm| mm.related.load(Relaxed)).collect();
         let due = pager.clock.since(self.counted) >= self.pause
@@ -166,7 +166,7 @@ mod tests {
         let mut members = vec![member(1, shared, 6000); 7];
         assert_eq!(told(&members), shared);
         for member in &mut members[1..] {
-            // H1: all of it, and others had it still.
+            // SHARING-1: all of it, and others had it still.
             (member.resident, member.discount) = (0, member.discount - shared.cast_signed());
         }
         assert_eq!(told(&members), shared);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(told(&members), shared + 500);
     }
 
-    /// H2: between the end of a process and the next count.
+    /// SHARING-2: between the end of a process and the next count.
     #[test]
     fn who_ends_takes_nothing_along_that_others_have() {
         let members = [member(1, 100, 50), member(1, 0, 50)];

@@ -12,15 +12,15 @@
 //! anybody. Who touches sleeps, so the one on that CPU is the first to run.
 //!
 //! The price is that every other thread on such a CPU goes first. Hence:
-//! * S1: a second thread that faults ends the one and begins the other (the fault thread sees that itself); the way back is
+//! * FOLLOW-1: a second thread that faults ends the one and begins the other (the fault thread sees that itself); the way back is
 //!   when for some time only one has faulted;
-//! * S2: touches that wait while no fault thread gets anywhere end both, and others that keep the CPU of a single fault
+//! * FOLLOW-2: touches that wait while no fault thread gets anywhere end both, and others that keep the CPU of a single fault
 //!   thread busy end that: it waits for longer than the program's thread runs (the monitor sees both);
-//! * S3: after either it is not tried again for a while, for longer each time that it did not last;
-//! * S4: kswapd and the agents keep off the CPU of a single fault thread: what they do in turns costs least on one, and
+//! * FOLLOW-3: after either it is not tried again for a while, for longer each time that it did not last;
+//! * FOLLOW-4: kswapd and the agents keep off the CPU of a single fault thread: what they do in turns costs least on one, and
 //!   the fault thread would wait for them;
-//! * S5: whoever is called off is put into the normal class at once: it may hold a lock;
-//! * S6: what such a thread reads is read as if it were of the normal class: a scheduler of disks (mq-deadline) gives the idle
+//! * FOLLOW-5: whoever is called off is put into the normal class at once: it may hold a lock;
+//! * FOLLOW-6: what such a thread reads is read as if it were of the normal class: a scheduler of disks (mq-deadline) gives the idle
 //!   class its turn when nobody else's request is under way, and forgets about it for up to 10 ms then.
 
 use ebb_sys::sched::{self, CpuSet};
@@ -159,7 +159,7 @@ impl Solo {
         self.beside.load(Relaxed) == EVERYWHERE
     }
 
-    /// Has a thread keep off a CPU, or off none (S4).
+    /// Has a thread keep off a CPU, or off none (FOLLOW-4).
     pub fn keep_off(&self, thread: u32, cpu: u32) {
         let Some(all) = self.all.get() else { return };
         let rest = if cpu == NOWHERE { *all } else { all.without(cpu) };
@@ -167,7 +167,7 @@ impl Solo {
         let _ = rest.confine(thread);
     }
 
-    /// Thread `thread` of the program faulted (S1).
+    /// Thread `thread` of the program faulted (FOLLOW-1).
     pub fn note(&self, thread: u32) {
         self.faults.fetch_add(1, Relaxed);
         if self.last.load(Relaxed) != thread {
@@ -188,7 +188,7 @@ impl Solo {
             self.leave();
             return;
         }
-        // S4. It has run there until now; at worst it does once more.
+        // FOLLOW-4. It has run there until now; at worst it does once more.
         let _ = all.without(cpu).confine(self.kswapd_thread.load(Relaxed));
         self.beside.store(cpu, Relaxed);
     }
@@ -222,7 +222,7 @@ impl Solo {
         self.call([false; CPUS_MAX]);
         let Some(all) = self.all.get() else { return };
         let faults = self.faults_thread.load(Relaxed);
-        // Both were possible a moment ago; a thread that is gone needs neither (S5).
+        // Both were possible a moment ago; a thread that is gone needs neither (FOLLOW-5).
         let _ = sched::run_soon(faults);
         let _ = all.confine(faults);
         for thread in self.others.iter().map(|thread| thread.load(Relaxed)).filter(|&t| t != 0) {
@@ -295,7 +295,7 @@ impl Watch {
             solo.leave();
         }
         if self.was_on && !solo.is_on() {
-            // S3. What disturbs now and then, as other programs that start do, costs no more than that.
+            // FOLLOW-3. What disturbs now and then, as other programs that start do, costs no more than that.
             let went_well = now.duration_since(self.since) > self.hold * GOOD_TIMES;
             let hold = if went_well { self.hold / 2 } else { self.hold * 2 };
             self.hold = hold.clamp(HOLD_MIN, HOLD_MAX);
@@ -329,7 +329,7 @@ impl Watch {
         }
     }
 
-    /// Reads the gauge, once in its time: whether others use the CPU of the two threads (S2).
+    /// Reads the gauge, once in its time: whether others use the CPU of the two threads (FOLLOW-2).
     fn gauge_others(&mut self, solo: &Solo, now: Instant) -> bool {
         if self.gauge.is_some_and(|gauge| now.duration_since(gauge.at) < GAUGE) {
             return false;
@@ -451,18 +451,18 @@ mod tests {
         }
         assert!(solo.is_on() && !solo.is_everywhere());
         solo.note(me + 1);
-        assert!(solo.is_everywhere(), "S1");
+        assert!(solo.is_everywhere(), "FOLLOW-1");
         assert_eq!(solo.reserved(), NOWHERE, "nobody keeps off all CPUs");
         let called: Vec<usize> = (1..cpus).map(|_| calls.recv().expect("it is called")).collect();
         assert_eq!(called.len(), cpus - 1, "the first stays where it was");
         (0..STARVED_EVERYWHERE_MAX + 1).for_each(|_| watch.look(&solo, now, || true));
-        assert!(!solo.is_on(), "S2");
-        assert_eq!(*solo.called.lock().expect("nobody panicked"), [false; CPUS_MAX], "S5");
+        assert!(!solo.is_on(), "FOLLOW-2");
+        assert_eq!(*solo.called.lock().expect("nobody panicked"), [false; CPUS_MAX], "FOLLOW-5");
         // Both fault again when the hold is over; then one of them stops.
         let later = now + 2 * HOLD_MIN;
         (0..100).for_each(|fault| solo.note(me + fault % 2));
         watch.look(&solo, later, || false);
-        assert!(solo.is_everywhere(), "S3");
+        assert!(solo.is_everywhere(), "FOLLOW-3");
         for _ in 0..CALM_LOOKS + 3 {
             assert!(solo.is_on());
             (0..100).for_each(|_| solo.note(me));

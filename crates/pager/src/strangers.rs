@@ -1,15 +1,15 @@
 //! Processes of the tree without an agent: static or setuid programs, and forked children that have yet
 //! to greet. What they hold counts, and cannot be stored.
 //!
-//! * N1: what a stranger shares counts at its parent, as long as that one is of the tree: it may be a child
+//! * FOREIGN-1: what a stranger shares counts at its parent, as long as that one is of the tree: it may be a child
 //!   whose fork is still to be read, which takes long on a busy machine. Censuses look anew. Orphans
 //!   count by their share.
-//! * N2: one that has joined since the last census is none. Others may be forked children that nobody could tell:
+//! * FOREIGN-2: one that has joined since the last census is none. Others may be forked children that nobody could tell:
 //!   which is which is not known, so what is known of all these children and what all those processes hold is
 //!   compared, and the larger counts, once.
-//! * N3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
+//! * FOREIGN-3: one is told of as soon as it is clear that it will never join: at once if its program has no loader that
 //!   could bring the agent, else when it has had time. One that is stopped, or waits for memory or a disk, has none.
-//! * N4: a program without a loader that can be given the agent all the same is given it as soon as it is met, before
+//! * FOREIGN-4: a program without a loader that can be given the agent all the same is given it as soon as it is met, before
 //!   anything is told, or as soon as others have been given it. And again before it is told of: it may have been another
 //!   program when it was met, or about to become one. So is a child that such a program has forked, which no hook has join.
 //!   One that is stopped or traced is given it when it is neither any more.
@@ -71,7 +71,7 @@ struct Stranger {
     unseen: bool,
     /// It will never join, for this reason.
     kind: Option<Kind>,
-    /// Whether the agent is on its way into it (N4).
+    /// Whether the agent is on its way into it (FOREIGN-4).
     injection: Attempt,
     attempts: u32,
     /// When that was.
@@ -211,7 +211,7 @@ impl Strangers {
             return;
         }
         let kept_waiting = inject::is_kept_waiting();
-        // Without hooks a forked child does not join by itself (N4).
+        // Without hooks a forked child does not join by itself (FOREIGN-4).
         let joins = |mm: &Mm| !mm.is_to_be_made_to_join();
         let is = |mm: &Mm, pid| !mm.closing.load(Relaxed) && mm.pid() == pid && joins(mm);
         let known = |pid: &u32| mms.iter().any(|mm| is(mm, *pid));
@@ -258,7 +258,7 @@ impl Strangers {
         self.due = began + took * 4;
     }
 
-    /// Pages that they hold, and the forked children that nobody could tell, of which `families` know (N2).
+    /// Pages that they hold, and the forked children that nobody could tell, of which `families` know (FOREIGN-2).
     pub fn pages(&self, pager: &Pager, mms: &[Arc<Mm>], families: &sharing::Held) -> u64 {
         let infants = mms.iter().any(|mm| mm.is_infant());
         let joined = |pid: &u32| mms.iter().any(|mm| mm.pid() == *pid);
@@ -341,7 +341,7 @@ mod tests {
         names.iter().map(area).collect()
     }
 
-    /// I5 of `inject.rs`: where those that have the places keep them for ever, who waits for one is told of all the same.
+    /// INJECT-5 of `inject.rs`: where those that have the places keep them for ever, who waits for one is told of all the same.
     #[test]
     fn who_waits_for_a_place_in_vain_is_told_of() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");

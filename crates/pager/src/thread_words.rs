@@ -4,13 +4,13 @@
 //! brings no page back for that, and where the page is out it is not cleared: who joins would wait for ever. In a program
 //! that the agent was put into ([`crate::inject`]) nobody stands before `pthread_create`.
 //!
-//! * W1: the word lies in front of the head of the thread's list of robust mutexes, which is in the descriptor as well. The
+//! * WORDS-1: the word lies in front of the head of the thread's list of robust mutexes, which is in the descriptor as well. The
 //!   kernel says where that is (`get_robust_list`): each thread of glibc's tells it as the first thing it does. The pages
 //!   of both stay, as those that a hook pins.
-//! * W2: threads are looked for before each batch in which pages leave, and none leaves of a process that does not let
+//! * WORDS-2: threads are looked for before each batch in which pages leave, and none leaves of a process that does not let
 //!   itself be looked at. A thread that is younger than that look uses its descriptor: should the page be of the batch,
 //!   cold from before, it is touched once more before the thread ends.
-//! * W3: threads that tell of no list (Go's, the agent's) have nothing cleared.
+//! * WORDS-3: threads that tell of no list (Go's, the agent's) have nothing cleared.
 
 use crate::link::Link;
 use crate::mm::Mm;

@@ -1,9 +1,9 @@
 //! What Ebb sees of the tree's memory and does not manage: of whom, how much at most, and why. It counts
 //! against the limit and cannot be stored.
 //!
-//! * U1: each kind is told of once, when it is first met; with `--strict` that ends the run. The report
+//! * UNMANAGED-1: each kind is told of once, when it is first met; with `--strict` that ends the run. The report
 //!   has all.
-//! * U2: whoever meets a process says so once. Here nobody is remembered but by name.
+//! * UNMANAGED-2: whoever meets a process says so once. Here nobody is remembered but by name.
 //!
 //! Lock order: the lock is a leaf; the tree is killed without it.
 

@@ -6,18 +6,18 @@
 //! faults it has slept for nothing else: the time from the one wake-up to the last message, less the time in which it
 //! ran and the time in which its faults were served, is what passed before messages and after wake-ups.
 //!
-//! * U1: a look costs microseconds, so there are two in some hundred faults. Nearly all faults of a thread that faults
+//! * UNSEEN-1: a look costs microseconds, so there are two in some hundred faults. Nearly all faults of a thread that faults
 //!   alone are covered all the same: waits have long tails where CPUs are busy, and samples of single ones would tell
 //!   little of their sum.
-//! * U2: every other window is one fault long. These tell how waits are distributed; and where windows of several
+//! * UNSEEN-2: every other window is one fault long. These tell how waits are distributed; and where windows of several
 //!   faults are of no use, since the thread sleeps for other reasons, too, they are all there is.
-//! * U3: which part of a window was before and which after is known only as far as the thread waited for a CPU after it
+//! * UNSEEN-3: which part of a window was before and which after is known only as far as the thread waited for a CPU after it
 //!   was woken; of the rest a thread on the fault thread's own CPU has lost all before (a wake-up there is a switch), one
 //!   on another CPU half on either side (each is an interrupt).
-//! * U4: a thread that has begun to run more often than it has slept was driven off its CPU meanwhile. What it waited
+//! * UNSEEN-4: a thread that has begun to run more often than it has slept was driven off its CPU meanwhile. What it waited
 //!   for the CPU then beyond what windows without that say of the wait after a wake-up is a fault's only as far as it
 //!   ran in one: in proportion.
-//! * U5: what the kernel does in the thread itself, on its way to sleep and back, counts as running in all of this. It
+//! * UNSEEN-5: what the kernel does in the thread itself, on its way to sleep and back, counts as running in all of this. It
 //!   is measured apart ([`crate::own_cost`]).
 
 use crate::stages::{Served, Times};
@@ -151,11 +151,11 @@ impl Window {
         }
         let lost = self.passed_ns.checked_sub(self.did.ran_ns + self.served_ns)?;
         let waited = self.did.waited_ns.min(lost);
-        // U4
+        // UNSEEN-4
         let queued = if driven_off { waited.min(faults * queued_ns) } else { waited };
         let driven_off = waited - queued;
         let lost = lost - driven_off;
-        // U3
+        // UNSEEN-3
         let woke = if self.beside { 0 } else { (lost - queued) / 2 };
         let after = queued + woke;
         Some(Lost { before: lost - after, after, driven_off })
@@ -187,7 +187,7 @@ struct Books {
 
 impl Books {
     /// Begins or ends a rest. Short windows are of use where there is nothing else, and dear: there is a rest before
-    /// each (U1), but before the first.
+    /// each (UNSEEN-1), but before the first.
     fn take_rest(&mut self) -> bool {
         let short = self.single && self.window <= PATIENCE / 2 && self.samples.looks > RESTLESS;
         self.resting = short && !self.resting;
@@ -338,10 +338,10 @@ mod tests {
         assert_eq!((samples.before_ns(), samples.after_ns()), (36_000 / 4, 4_000 / 4));
         let mut samples = Samples::default();
         assert!(samples.add(&window(4, 4, false)));
-        assert_eq!((samples.before_ns(), samples.after_ns()), (18_000 / 4, 22_000 / 4), "U3");
+        assert_eq!((samples.before_ns(), samples.after_ns()), (18_000 / 4, 22_000 / 4), "UNSEEN-3");
         assert_eq!(samples.before.count, 0);
         assert!(samples.add(&window(1, 1, true)));
-        assert_eq!((samples.before.total, samples.after.total), (36_000, 4_000), "U2");
+        assert_eq!((samples.before.total, samples.after.total), (36_000, 4_000), "UNSEEN-2");
         assert_eq!(samples.before_ns(), 54_000 / 5);
     }
 
@@ -364,7 +364,7 @@ mod tests {
         assert!(samples.add(&disturbed));
         // A wait of 1 us after each wake-up is what the calm window says; of the 20 us 12 are not after one.
         assert_eq!(samples.after_ns(), (4_000 + 8_000) / 12);
-        assert_eq!(samples.before_ns(), (36_000 + 20_000) / 12, "U4");
+        assert_eq!(samples.before_ns(), (36_000 + 20_000) / 12, "UNSEEN-4");
         // It ran for 120 us, in each of the 12 faults for 5: half of the time.
         assert_eq!(samples.driven_off_ns(5_000), (12_000 / 2 / 12, 12_000 / 2 / 12));
         assert_eq!(samples.driven_off_ns(50_000), (12_000 / 12, 0), "no more than all");

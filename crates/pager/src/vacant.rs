@@ -4,10 +4,10 @@
 //! (`MADV_GUARD_INSTALL`) is a marker in the kernel's page table of which the kernel tells nobody, and
 //! UFFDIO_COPY replaces it without a word. So the page map is looked at
 //!
-//! * R1: before anything is put where nobody has asked for it (readahead, look-around), and
-//! * R2: before a touch is answered that was not answered as soon as it was read. Who touches a guard gets
+//! * UNMAPPED-1: before anything is put where nobody has asked for it (readahead, look-around), and
+//! * UNMAPPED-2: before a touch is answered that was not answered as soon as it was read. Who touches a guard gets
 //!   a signal from the kernel and never comes here; but the guard may have been put there since.
-//! * R3: where the page map cannot be read (a child that nobody has told yet, or can) nothing is put ahead. A touch of what
+//! * UNMAPPED-3: where the page map cannot be read (a child that nobody has told yet, or can) nothing is put ahead. A touch of what
 //!   was never touched, if it has waited, is not answered: its thread is woken and touches again (`Server::recall`), and meets
 //!   the guard, or is answered as soon as that is read. A touch of a page that is cool or stored is answered: no guard is put
 //!   over those without our being told.
@@ -19,7 +19,7 @@
 use crate::mm::Mm;
 use ebb_mm::types::Vpn;
 
-/// Leaves those of `pages` in whose place there is nothing (R1).
+/// Leaves those of `pages` in whose place there is nothing (UNMAPPED-1).
 pub fn keep<T>(mm: &Mm, pages: &mut Vec<(Vpn, T)>) {
     let numbers = || pages.iter().map(|&(page, _)| page.0);
     let (Some(low), Some(high)) = (numbers().min(), numbers().max()) else { return };
@@ -27,7 +27,7 @@ pub fn keep<T>(mm: &Mm, pages: &mut Vec<(Vpn, T)>) {
     pages.retain(|&(page, _)| vacant.get((page.0 - low) as usize) == Some(&true));
 }
 
-/// In how many places in a row from `first` on there is nothing, `most` at most (R1).
+/// In how many places in a row from `first` on there is nothing, `most` at most (UNMAPPED-1).
 pub fn run(mm: &Mm, first: Vpn, most: usize) -> usize {
     if most == 0 {
         return 0;
@@ -36,7 +36,7 @@ pub fn run(mm: &Mm, first: Vpn, most: usize) -> usize {
     vacant.into_iter().take_while(|&vacant| vacant).count()
 }
 
-/// Whether there is still nothing in the place of a page that a thread has waited for (R2); None if that cannot be seen.
+/// Whether there is still nothing in the place of a page that a thread has waited for (UNMAPPED-2); None if that cannot be seen.
 pub fn still(mm: &Mm, page: Vpn) -> Option<bool> {
     all(mm, page, 1).map(|vacant| vacant[0])
 }

@@ -2,10 +2,10 @@
 //!
 //! Where pages are is counted by going through page tables: a thread of its own does, which nobody waits for.
 //!
-//! * V1: nothing is held for long: an address space for a slice of its pages (`limits`), the store for fewer, and one
+//! * VIEW-1: nothing is held for long: an address space for a slice of its pages (`limits`), the store for fewer, and one
 //!   never while the other is.
-//! * V2: whoever asks, this takes a quarter of one CPU's time at most.
-//! * V3: who does not read the answer is not waited for, and an answer has a size that is never passed.
+//! * VIEW-2: whoever asks, this takes a quarter of one CPU's time at most.
+//! * VIEW-3: who does not read the answer is not waited for, and an answer has a size that is never passed.
 
 use crate::limits::SLICE_PAGES;
 use crate::lru_gen::REFUSED;
@@ -282,10 +282,10 @@ pub fn run(pager: &Arc<Pager>) {
         for (areas_of, line) in pager.looks.take() {
             let began = pager.clock.now();
             let text = serde_json::to_vec(&look(pager, areas_of)).unwrap_or_default();
-            // Who takes no answer gets none (V3).
+            // Who takes no answer gets none (VIEW-3).
             let _ = line.say(&text);
             drop(line);
-            // V2
+            // VIEW-2
             pager.host.sleep(pager.clock.since(began) * 3);
         }
     }

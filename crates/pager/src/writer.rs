@@ -1,7 +1,7 @@
 //! A thread that writes lines for those that may not wait: for a reader that does not read, or for a device.
 //!
-//! * W1: [`Writer::send`] never waits. A line for which there is no room is lost.
-//! * W2: [`Writer::end`] waits until all is written, unless the thread is stuck ([`Patience::LastLines`]). It is left then.
+//! * WRITER-1: [`Writer::send`] never waits. A line for which there is no room is lost.
+//! * WRITER-2: [`Writer::end`] waits until all is written, unless the thread is stuck ([`Patience::LastLines`]). It is left then.
 
 use crate::patience::Patience;
 use ebb_sys::sched;
@@ -42,12 +42,12 @@ impl Writer {
         Ok(Self { lines, ended, thread })
     }
 
-    /// A line with its end. W1.
+    /// A line with its end. WRITER-1.
     pub fn send(&self, line: String) {
         let _ = self.lines.try_send(line);
     }
 
-    /// No more comes. W2.
+    /// No more comes. WRITER-2.
     pub fn end(self) {
         drop(self.lines);
         let has_ended = |pause| self.ended.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);

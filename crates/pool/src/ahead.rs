@@ -3,7 +3,7 @@
 //! Who asks claims the page's word, so that who needs the page meanwhile waits for this read instead of beginning one. The
 //! threads are started by the first such call.
 //!
-//! Invariant A1: a page that was claimed is in the queue or at a thread, which publishes or gives up on it; when the pool
+//! * AHEAD-1: a page that was claimed is in the queue or at a thread, which publishes or gives up on it; when the pool
 //! goes, nobody is left who could wait.
 
 use crate::error::PageId;

@@ -1,9 +1,9 @@
 //! The frames: memory of a fixed size and place, in which pages lie while they are in memory.
 //!
 //! Invariants:
-//! * F1: a frame is in `free`, or belongs to exactly one page (whose word names it), or to whoever took it and has not
+//! * BUFFERS-1: a frame is in `free`, or belongs to exactly one page (whose word names it), or to whoever took it and has not
 //!   published it yet.
-//! * F2: the bytes of a frame are written by nobody but who has its page latched exclusively, or by who took it (F1);
+//! * BUFFERS-2: the bytes of a frame are written by nobody but who has its page latched exclusively, or by who took it (BUFFERS-1);
 //!   they are read under a latch.
 
 use crate::error::PageId;
@@ -29,7 +29,7 @@ pub struct Frames {
     free: Mutex<Vec<u32>>,
 }
 
-// SAFETY: the mapping is owned, nothing in it is bound to a thread, and its bytes are shared by F2 only.
+// SAFETY: the mapping is owned, nothing in it is bound to a thread, and its bytes are shared by BUFFERS-2 only.
 unsafe impl Send for Frames {}
 // SAFETY: as above.
 unsafe impl Sync for Frames {}
@@ -123,7 +123,7 @@ impl Frames {
     /// The bytes of a frame.
     ///
     /// # Safety
-    /// The caller has its page latched for as long as the reference lives (F2).
+    /// The caller has its page latched for as long as the reference lives (BUFFERS-2).
     #[inline]
     pub unsafe fn bytes(&self, frame: u32) -> &Bytes {
         // SAFETY: by the caller's word nobody writes meanwhile; any bytes are a page.
@@ -133,7 +133,7 @@ impl Frames {
     /// The bytes of a frame, to be changed.
     ///
     /// # Safety
-    /// The caller has its page latched exclusively, or took the frame and has not published it (F2), and has no other
+    /// The caller has its page latched exclusively, or took the frame and has not published it (BUFFERS-2), and has no other
     /// reference to its bytes.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the latch makes it exclusive, not the borrow")]

@@ -10,13 +10,13 @@
 //! Numbers are little-endian; hashes are XXH3 with the salt as seed.
 //!
 //! Invariants:
-//! * J1: a batch counts if it is whole (every hash is right), has the header's salt, and so have all before it, in
+//! * JOURNAL-1: a batch counts if it is whole (every hash is right), has the header's salt, and so have all before it, in
 //!   sequence. The first that is not so is the end.
-//! * J2: what was written up to a batch that commits is what the pool is after a crash; what is beyond the last of them
+//! * JOURNAL-2: what was written up to a batch that commits is what the pool is after a crash; what is beyond the last of them
 //!   never was.
-//! * J3: a generation begins only after all of the one before is in the file, and that was synced. Its header is written
+//! * JOURNAL-3: a generation begins only after all of the one before is in the file, and that was synced. Its header is written
 //!   over the older of the two: whatever a crash leaves of it, one is valid.
-//! * J4: once a sync has failed nothing is written any more: the system may have forgotten what it did not write.
+//! * JOURNAL-4: once a sync has failed nothing is written any more: the system may have forgotten what it did not write.
 
 use crate::error::{PageId, PoolError};
 use crate::frames::Bytes;
@@ -68,7 +68,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// J1, but for the pages.
+    /// JOURNAL-1, but for the pages.
     fn parse(page: &mut Aligned, salt: u64, sequence: u64) -> Option<Self> {
         let told = page.get(BATCH_HASH);
         page.put(BATCH_HASH, 0);
@@ -155,7 +155,7 @@ impl Journal {
         done.map_err(|source| self.error("read", source))
     }
 
-    /// Reads every batch that counts (J1), and goes on behind the last.
+    /// Reads every batch that counts (JOURNAL-1), and goes on behind the last.
     fn recover(&mut self) -> Result<Recovered, PoolError> {
         let end = self.medium.pages().map_err(|source| self.error("read", source))?;
         let (mut recovered, mut open) = (Recovered::default(), Vec::new());
@@ -173,7 +173,7 @@ impl Journal {
             self.next = first + batch.pages.len() as u32;
             self.sequence += 1;
             if let Some(count) = batch.commits {
-                // J2
+                // JOURNAL-2
                 recovered.pages.append(&mut open);
                 recovered.count = Some(count);
             }
@@ -233,7 +233,7 @@ impl Journal {
         u64::from(self.next - START)
     }
 
-    /// J4
+    /// JOURNAL-4
     pub fn check(&self) -> Result<(), PoolError> {
         if self.broken {
             return Err(PoolError::Broken { path: self.path.clone() });
@@ -241,12 +241,12 @@ impl Journal {
         Ok(())
     }
 
-    /// A sync failed, of the journal or of the file it is moved to: nothing is written from now on (J4).
+    /// A sync failed, of the journal or of the file it is moved to: nothing is written from now on (JOURNAL-4).
     pub fn break_off(&mut self) {
         self.broken = true;
     }
 
-    /// Everything is in the file, which was synced: begins anew (J3), and keeps room for `keep` pages.
+    /// Everything is in the file, which was synced: begins anew (JOURNAL-3), and keeps room for `keep` pages.
     pub fn reset(&mut self, keep: u64) -> Result<(), PoolError> {
         self.check()?;
         let mut salt = [0; 8];

@@ -5,11 +5,11 @@
 //! what is dirty is written to the journal first, in one piece.
 //!
 //! Invariants:
-//! * P1: a page that is in no frame is in the journal at its place, or, if it has none, in the file.
-//! * P2: pages are written to the journal, take their places and become clean under its lock, and while nobody can write to
+//! * POOL-1: a page that is in no frame is in the journal at its place, or, if it has none, in the file.
+//! * POOL-2: pages are written to the journal, take their places and become clean under its lock, and while nobody can write to
 //!   them: by a latch, or because no change is under way. What is dirty stays in its frame.
-//! * P3: what the engine has is in a frame: it is told of a page after its word was published, and it alone sends pages out.
-//! * P4: when the journal begins anew nothing is dirty, every place was forgotten, and no load that knew one is under way.
+//! * POOL-3: what the engine has is in a frame: it is told of a page after its word was published, and it alone sends pages out.
+//! * POOL-4: when the journal begins anew nothing is dirty, every place was forgotten, and no load that knew one is under way.
 //!
 //! Lock order: `committing`, `gate`, latches of pages, `policy`, `journal`. Reclaim, which has `policy`, and commits, which
 //! have `journal`, only try latches. `placed`, `came`, `dirty` and the free frames are leaves.
@@ -169,7 +169,7 @@ impl Inner {
         let filled = self.take_frame().and_then(|frame| {
             // SAFETY: nobody knows the frame but this thread, which took it.
             let bytes = unsafe { self.frames.bytes_mut(frame) };
-            // P1
+            // POOL-1
             let read = match self.table.place(page) {
                 Some(place) => self.journal_file.read(place.into(), bytes),
                 None => self.file.read(page.0, bytes),
@@ -287,7 +287,7 @@ impl Inner {
         for &victim in &victims {
             let word = self.table.word(victim.page);
             let state = word.state();
-            let frame = state.frame().expect("P3: what the engine has is in a frame");
+            let frame = state.frame().expect("POOL-3: what the engine has is in a frame");
             if word.evict(state) {
                 freed.push(frame);
                 policy.left(victim);
@@ -329,7 +329,7 @@ impl Inner {
         written.map(|()| freed.len())
     }
 
-    /// Writes to the journal what of the pages is still dirty (P2): one batch.
+    /// Writes to the journal what of the pages is still dirty (POOL-2): one batch.
     fn write_out(
         &self,
         journal: &mut Journal,
@@ -341,7 +341,7 @@ impl Inner {
         if pages.is_empty() && commits.is_none() {
             return Ok(());
         }
-        // SAFETY: nobody writes to them: each is latched, or no change is under way. What is dirty stays where it is (P2).
+        // SAFETY: nobody writes to them: each is latched, or no change is under way. What is dirty stays where it is (POOL-2).
         let of = |&&(page, frame): &&(PageId, u32)| (page, unsafe { self.frames.bytes(frame) });
         let first = journal.append(&pages.iter().map(of).collect::<Vec<_>>(), commits)?;
         let mut placed = self.placed.lock();
@@ -418,7 +418,7 @@ impl Inner {
         written
     }
 
-    /// Moves what is in the journal to the file, and begins it anew (P4). No change is under way, and nothing is dirty.
+    /// Moves what is in the journal to the file, and begins it anew (POOL-4). No change is under way, and nothing is dirty.
     fn move_to_file(&self) -> Result<(), PoolError> {
         let mut pages = std::mem::take(&mut *self.placed.lock());
         pages.sort_unstable();

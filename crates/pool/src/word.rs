@@ -7,11 +7,11 @@
 //! bits 16..48  the frame and one; 0: the page is in none
 //! ```
 //! Invariants:
-//! * W1: the frame changes only while the latch is exclusive, or by the step from "free and clean" to "in no frame",
+//! * WORD-1: the frame changes only while the latch is exclusive, or by the step from "free and clean" to "in no frame",
 //!   which takes the latch nobody else can get in between.
-//! * W2: who takes the last latch off clears WAITERS in the same step and wakes all; who parks has set WAITERS in a
+//! * WORD-2: who takes the last latch off clears WAITERS in the same step and wakes all; who parks has set WAITERS in a
 //!   step that saw the latch taken. So nobody sleeps beside a free latch.
-//! * W3: nobody joins those who read while somebody waits: who writes is not kept out for ever.
+//! * WORD-3: nobody joins those who read while somebody waits: who writes is not kept out for ever.
 
 use crate::park::Place;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -175,7 +175,7 @@ impl Word {
             let state = State(self.0.load(Relaxed));
             debug_assert!((1..=READERS_MAX).contains(&(state.0 & LATCH)));
             let last = state.0 & LATCH == 1;
-            // W2
+            // WORD-2
             let new = if last { (state.0 - 1) & !WAITERS } else { state.0 - 1 };
             if self.swap(state, new) {
                 if last {
@@ -196,7 +196,7 @@ impl Word {
         self.0.fetch_and(!DIRTY, SeqCst);
     }
 
-    /// The step from "free and clean" to "in no frame" (W1). False if it is not so any more.
+    /// The step from "free and clean" to "in no frame" (WORD-1). False if it is not so any more.
     pub fn evict(&self, state: State) -> bool {
         state.is_free()
             && !state.is_dirty()

@@ -14,11 +14,11 @@
 //! ```
 //!
 //! Invariants:
-//! * I1: a span in use with a free object is in exactly one fullness group of its class, at the
+//! * ARENA-1: a span in use with a free object is in exactly one fullness group of its class, at the
 //!   position it records; a full one is in none; one without objects is not in use.
-//! * I2: bit `i` of `taken` is set if and only if object `i` is allocated, and then `owners[i]` is
+//! * ARENA-2: bit `i` of `taken` is set if and only if object `i` is allocated, and then `owners[i]` is
 //!   its owner.
-//! * I3: `class.free` is the number of free objects in the class's spans in use.
+//! * ARENA-3: `class.free` is the number of free objects in the class's spans in use.
 
 use ebb_sys::anon::AnonBuffer;
 
@@ -239,7 +239,7 @@ impl Arena {
     fn take_object(&mut self, id: u32, owner: u32) -> Object {
         let span = self.spans[id as usize].as_mut().expect("a span in use");
         let free = |word: &u64| *word != u64::MAX;
-        let word = span.taken.iter().position(free).expect("I1: the span has room");
+        let word = span.taken.iter().position(free).expect("ARENA-1: the span has room");
         let bit = span.taken[word].trailing_ones() as usize;
         let index = word * 64 + bit;
         span.taken[word] |= 1 << bit;
@@ -300,13 +300,13 @@ impl Arena {
         let can_give = |class: &Class| class.can_give(keep(class));
         let Some(class) = self.classes.iter().position(can_give) else { return false };
         let groups = &self.classes[class].groups;
-        let source = *groups.iter().find_map(|group| group.last()).expect("I3: free objects");
+        let source = *groups.iter().find_map(|group| group.last()).expect("ARENA-3: free objects");
         // Out of its group, the source is no destination.
         self.leave_group(source);
         for _ in 0..moves_max {
             let groups = &self.classes[class].groups;
             let Some(target) = groups.iter().rev().find_map(|group| group.last().copied()) else {
-                break; // I3 makes this impossible while the class had a span to give.
+                break; // ARENA-3 makes this impossible while the class had a span to give.
             };
             let span = self.span(source);
             let first = |word: &u64| *word != 0;
@@ -370,7 +370,7 @@ impl Arena {
         }
         span.group = NO_GROUP;
         let list = &mut self.classes[class as usize].groups[group as usize];
-        assert_eq!(list.swap_remove(position as usize), id, "I1: the span is where it says");
+        assert_eq!(list.swap_remove(position as usize), id, "ARENA-1: the span is where it says");
         if let Some(&moved) = list.get(position as usize) {
             self.span(moved).position = position;
         }

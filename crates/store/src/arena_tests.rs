@@ -12,19 +12,19 @@ impl Arena {
             let Some(span) = span else { continue };
             let class = &self.classes[span.class as usize];
             let taken: u32 = span.taken.iter().map(|word| word.count_ones()).sum();
-            assert_eq!(taken, u32::from(span.used), "I2");
-            assert!(span.used > 0, "I1: an empty span is in use");
+            assert_eq!(taken, u32::from(span.used), "STORE-2");
+            assert!(span.used > 0, "STORE-1: an empty span is in use");
             free[span.class as usize] += class.per_span - span.used as usize;
             match self.group_of(id as u32) {
-                None => assert_eq!(span.group, NO_GROUP, "I1"),
+                None => assert_eq!(span.group, NO_GROUP, "STORE-1"),
                 Some(group) => {
-                    assert_eq!(span.group, group, "I1");
+                    assert_eq!(span.group, group, "STORE-1");
                     assert_eq!(class.groups[group as usize][span.position as usize], id as u32);
                 }
             }
         }
         for (class, free) in self.classes.iter().zip(free) {
-            assert_eq!(class.free, free, "I3");
+            assert_eq!(class.free, free, "STORE-3");
         }
     }
 }

@@ -2,9 +2,9 @@
 //! (`ebb_sys::secret`).
 //!
 //! Invariants:
-//! * I1: no nonce is used twice: each has a number of `counter`, and no number is given twice. (64 bits of them last
+//! * CRYPT-1: no nonce is used twice: each has a number of `counter`, and no number is given twice. (64 bits of them last
 //!   longer than any run.)
-//! * I2: a page opens only at the place it was sealed for: the tier and the page's number in it are authenticated.
+//! * CRYPT-2: a page opens only at the place it was sealed for: the tier and the page's number in it are authenticated.
 
 use crate::page::Page;
 use chacha20poly1305::aead::AeadInPlace;
@@ -52,7 +52,7 @@ impl Key {
 
     /// Encrypts a page where it is, for its place.
     pub(crate) fn seal(&self, tier: u8, page: u32, content: &mut Page) -> Seal {
-        // Relaxed: all that matters is that nobody gets the same number (I1).
+        // Relaxed: all that matters is that nobody gets the same number (CRYPT-1).
         let number = self.counter.fetch_add(1, Ordering::Relaxed);
         let (nonce, data) = place(tier, page, number);
         let tag = (self.cipher())

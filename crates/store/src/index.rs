@@ -3,7 +3,7 @@
 //! Everything here is short: nothing compresses, reads, writes, maps or waits. What must be done
 //! outside the lock (freeing a page of a file, dropping a span) is handed back to the caller.
 //!
-//! Invariant I1: an object of the arena is allocated if and only if the table has a place in RAM
+//! Invariant STORE-1: an object of the arena is allocated if and only if the table has a place in RAM
 //! that names it, under the slot that owns it.
 
 use crate::arena::{Arena, NoObject, Object};

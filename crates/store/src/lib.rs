@@ -16,12 +16,12 @@
 //! poll completions and remove.
 //!
 //! Invariants:
-//! * I1: a slot's entry names a place only while that place holds the page: entries are switched
+//! * STORE-1: a slot's entry names a place only while that place holds the page: entries are switched
 //!   after a write has ended, and places are freed after the entry is switched.
-//! * I2: a read that lost a race (its slot was removed, moved or stored anew meanwhile) is noticed
+//! * STORE-2: a read that lost a race (its slot was removed, moved or stored anew meanwhile) is noticed
 //!   by the hash and looked up again; it fails if the slot does not hold the page asked for any
 //!   more.
-//! * I3: a put that fails leaves what the slot held before.
+//! * STORE-3: a put that fails leaves what the slot held before.
 //!
 //! Lock order: `put`, then `index`; `index` is never held across I/O, compression, mapping or
 //! another lock. A remote tier's `writer` comes after `put`. The locks of file space and read queues are

@@ -5,10 +5,10 @@
 //! and are there only for runs of slots of which one is in RAM: a page in a file needs none.
 //!
 //! Invariants:
-//! * I1: the queue holds exactly the slots whose place is in RAM, in the order they were stored.
-//! * I2: the lowest bits of an entry's word say what it is; an empty one is all zeros.
-//! * I3: the newest [`EDGE_SHARE`]th of the queue, and no other entry, is marked as that; `edge` is the oldest of them.
-//! * I4: a run of slots has links exactly while one of them is in RAM.
+//! * TABLE-1: the queue holds exactly the slots whose place is in RAM, in the order they were stored.
+//! * TABLE-2: the lowest bits of an entry's word say what it is; an empty one is all zeros.
+//! * TABLE-3: the newest [`EDGE_SHARE`]th of the queue, and no other entry, is marked as that; `edge` is the oldest of them.
+//! * TABLE-4: a run of slots has links exactly while one of them is in RAM.
 
 use crate::arena::Object;
 use crate::page::hash_of_same;
@@ -181,16 +181,16 @@ impl Table {
     }
 
     fn link(&self, slot: u32) -> Link {
-        let links = self.links[slot as usize / RUN].as_ref().expect("I4");
+        let links = self.links[slot as usize / RUN].as_ref().expect("TABLE-4");
         links.of[slot as usize % RUN]
     }
 
     fn link_mut(&mut self, slot: u32) -> &mut Link {
-        let links = self.links[slot as usize / RUN].as_mut().expect("I4");
+        let links = self.links[slot as usize / RUN].as_mut().expect("TABLE-4");
         &mut links.of[slot as usize % RUN]
     }
 
-    /// A slot comes to RAM as the newest (I1, I4).
+    /// A slot comes to RAM as the newest (TABLE-1, TABLE-4).
     fn enqueue(&mut self, slot: u32) {
         let run = slot as usize / RUN;
         if run >= self.links.len() {
@@ -210,7 +210,7 @@ impl Table {
         self.newest = slot;
     }
 
-    /// A slot leaves RAM (I1, I4). Returns its successor.
+    /// A slot leaves RAM (TABLE-1, TABLE-4). Returns its successor.
     fn dequeue(&mut self, slot: u32) -> u32 {
         let Link { prev, next } = self.link(slot);
         match prev {
@@ -222,7 +222,7 @@ impl Table {
             next => self.link_mut(next).prev = prev,
         }
         let run = &mut self.links[slot as usize / RUN];
-        let links = run.as_mut().expect("I4");
+        let links = run.as_mut().expect("TABLE-4");
         links.in_ram -= 1;
         if links.in_ram == 0
             && let Some(links) = run.take()
@@ -255,7 +255,7 @@ impl Table {
         before
     }
 
-    /// I3.
+    /// TABLE-3.
     fn settle_edge(&mut self) {
         while self.edge_len > self.ram_len.div_ceil(EDGE_SHARE) {
             self.entry_mut(self.edge).word &= !NEWEST;

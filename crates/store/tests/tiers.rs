@@ -144,7 +144,7 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
         for n in &kept {
             assert!(get(&store, *n).expect("get") == page(u64::from(*n), 10), "{tiers}: {n}");
         }
-        // A put that fails leaves the old page (lib.rs, I3).
+        // A put that fails leaves the old page (lib.rs, STORE-3).
         let last = *kept.last().expect("some were kept");
         if tiers == "file:256K" {
             let result = try_put(&store, &[(last, page(7777, 10))]).remove(0);

@@ -4,7 +4,7 @@
 //! A heap allocator may keep what is freed; memory that counts against somebody's budget must not
 //! be kept. Page alignment also makes these buffers fit for direct I/O.
 //!
-//! Invariant I1: `base` is the start of a private mapping of `length` bytes, readable and writable,
+//! Invariant URING-1: `base` is the start of a private mapping of `length` bytes, readable and writable,
 //! that nothing else refers to; it lives exactly as long as the value.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -20,7 +20,7 @@ pub struct AnonBuffer {
     length: usize,
 }
 
-// SAFETY: I1: the mapping is owned like a `Box<[u8]>`; nothing in it is bound to a thread.
+// SAFETY: URING-1: the mapping is owned like a `Box<[u8]>`; nothing in it is bound to a thread.
 unsafe impl Send for AnonBuffer {}
 // SAFETY: shared references give shared access to plain bytes only.
 unsafe impl Sync for AnonBuffer {}
@@ -35,14 +35,14 @@ impl AnonBuffer {
             unsafe { mmap_anonymous(std::ptr::null_mut(), length, prot, MapFlags::PRIVATE) }?;
         let base = NonNull::new(base.cast()).expect("the kernel never maps page zero unasked");
         let buffer = Self { base, length };
-        // SAFETY: I1, and the advice changes no content. Refused where huge pages are not built in.
+        // SAFETY: URING-1, and the advice changes no content. Refused where huge pages are not built in.
         let _ = unsafe { madvise(base.as_ptr().cast(), length, Advice::LinuxNoHugepage) };
         Ok(buffer)
     }
 
     /// Faults every page in now, in one call, instead of one by one at first touch.
     pub fn populate(&mut self) {
-        // SAFETY: I1, and populating changes no content. Kernels before 5.14 refuse: then first
+        // SAFETY: URING-1, and populating changes no content. Kernels before 5.14 refuse: then first
         // touch does the work, so the result does not matter.
         let _ =
             unsafe { madvise(self.base.as_ptr().cast(), self.length, Advice::LinuxPopulateWrite) };
@@ -50,7 +50,7 @@ impl AnonBuffer {
 
     /// The buffer as words that threads may share.
     pub fn words(&mut self) -> &[AtomicU64] {
-        // SAFETY: I1; the start is page aligned, the length a multiple of 4096, the bytes are
+        // SAFETY: URING-1; the start is page aligned, the length a multiple of 4096, the bytes are
         // initialised, and `&mut self` keeps every other view away while this one lives.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().cast(), self.length / 8) }
     }
@@ -64,14 +64,14 @@ impl Deref for AnonBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: I1; the bytes were zeroed by the kernel, so they are initialised.
+        // SAFETY: URING-1; the bytes were zeroed by the kernel, so they are initialised.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.length) }
     }
 }
 
 impl DerefMut for AnonBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: I1, and `&mut self` makes the access exclusive.
+        // SAFETY: URING-1, and `&mut self` makes the access exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.length) }
     }
 }
@@ -111,7 +111,7 @@ impl DerefMut for PageBuffer {
 
 impl Drop for AnonBuffer {
     fn drop(&mut self) {
-        // SAFETY: I1: the value is going away and no slice of it can be alive.
+        // SAFETY: URING-1: the value is going away and no slice of it can be alive.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
         if unmapped.is_err() {
             // Unmapping can need one more mapping than the system allows (vm.max_map_count). The

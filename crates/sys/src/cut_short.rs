@@ -4,9 +4,9 @@
 //! though no handler ran (signal(7), "Interruption of system calls and library functions by stop signals"): with `EINTR`, or
 //! with a part of what they were asked to do.
 //!
-//! * C1: a call that has done nothing is begun again. A limit of time that it has begins anew.
-//! * C2: of one that has done a part the rest is done, and what is returned is the sum.
-//! * C3: a call that might have given up by itself with the same result is one of which that is true as well: begun again,
+//! * CUT-1: a call that has done nothing is begun again. A limit of time that it has begins anew.
+//! * CUT-2: of one that has done a part the rest is done, and what is returned is the sum.
+//! * CUT-3: a call that might have given up by itself with the same result is one of which that is true as well: begun again,
 //!   or asked for the rest, it does so once more, at once.
 
 use libc::{c_long, user_regs_struct as Registers};
@@ -16,9 +16,9 @@ use libc::{c_long, user_regs_struct as Registers};
 pub(crate) enum Remedy {
     /// Nothing is wrong.
     None,
-    /// Goes on with these (C1).
+    /// Goes on with these (CUT-1).
     Again(Registers),
-    /// Does the rest first (C2).
+    /// Does the rest first (CUT-2).
     Rest(Rest),
 }
 

@@ -4,9 +4,9 @@
 //! can be made up. The folder `/proc/PID`, once open, stays that process's: what is opened through it later
 //! fails when the process is gone. A pidfd likewise.
 //!
-//! * H1: folder and pidfd are of the same process: the pidfd was made first, and the process had not ended
+//! * HANDLE-1: folder and pidfd are of the same process: the pidfd was made first, and the process had not ended
 //!   after the folder was opened, so the number was its own all the while.
-//! * H2: `memory` and `page_map` keep the address space that they were opened for, whatever the process
+//! * HANDLE-2: `memory` and `page_map` keep the address space that they were opened for, whatever the process
 //!   becomes (exec).
 
 use crate::memory::Memory;
@@ -89,12 +89,12 @@ impl Handle {
         read(self.file(name)?)
     }
 
-    /// Its memory as of now (H2).
+    /// Its memory as of now (HANDLE-2).
     pub fn memory(&self) -> io::Result<Memory> {
         Ok(Memory::from(File::from(self.file("mem")?)))
     }
 
-    /// Its page map as of now (H2).
+    /// Its page map as of now (HANDLE-2).
     pub fn page_map(&self) -> io::Result<Pagemap> {
         Ok(Pagemap::from(File::from(self.file("pagemap")?)))
     }

@@ -4,8 +4,8 @@
 //! streams. So it is noted before that, by a constructor. Ebb's own processes then change more of it for
 //! themselves (see `keep_going`).
 //!
-//! * N1: what was noted never changes: it is written once, before there is a second thread.
-//! * N2: `restore` is safe between `fork` and `exec`: it only calls the kernel and reads what was noted.
+//! * INHERITED-1: what was noted never changes: it is written once, before there is a second thread.
+//! * INHERITED-2: `restore` is safe between `fork` and `exec`: it only calls the kernel and reads what was noted.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;

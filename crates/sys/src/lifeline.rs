@@ -4,8 +4,8 @@
 //! there is still somebody to read it. A signal reaches it: the kernel sends one about a pipe that breaks to whom the
 //! descriptor of its other end is said to belong.
 //!
-//! * L1: nothing is ever written, and the end to write to closes with this process, not before.
-//! * L2: each descriptor given out is a file of its own. While somebody has it open its process is tied; the process is meant
+//! * LIFELINE-1: nothing is ever written, and the end to write to closes with this process, not before.
+//! * LIFELINE-2: each descriptor given out is a file of its own. While somebody has it open its process is tied; the process is meant
 //!   by what it is and not by its number, which was its own when that was told to the kernel.
 
 use crate::handle::Handle;
@@ -57,7 +57,7 @@ impl Lifeline {
         if results.iter().any(|&result| result < 0) {
             return Err(io::Error::last_os_error());
         }
-        // L2: as it is there now, the number was its own.
+        // LIFELINE-2: as it is there now, the number was its own.
         process.signal(0)?;
         Ok(file)
     }

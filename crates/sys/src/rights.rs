@@ -1,8 +1,8 @@
 //! What this process may do that its user may not: CAP_SYS_PTRACE, from the capabilities of its file.
 //!
-//! * R1: the right lies unused (not effective) from [`lay_down`] on; it is taken up by one thread at a time, for
+//! * RIGHTS-1: the right lies unused (not effective) from [`lay_down`] on; it is taken up by one thread at a time, for
 //!   the calls that need it, after it was seen whom they concern ([`crate::handle::Credentials::are_of`]).
-//! * R2: root is root: nothing is laid down, and nothing need be taken up.
+//! * RIGHTS-2: root is root: nothing is laid down, and nothing need be taken up.
 
 use rustix::process::{DumpableBehavior, dumpable_behavior, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};

@@ -29,7 +29,7 @@ impl<const N: usize> Secret<N> {
         let mut page = AnonBuffer::new(N)?;
         let base = page.as_mut_ptr();
         for advice in [Advice::LinuxDontDump, Advice::LinuxWipeOnFork] {
-            // SAFETY: the page is the buffer's own (its I1), and the advice changes nothing in this process.
+            // SAFETY: the page is the buffer's own (its URING-1), and the advice changes nothing in this process.
             unsafe { madvise(base.cast(), page.len(), advice) }?;
         }
         // SAFETY: as above; unmapping it ends the lock.

@@ -3,7 +3,7 @@
 //! All calls for one thread must come from the same thread of this process. If that one ends, the
 //! kernel lets everything it held go.
 //!
-//! * T1: a system call that gives up because its thread is held is put right as it is let go (`cut_short.rs`), unless a
+//! * PTRACE-1: a system call that gives up because its thread is held is put right as it is let go (`cut_short.rs`), unless a
 //!   signal waits for it, for which it would have given up as well.
 
 use crate::cut_short::{self, Remedy};
@@ -123,7 +123,7 @@ pub fn let_go(thread: u32, stop: Stop) -> Option<Rest> {
         Stop::Asked => registers(thread).map_or(Remedy::None, |found| cut_short::remedy(&found)),
         _ => Remedy::None,
     };
-    // T1. What fails here does because it was killed in the meantime: nothing to let go.
+    // PTRACE-1. What fails here does because it was killed in the meantime: nothing to let go.
     let is_to_be_put_right = !matches!(remedy, Remedy::None) && !proc::has_signals(thread);
     match remedy {
         Remedy::Again(registers) if is_to_be_put_right => {

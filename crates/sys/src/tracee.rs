@@ -1,10 +1,10 @@
 //! A program that stands, at its first instruction or wherever it is, and is made to do something before it goes on (ptrace).
 //!
-//! * T1: whatever goes wrong, it is let go as it was found: same registers, same signals to come, nothing of its memory
+//! * TRACEE-1: whatever goes wrong, it is let go as it was found: same registers, same signals to come, nothing of its memory
 //!   changed but what was asked for. A system call that it was in goes on, or is begun again, as after a signal.
-//! * T2: all calls come from the thread that started the program, or interrupted it.
-//! * T3: if it dies its status is left for whoever waits for it.
-//! * T4: what others send meanwhile (SIGSTOP, SIGCONT, SIGTRAP) is not taken for the end of what it was made to do.
+//! * TRACEE-2: all calls come from the thread that started the program, or interrupted it.
+//! * TRACEE-3: if it dies its status is left for whoever waits for it.
+//! * TRACEE-4: what others send meanwhile (SIGSTOP, SIGCONT, SIGTRAP) is not taken for the end of what it was made to do.
 
 use crate::cut_short::{self, Remedy};
 use crate::proc;
@@ -274,7 +274,7 @@ impl Thread {
         self.wait_for_trap(how, Self::is_kernels)
     }
 
-    /// Waits until it traps, by a trap that `is_it`; other signals are held back, and it goes on by `how`. T4.
+    /// Waits until it traps, by a trap that `is_it`; other signals are held back, and it goes on by `how`. TRACEE-4.
     fn wait_for_trap(
         &mut self,
         how: libc::c_uint,
@@ -331,7 +331,7 @@ impl Thread {
                 }
             }
         };
-        // T3: looked at first.
+        // TRACEE-3: looked at first.
         let found = wait(libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT)?;
         if !matches!(found.si_code, libc::CLD_TRAPPED | libc::CLD_STOPPED) {
             return Err(Error::other("it has ended"));
@@ -479,7 +479,7 @@ mod tests {
         })
     }
 
-    /// The end of a stop counted as the end of a call, which had yet to be made (T4).
+    /// The end of a stop counted as the end of a call, which had yet to be made (TRACEE-4).
     #[test]
     fn calls_of_one_that_others_stop_and_have_go_on_are_whole() {
         let mut child = script("/bin/sh", "echo ready; read word; exit 3");

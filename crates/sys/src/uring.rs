@@ -1,11 +1,11 @@
 //! Reads through io_uring, with buffers owned by the ring while the kernel may write to them.
 //!
 //! Invariants:
-//! * I1: a buffer named by a submitted read sits in `flights` from before its submission until its
+//! * URING-1: a buffer named by a submitted read sits in `flights` from before its submission until its
 //!   completion has been taken; nobody else can reach it in between.
-//! * I2: at most `capacity` reads are in flight, and the completion queue holds at least as many
+//! * URING-2: at most `capacity` reads are in flight, and the completion queue holds at least as many
 //!   entries, so it cannot overflow.
-//! * I3: only the holder of `submit` touches the submission queue, only the holder of `complete`
+//! * URING-3: only the holder of `submit` touches the submission queue, only the holder of `complete`
 //!   the completion queue.
 //!
 //! Lock order: `submit`, then `flights`; `complete`, then `flights`. No lock is held across a
@@ -110,11 +110,11 @@ impl<T> Uring<T> {
             let Some(index) = flights.free.pop() else {
                 return Err(Read { file, offset, buffer, range, tag });
             };
-            // SAFETY: I3: we hold `submit`, so no other SubmissionQueue exists.
+            // SAFETY: URING-3: we hold `submit`, so no other SubmissionQueue exists.
             let mut queue = unsafe { self.ring.submission_shared() };
             let entry = entry.user_data(u64::from(index));
             flights.slots[index as usize] = Some(Flight { buffer, tag, _file: file.clone() });
-            // SAFETY: I1: buffer and descriptor stay in `flights` until the completion is taken.
+            // SAFETY: URING-1: buffer and descriptor stay in `flights` until the completion is taken.
             if unsafe { queue.push(&entry) }.is_err() {
                 // Reads of other threads wait in the queue and are being submitted right now.
                 let flight = flights.slots[index as usize].take().expect("stored just above");
@@ -144,12 +144,12 @@ impl<T> Uring<T> {
     pub fn complete(&self) -> Option<Completed<T>> {
         let entry = {
             let _complete = lock(&self.complete);
-            // SAFETY: I3: we hold `complete`, so no other CompletionQueue exists.
+            // SAFETY: URING-3: we hold `complete`, so no other CompletionQueue exists.
             unsafe { self.ring.completion_shared() }.next()
         }?;
         let index = entry.user_data() as usize;
         let mut flights = lock(&self.flights);
-        let flight = flights.slots[index].take().expect("I1: a completion has a flight");
+        let flight = flights.slots[index].take().expect("URING-1: a completion has a flight");
         flights.free.push(index as u32);
         let result = usize::try_from(entry.result())
             .map_err(|_| io::Error::from_raw_os_error(-entry.result()));

@@ -1,9 +1,9 @@
 //! The terminal while a whole screen of it is used, and as it was on every way out.
 //!
-//! * T1: whoever leaves finds the terminal as it was: by the end of the value, by the hook of panics (after which the
+//! * SCREEN-1: whoever leaves finds the terminal as it was: by the end of the value, by the hook of panics (after which the
 //!   process ends, whichever thread it was), and before a signal ends or stops the process.
-//! * T2: signals are messages here: none ends the process by itself but SIGKILL.
-//! * T3: a terminal that is gone ends the process, whether SIGHUP is ignored or not, by a thread of its own: what reads
+//! * SCREEN-2: signals are messages here: none ends the process by itself but SIGKILL.
+//! * SCREEN-3: a terminal that is gone ends the process, whether SIGHUP is ignored or not, by a thread of its own: what reads
 //!   keys for us reads on and on where there is nothing more to read.
 
 use ebb_sys::signals::{self, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, Signals};
@@ -90,7 +90,7 @@ impl Screen {
             std::panic::set_hook(Box::new(move |panic| {
                 give_back();
                 before(panic);
-                // T1: of whichever thread it is.
+                // SCREEN-1: of whichever thread it is.
                 std::process::exit(101);
             }));
         });
@@ -139,7 +139,7 @@ impl Drop for Screen {
     }
 }
 
-/// The thread that ends the process when its terminal is gone (T3).
+/// The thread that ends the process when its terminal is gone (SCREEN-3).
 fn end_with_terminal() {
     let input = stdin();
     loop {

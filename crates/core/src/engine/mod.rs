@@ -18,9 +18,9 @@
 //! ([`crate::reclaim::direct`]).
 //!
 //! Invariants:
-//! * E1: there is one loop over priorities, that of kswapd's run: a pass has the priority it was given, takes pages at that
+//! * ENGINE-1: there is one loop over priorities, that of kswapd's run: a pass has the priority it was given, takes pages at that
 //!   priority, and is over when it has looked at as many as that priority allows.
-//! * E2: a pass that is begun ends, by its target, by its share, or by [`Engine::end_pass`].
+//! * ENGINE-2: a pass that is begun ends, by its target, by its share, or by [`Engine::end_pass`].
 //!
 //! The [front page](crate) of the crate has a driver in some sixty lines.
 
@@ -243,7 +243,7 @@ impl Engine {
         self.fruitless = if progress > 0 { 0 } else { self.fruitless + did.scanned };
     }
 
-    /// Ends the pass under way, if there is one (E2).
+    /// Ends the pass under way, if there is one (ENGINE-2).
     pub fn end_pass(&mut self, desk: &Desk) {
         if let Some(pass) = self.pass.take() {
             if self.set.zone.is_balanced() {

@@ -70,7 +70,7 @@ impl Pass {
         }
     }
 
-    /// Whether its target is met, or its share looked at (E1).
+    /// Whether its target is met, or its share looked at (ENGINE-1).
     pub fn is_over(&self) -> bool {
         self.done || self.reclaimed >= self.target || self.scanned >= self.share
     }

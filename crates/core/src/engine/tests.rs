@@ -25,7 +25,7 @@ fn first(engine: &mut Engine, desk: &Desk) -> Do {
     panic!("nothing to do")
 }
 
-/// It took what it was asked for by a loop of its own, whatever the pass said (E1).
+/// It took what it was asked for by a loop of its own, whatever the pass said (ENGINE-1).
 #[test]
 fn a_pass_looks_at_its_share_and_no_more() {
     let (mut engine, mut space, desk) = full(100_000, Evidence::Cooling);

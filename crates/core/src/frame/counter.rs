@@ -4,8 +4,8 @@
 //! delta strays past a threshold, so that a busy count does not bounce between processors.
 //!
 //! Invariants:
-//! * I1: at quiescence the shared count plus all deltas is exactly the sum of all changes.
-//! * I2: at quiescence no delta is further from 0 than the threshold in force when it last changed.
+//! * COUNTER-1: at quiescence the shared count plus all deltas is exactly the sum of all changes.
+//! * COUNTER-2: at quiescence no delta is further from 0 than the threshold in force when it last changed.
 //!
 //! The CPU number only chooses a delta: two threads that use the same one lose nothing, since
 //! deltas change by atomic addition. A flush takes a delta to 0 before it adds it to the shared

@@ -6,8 +6,8 @@
 //! shared  stop 0->1; not claimed? work; stop=0            callers without a claim
 //! ```
 //! Invariants:
-//! * I1: at most one of owner, remote, shared is at work.
-//! * I2: `claimed` changes only while `stop` is held.
+//! * CPULOCK-1: at most one of owner, remote, shared is at work.
+//! * CPULOCK-2: `claimed` changes only while `stop` is held.
 //!
 //! The owner's store of `busy` must be visible before its load of `stop`, or a remote could miss
 //! it. With a [`RemoteFence`] (membarrier) the remote's heavy fence orders the owner's accesses

@@ -5,9 +5,9 @@
 //! the number is only a hint: where sets cannot be had, the zone itself serves.
 //!
 //! Invariants:
-//! * I1: a managed frame is in exactly one of: a zone's store, one set, a caller's hands, a leaked
+//! * FRAMES-1: a managed frame is in exactly one of: a zone's store, one set, a caller's hands, a leaked
 //!   block.
-//! * I2: `FreePages` of a zone counts its store only; what sets hold is allocated as far as it
+//! * FRAMES-2: `FreePages` of a zone counts its store only; what sets hold is allocated as far as it
 //!   knows.
 //!
 //! Lock order: a CPU's set lock, a CPU's scratch, a store's locks. No host callback under any of

@@ -2,10 +2,10 @@
 //! free frames shares (what to count, what to check, when).
 //!
 //! Invariants:
-//! * I1: at quiescence `FreePages`, `FreeCma`, `FreePagesBlocks` and `free_highatomic` equal what
+//! * FRAME-1: at quiescence `FreePages`, `FreeCma`, `FreePagesBlocks` and `free_highatomic` equal what
 //!   the zone's store holds. With the default way of counting they change only while the lock of
 //!   the frames they count is held.
-//! * I2: `hit_marks[j]` is high mark + boost + reserve for class `j`: one comparison decides a
+//! * FRAME-2: `hit_marks[j]` is high mark + boost + reserve for class `j`: one comparison decides a
 //!   request that is far from any trouble.
 
 use std::fmt;

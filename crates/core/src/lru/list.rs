@@ -4,8 +4,8 @@
 //! one lruvec and is touched under its lru lock only.
 //!
 //! Invariants
-//! * I1: `len` is the number of nodes reachable from `head`.
-//! * I2: following `prev` from `tail` visits the same nodes in reverse.
+//! * LIST-1: `len` is the number of nodes reachable from `head`.
+//! * LIST-2: following `prev` from `tail` visits the same nodes in reverse.
 
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -8,9 +8,9 @@
 //! [`Pageout`], which takes it out of memory or says why not.
 //!
 //! Invariants
-//! * I1: a folio is on at most one list, and `LRU` is set exactly while it is on one.
-//! * I2: the size counters equal the sums over the lists at quiescence.
-//! * I3: only one of the two sets of lists is in use, except while [`Lruvec::switch`] is between
+//! * LRU-1: a folio is on at most one list, and `LRU` is set exactly while it is on one.
+//! * LRU-2: the size counters equal the sums over the lists at quiescence.
+//! * LRU-3: only one of the two sets of lists is in use, except while [`Lruvec::switch`] is between
 //!   two slices; then each folio is still on exactly one list.
 //!
 //! Lock order: memcg LRU < space areas < lru lock. The lru lock is a leaf: nothing is called back

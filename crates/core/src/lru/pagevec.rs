@@ -4,7 +4,7 @@
 //! A folio gathered to be added is on no list: its generation is unset and walks pass it over.
 //!
 //! Invariant
-//! * I1: nothing is moved that is another lruvec's. A folio gathered to be moved is on a list still; it may be reclaimed
+//! * PAGEVEC-1: nothing is moved that is another lruvec's. A folio gathered to be moved is on a list still; it may be reclaimed
 //!   before it is moved, and its frame be another memcg's by then.
 
 use super::{Add, Ctx, Lruvec};
@@ -78,7 +78,7 @@ impl Pagevec {
         }
         let mut lists = v.lock();
         for &pfn in &self.activate[..self.activates] {
-            // I1
+            // PAGEVEC-1
             if (cx.folios.memcg(pfn), cx.folios.node(pfn)) == (v.memcg(), v.node()) {
                 v.activate_locked(cx, &mut lists, pfn);
             }

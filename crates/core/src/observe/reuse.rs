@@ -5,9 +5,9 @@
 //! has the same distances on a smaller scale: with one page in `n` they are divided by `n` (SHARDS, Waldspurger et al., FAST
 //! '15). The sample has a fixed size: where more pages turn up than it may have, half of them leave it.
 //!
-//! * R1: `last` holds for each sampled page the place of its last use, and `marks` has exactly those places.
-//! * R2: every page in `last` is in the sample ([`Reuse::samples`]).
-//! * R3: a use counts as many times as pages stand behind one of the sample at that time.
+//! * REUSE-1: `last` holds for each sampled page the place of its last use, and `marks` has exactly those places.
+//! * REUSE-2: every page in `last` is in the sample ([`Reuse::samples`]).
+//! * REUSE-3: a use counts as many times as pages stand behind one of the sample at that time.
 //!
 //! Who cannot see every use hides pages, sees their next use, and leaves them in sight for a while ([`Reuse::hide`]). Uses of pages
 //! seldom used are made up for: where these were hidden for `w` in all before they were used, and in sight for `d` before that,

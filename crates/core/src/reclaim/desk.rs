@@ -4,11 +4,11 @@
 //! highest zone since kswapd last read, and "nobody asked" is a value of its own.
 //!
 //! Invariants
-//! * I1: a request is recorded before it is looked at whether kswapd sleeps; kswapd says that it
+//! * REQUEST-1: a request is recorded before it is looked at whether kswapd sleeps; kswapd says that it
 //!   lies down, and reads what was recorded, in one hold of the lock, before it looks whether it
 //!   may. So one of the two sees the other: no request is lost.
-//! * I2: reading a request for a run puts "nobody asked" back.
-//! * I3: flags are cleared by kswapd going to sleep, or, by the old policy, by whoever finds a zone fine.
+//! * REQUEST-2: reading a request for a run puts "nobody asked" back.
+//! * REQUEST-3: flags are cleared by kswapd going to sleep, or, by the old policy, by whoever finds a zone fine.
 //!
 //! Lock order: the lock is a leaf; [`Node`] is never called under it.
 

@@ -7,7 +7,7 @@
 //! may be depends on what a wrong choice costs: to load a page from compressed memory costs hardly more than a rescue,
 //! from a file ten times as much.
 //!
-//! * T1: the target is between [`LEAST_PERMILLE`] and the most that was asked for, in thousandths of what can leave.
+//! * STANDBY-1: the target is between [`LEAST_PERMILLE`] and the most that was asked for, in thousandths of what can leave.
 
 /// Never less than that: batches need something to choose from.
 const LEAST_PERMILLE: u32 = 10;
@@ -73,7 +73,7 @@ impl Cooling {
         } else if share < most / 2 {
             self.target += step;
         }
-        // T1
+        // STANDBY-1
         self.target = self.target.max(LEAST_PERMILLE).min(self.most);
         (self.cooled, self.rescued) = (0, 0);
     }

@@ -284,26 +284,34 @@ impl Frames {
         old
     }
 
-    /// I2 and I5, with so many frames on the LRU's lists.
+    /// RESIDENT-2 and RESIDENT-5, with so many frames on the LRU's lists.
     pub fn check(&self, on_lru: u64) {
         for place in [Place::First, Place::Cool, Place::Barren, Place::Parked] {
             let list = self.list(place);
             list.check(&self.folios);
             for pfn in list.order(&self.folios) {
-                assert_eq!(self.place(pfn), place, "I2: frame {} on a foreign list", pfn.0);
-                assert!(!self.folios.word(pfn).has(Word::LRU), "I2: frame {} on two lists", pfn.0);
+                assert_eq!(self.place(pfn), place, "RESIDENT-2: frame {} on a foreign list", pfn.0);
+                assert!(
+                    !self.folios.word(pfn).has(Word::LRU),
+                    "RESIDENT-2: frame {} on two lists",
+                    pfn.0
+                );
             }
         }
         let places = || self.beside.iter().map(|beside| beside.place());
         let count = |wanted| places().filter(|&place| place == wanted).count() as u64;
         let others = [Place::First, Place::Cool, Place::Barren, Place::Parked, Place::Isolated];
         for place in others {
-            assert_eq!(count(place), self.len(place), "I2: frames {place:?}");
+            assert_eq!(count(place), self.len(place), "RESIDENT-2: frames {place:?}");
         }
-        assert_eq!(count(Place::Lru), on_lru, "I2: frames on the LRU's lists");
-        assert_eq!(self.beside.len() as u64 - count(Place::Free), self.used as u64, "I2: in use");
+        assert_eq!(count(Place::Lru), on_lru, "RESIDENT-2: frames on the LRU's lists");
+        assert_eq!(
+            self.beside.len() as u64 - count(Place::Free),
+            self.used as u64,
+            "RESIDENT-2: in use"
+        );
         let (zone, beyond) = self.stock.in_use();
-        assert_eq!((zone + beyond) as usize, self.in_use(), "I5: frames given out");
-        assert_eq!(self.stock.check(), Ok(()), "I5");
+        assert_eq!((zone + beyond) as usize, self.in_use(), "RESIDENT-5: frames given out");
+        assert_eq!(self.stock.check(), Ok(()), "RESIDENT-5");
     }
 }

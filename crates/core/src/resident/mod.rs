@@ -16,12 +16,12 @@
 //! The order in which pages leave is that of the engine's LRU ([`crate::lru`]), under its own switches.
 //!
 //! Invariants (checked by [`Resident::check_invariants`]):
-//! * I1: every Resident or Cool entry names a frame whose owner is that entry; every owned frame is
+//! * RESIDENT-1: every Resident or Cool entry names a frame whose owner is that entry; every owned frame is
 //!   named by exactly one entry.
-//! * I2: a frame is in exactly one place; the lists of the places add up.
-//! * I3: the share count of a slot is the number of entries, frames and loads in flight that hold it.
-//! * I4: a frame is cool exactly while its entry is; all others in use are visible.
-//! * I5: a frame is given out by the allocator exactly as long as its descriptor is in use.
+//! * RESIDENT-2: a frame is in exactly one place; the lists of the places add up.
+//! * RESIDENT-3: the share count of a slot is the number of entries, frames and loads in flight that hold it.
+//! * RESIDENT-4: a frame is cool exactly while its entry is; all others in use are visible.
+//! * RESIDENT-5: a frame is given out by the allocator exactly as long as its descriptor is in use.
 
 mod cooling;
 mod entry;
@@ -537,10 +537,14 @@ impl Resident {
             space.for_each(|vpn, entry| match entry {
                 Entry::Resident(pfn) | Entry::Cool(pfn) => {
                     let frame = self.frames.get(pfn);
-                    assert_eq!((frame.mm, frame.vpn), (space.mm(), vpn), "I1: owner of {pfn:?}");
+                    assert_eq!(
+                        (frame.mm, frame.vpn),
+                        (space.mm(), vpn),
+                        "RESIDENT-1: owner of {pfn:?}"
+                    );
                     let cool = matches!(entry, Entry::Cool(_));
                     let hidden = matches!(frame.place, Place::Cool | Place::Barren);
-                    assert_eq!(cool, hidden, "I4: place of {pfn:?}");
+                    assert_eq!(cool, hidden, "RESIDENT-4: place of {pfn:?}");
                     owned += 1;
                     if let Some(slot) = frame.slot() {
                         *shares.entry(slot.0).or_default() += 1;
@@ -553,12 +557,12 @@ impl Resident {
         for slot in loads {
             *shares.entry(slot.0).or_default() += 1;
         }
-        assert_eq!(owned, self.frames.in_use(), "I1: frames without an entry");
+        assert_eq!(owned, self.frames.in_use(), "RESIDENT-1: frames without an entry");
         self.frames.check(self.order.pages());
         self.order.check(&self.frames);
-        assert_eq!(shares.len() as u32, self.slots.used(), "I3: slots in use");
+        assert_eq!(shares.len() as u32, self.slots.used(), "RESIDENT-3: slots in use");
         for (slot, count) in shares {
-            assert_eq!(self.slots.shares(SlotId(slot)), count, "I3: shares of slot {slot}");
+            assert_eq!(self.slots.shares(SlotId(slot)), count, "RESIDENT-3: shares of slot {slot}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! accessed bits, the space is one of its [`Spaces`], which the LRU's walks and looks around find; else nobody else has
 //! it, and tables that hold nothing any more are let go.
 //!
-//! * T1: no table of an unshared space stays empty once a range that covers all it held was taken out.
+//! * SPACE-1: no table of an unshared space stays empty once a range that covers all it held was taken out.
 
 use super::entry::Entry;
 use super::frames::MEMCG;
@@ -135,7 +135,7 @@ impl Space {
                 empty.push(first);
             }
         }
-        // T1
+        // SPACE-1
         if let Some(pages) = Arc::get_mut(&mut self.pages) {
             empty.into_iter().for_each(|first| pages.tree_mut().prune(first));
         }

@@ -12,8 +12,8 @@
 //! once: what is counted says nothing of what lies far from the edges. Looks that agree with the ones before move more
 //! and more: a program whose working set is larger than memory had ended before the split was where it should be.
 //!
-//! * M1: compressed memory stays between a 32nd of the budget and the most that was allowed.
-//! * M2: where memory is short and nothing else can leave, compressed memory gives way, step by step. What it gave it has
+//! * SPLIT-1: compressed memory stays between a 32nd of the budget and the most that was allowed.
+//! * SPLIT-2: where memory is short and nothing else can leave, compressed memory gives way, step by step. What it gave it has
 //!   back slowly: what cannot leave may stay, and each time that too little is left threads wait.
 
 /// What was asked for at the edges since the last look.
@@ -40,7 +40,7 @@ const STEP_SHARE: u64 = 128;
 /// Looks in a row that agree move up to so many times as much.
 const STEPS_MAX: u64 = 4;
 const LEAST_SHARE: u64 = 32;
-/// M2: so many looks until one step of what was given may be had again.
+/// SPLIT-2: so many looks until one step of what was given may be had again.
 const REGAINED_IN: u64 = 32;
 
 /// The share of compressed memory in a budget.
@@ -48,7 +48,7 @@ const REGAINED_IN: u64 = 32;
 pub struct Split {
     budget: u64,
     allowed: u64,
-    /// M2: less than was allowed where some was given.
+    /// SPLIT-2: less than was allowed where some was given.
     most: u64,
     limit: u64,
     seen: Edges,
@@ -104,7 +104,7 @@ impl Split {
     }
 
     /// Nothing else can leave memory, and compressed memory takes `used` bytes. Its new limit in bytes, unless it takes no
-    /// more than its least (M2).
+    /// more than its least (SPLIT-2).
     pub fn give_way(&mut self, used: u64) -> Option<u64> {
         if used <= self.least() {
             return None;
@@ -118,7 +118,7 @@ impl Split {
         self.limit.saturating_sub(bytes).max(self.least())
     }
 
-    /// M1.
+    /// SPLIT-1.
     fn least(&self) -> u64 {
         (self.budget / LEAST_SHARE).min(self.allowed)
     }
@@ -143,10 +143,10 @@ mod tests {
             .flatten()
             .collect();
         assert_eq!(all.first(), Some(&((1 << 19) - (1 << 13))));
-        assert_eq!(all.last(), Some(&(1 << 15)), "M1");
+        assert_eq!(all.last(), Some(&(1 << 15)), "SPLIT-1");
         assert!(all.is_sorted_by(|one, next| one > next));
         let back = std::iter::repeat_with(|| split.look(Edges { near: 100, far: 50, ..EDGES }));
-        assert_eq!(back.take(200).flatten().last(), Some(1 << 19), "M1");
+        assert_eq!(back.take(200).flatten().last(), Some(1 << 19), "SPLIT-1");
     }
 
     /// It took three seconds of a program of five.
@@ -180,7 +180,7 @@ mod tests {
         .collect();
         assert_eq!(given, [6 * step, least], "it begins with what is used");
         let mut looks = std::iter::repeat_with(|| split.look(Edges { far: 100, ..EDGES }));
-        assert!(looks.by_ref().take(32).flatten().all(|limit| limit <= least + step), "M2");
+        assert!(looks.by_ref().take(32).flatten().all(|limit| limit <= least + step), "SPLIT-2");
         assert_eq!(looks.take(32 * 64).flatten().last(), Some(1 << 19), "as much as was allowed");
     }
 

@@ -4,10 +4,10 @@
 //! but what was measured: pages come and go behind our back, the store holds some, relatives share
 //! some, and some may be lent.
 //!
-//! * Z1: what is used is what is in memory and what is promised. A page is promised by a [`Charge`], which ends
+//! * ZONE-1: what is used is what is in memory and what is promised. A page is promised by a [`Charge`], which ends
 //!   in one of two ways: its page is in place ([`Zone::place`]), or is not needed after all
 //!   ([`Zone::give_back`]). So what is promised is exact at any time: the sum of the charges there are.
-//! * Z2: what is in memory is as last measured, and as it is known to have changed since. What is measured says
+//! * ZONE-2: what is in memory is as last measured, and as it is known to have changed since. What is measured says
 //!   nothing of promises.
 
 use crate::frame::watermark::{Marks, ZoneView, watermark_ok};
@@ -69,9 +69,9 @@ pub struct Zone {
     high: u64,
     /// Pages lent beyond the limit.
     lent: u64,
-    /// In memory (Z2).
+    /// In memory (ZONE-2).
     held: u64,
-    /// In charges (Z1).
+    /// In charges (ZONE-1).
     promised: u64,
     /// Left memory and were not held.
     unheld: u64,

@@ -5,9 +5,9 @@
 //! ([`Tree::prune`]).
 //!
 //! Invariants
-//! * I1: an entry is either present (bit 0, a frame number), or empty (zero), or holds what is to be remembered of the
+//! * PTE-1: an entry is either present (bit 0, a frame number), or empty (zero), or holds what is to be remembered of the
 //!   page that was here (the shadow of its folio), shifted left by one.
-//! * I2: whoever sets an entry's accessed bit also sees to it that the table's own bit is set, so a
+//! * PTE-2: whoever sets an entry's accessed bit also sees to it that the table's own bit is set, so a
 //!   clear table bit means no entry was touched since the bit was cleared.
 
 use std::sync::OnceLock;

@@ -11,7 +11,7 @@
 //! the page's own, whoever the pages in it belong to.
 //!
 //! Invariants
-//! * I1: a window is between 1 and the maximum, a power of two, and holds the page asked for.
+//! * SWAPAHEAD-1: a window is between 1 and the maximum, a power of two, and holds the page asked for.
 
 use std::ops::Range;
 

@@ -15,11 +15,11 @@
 //! first store through its entry, or at the end of a write it overtook.
 //!
 //! Invariants
-//! * I1: a slot is taken exactly while a folio that is `SWAPCACHE`, or an address outside memory, has
+//! * SWAPCACHE-1: a slot is taken exactly while a folio that is `SWAPCACHE`, or an address outside memory, has
 //!   it, and `owners` says whose page it is.
-//! * I2: a page leaves memory only if its copy is good: its write ended well and it was not changed
+//! * SWAPCACHE-2: a page leaves memory only if its copy is good: its write ended well and it was not changed
 //!   since. A page whose write failed is dirty, in memory, and has no copy.
-//! * I3: what is begun has room: `reserved` slots are promised and not yet given.
+//! * SWAPCACHE-3: what is begun has room: `reserved` slots are promised and not yet given.
 
 use std::collections::HashMap;
 
@@ -138,7 +138,7 @@ impl SwapCache {
         }
         let slot = self.clusters.take();
         let (Some(slot), Some(left)) = (slot, self.reserved.checked_sub(1)) else {
-            panic!("I3: a slot is placed that was not promised")
+            panic!("SWAPCACHE-3: a slot is placed that was not promised")
         };
         self.reserved = left;
         let at = slot.0 as usize;
@@ -190,7 +190,7 @@ impl SwapCache {
     /// If it has no slot.
     pub fn leave(&mut self, cx: &Ctx, pfn: Pfn) {
         let Some(slot) = cx.folios.store_slot(pfn) else {
-            panic!("I2: a page leaves without a copy")
+            panic!("SWAPCACHE-2: a page leaves without a copy")
         };
         cx.folios.set_store_slot(pfn, None);
         let (mm, vpn) = cx.folios.owner(pfn);
@@ -233,7 +233,7 @@ impl SwapCache {
     pub fn check(&self, cx: &Ctx, inside: impl Iterator<Item = Pfn>) {
         let mut seen = 0;
         let mut see = |slot: u32, owner: (MmId, Vpn)| {
-            assert_eq!(self.owner(SlotId(slot)), Some(owner), "I1: slot {slot}");
+            assert_eq!(self.owner(SlotId(slot)), Some(owner), "SWAPCACHE-1: slot {slot}");
             seen += 1;
         };
         let mut promised = 0;
@@ -249,7 +249,11 @@ impl SwapCache {
                 see(slot, (mm, Vpn(at * LEAF as u64 + i as u64)));
             }
         }
-        assert_eq!((seen, promised), (self.clusters.used(), self.reserved), "I1, I3");
+        assert_eq!(
+            (seen, promised),
+            (self.clusters.used(), self.reserved),
+            "SWAPCACHE-1, SWAPCACHE-3"
+        );
     }
 }
 

@@ -6,10 +6,10 @@
 //! longest, and its holes are filled in ascending order.
 //!
 //! Invariants
-//! * I1: a cluster is open, or in `free` with all of its slots free, or in `partial` with some of
+//! * CLUSTERS-1: a cluster is open, or in `free` with all of its slots free, or in `partial` with some of
 //!   them free, or full.
-//! * I2: `used` is the number of slots that are taken.
-//! * I3: no slot is given out twice without having been put back.
+//! * CLUSTERS-2: `used` is the number of slots that are taken.
+//! * CLUSTERS-3: no slot is given out twice without having been put back.
 
 use std::collections::VecDeque;
 
@@ -156,7 +156,7 @@ impl Clusters {
                 self.partial.push_back(at);
             }
             State::Open | State::Partial => {}
-            State::Free => unreachable!("I1: a free cluster has no taken slot"),
+            State::Free => unreachable!("CLUSTERS-1: a free cluster has no taken slot"),
         }
     }
 }

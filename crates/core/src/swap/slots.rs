@@ -10,8 +10,8 @@
 //! its new page to the dropping of the old one.
 //!
 //! Invariants:
-//! * I1: a slot is on the free list if and only if it is free.
-//! * I2: `used` is the number of slots that are used or dying.
+//! * SLOTS-1: a slot is on the free list if and only if it is free.
+//! * SLOTS-2: `used` is the number of slots that are used or dying.
 
 use crate::types::SlotId;
 
@@ -83,7 +83,7 @@ impl SlotTable {
         } else {
             let index = self.free_head;
             let Entry::Free { next } = self.entry(index) else {
-                unreachable!("I1: slot {index} on the free list is in use")
+                unreachable!("SLOTS-1: slot {index} on the free list is in use")
             };
             self.free_head = next;
             self.put(index, Entry::Used { shares: 1 });

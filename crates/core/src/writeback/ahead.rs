@@ -18,9 +18,9 @@
 //!   mark three quarters in; after far more misses than hits, the page alone.
 //!
 //! Invariants
-//! * I1: a window lies in the area it was asked for in, and holds the page that was missing.
-//! * I2: it has no more pages than the limit.
-//! * I3: the mark is a page of the window.
+//! * FILEAHEAD-1: a window lies in the area it was asked for in, and holds the page that was missing.
+//! * FILEAHEAD-2: it has no more pages than the limit.
+//! * FILEAHEAD-3: the mark is a page of the window.
 
 use std::ops::Range;
 

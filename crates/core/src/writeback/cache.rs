@@ -14,11 +14,11 @@
 //! reach the page through it. A page that leaves memory leaves its shadow there.
 //!
 //! Invariants
-//! * I1: a page is in its file's `dirty` set exactly while its folio is `DIRTY`.
-//! * I2: `WRITEBACK` is set from `take_batch` to `end_write`; meanwhile the page is in memory.
-//! * I3: a dirty page leaves memory only by truncation. A page whose write failed is dirty again,
+//! * PAGECACHE-1: a page is in its file's `dirty` set exactly while its folio is `DIRTY`.
+//! * PAGECACHE-2: `WRITEBACK` is set from `take_batch` to `end_write`; meanwhile the page is in memory.
+//! * PAGECACHE-3: a dirty page leaves memory only by truncation. A page whose write failed is dirty again,
 //!   and the failure is told to everybody who syncs the file, once each.
-//! * I4: an entry is `DIRTY` only if its folio is: the first store through a mapping since the page
+//! * PAGECACHE-4: an entry is `DIRTY` only if its folio is: the first store through a mapping since the page
 //!   was last clean is reported by [`PageCache::make_dirty`].
 
 use std::collections::{BTreeSet, VecDeque};
@@ -286,7 +286,7 @@ impl PageCache {
             return Evicted::Busy;
         }
         let changed = cx.spaces.unmap(cx.folios, pfn, shadow.0);
-        debug_assert!(!changed, "I4: a store through a mapping is reported");
+        debug_assert!(!changed, "PAGECACHE-4: a store through a mapping is reported");
         Evicted::Freed
     }
 
@@ -374,8 +374,15 @@ impl PageCache {
                 let Some(place) = file.space.tree().find(Vpn(page)) else { continue };
                 let pte = place.get();
                 let w = if pte.present() { cx.folios.word(pte.pfn()) } else { Word::default() };
-                assert_eq!(w.has(Word::DIRTY), file.dirty.contains(&page), "I1: page {page}");
-                assert!(!pte.present() || !pte.all(Pte::DIRTY) || w.has(Word::DIRTY), "I4");
+                assert_eq!(
+                    w.has(Word::DIRTY),
+                    file.dirty.contains(&page),
+                    "PAGECACHE-1: page {page}"
+                );
+                assert!(
+                    !pte.present() || !pte.all(Pte::DIRTY) || w.has(Word::DIRTY),
+                    "PAGECACHE-4"
+                );
                 dirty += u64::from(w.has(Word::DIRTY));
                 writing += u64::from(w.has(Word::WRITEBACK));
             }

@@ -8,8 +8,8 @@
 //! Whoever waits for writes ([`Throttle`](crate::reclaim::Throttle)) compares [`Writes::ended`].
 //!
 //! Invariants
-//! * I1: a folio is `WRITEBACK` from its `begin` (or the flusher's batch) to its `end`.
-//! * I2: `pending` is the number of pages begun and not ended, those gathered included.
+//! * WRITES-1: a folio is `WRITEBACK` from its `begin` (or the flusher's batch) to its `end`.
+//! * WRITES-2: `pending` is the number of pages begun and not ended, those gathered included.
 
 use super::cache::{FileId, PageCache};
 use super::flush::Run;

@@ -1,8 +1,8 @@
 //! Some of an experiment's runs in a file (`ebb lab run --shard I/N`), and all of them together again (`ebb lab merge`).
 //!
-//! * S1: run `r` of a plan is in shard `r % N + 1`, so that each has some of every scenario and takes as long as the others.
-//! * S2: numbers come back as they were, to the last bit: merged files say what one run of everything says.
-//! * S3: files are merged only if they were asked the same by the same version, and no two are the same shard.
+//! * PART-1: run `r` of a plan is in shard `r % N + 1`, so that each has some of every scenario and takes as long as the others.
+//! * PART-2: numbers come back as they were, to the last bit: merged files say what one run of everything says.
+//! * PART-3: files are merged only if they were asked the same by the same version, and no two are the same shard.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,7 +68,7 @@ impl fmt::Display for Shard {
 }
 
 impl Shard {
-    /// Which of so many runs are in it (S1).
+    /// Which of so many runs are in it (PART-1).
     #[must_use]
     pub fn runs(self, all: usize) -> Vec<usize> {
         (self.number - 1..all).step_by(self.of).collect()
@@ -100,7 +100,7 @@ struct Part {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Kept {
-    /// In the shortest digits that name the number, which not every reader of JSON takes for it (S2).
+    /// In the shortest digits that name the number, which not every reader of JSON takes for it (PART-2).
     metrics: BTreeMap<String, String>,
     /// Of each memcg: what it says of its pressure.
     psi: Vec<(String, String)>,
@@ -165,7 +165,7 @@ fn lines((name, text): &(String, String)) -> Vec<(String, &str)> {
 /// Puts files together, each a name and its text: a line for each shard.
 ///
 /// # Errors
-/// One that is no shard's file, or not of the same experiment (S3).
+/// One that is no shard's file, or not of the same experiment (PART-3).
 pub fn merge(files: &[(String, String)]) -> anyhow::Result<Merged> {
     let mut parts: Vec<(String, Part)> = Vec::new();
     for (name, text) in files.iter().flat_map(lines) {

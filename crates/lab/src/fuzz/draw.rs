@@ -1,9 +1,9 @@
 //! Random machines: from a seed to the text of a scenario.
 //!
 //! Invariants
-//! * D1: the same seed gives the same text, to the byte.
-//! * D2: what is drawn can be read as a scenario, and has no switch set to a value that is a known bug.
-//! * D3: a machine is small: a few thousand frames, and a few times as many touches.
+//! * DRAW-1: the same seed gives the same text, to the byte.
+//! * DRAW-2: what is drawn can be read as a scenario, and has no switch set to a value that is a known bug.
+//! * DRAW-3: a machine is small: a few thousand frames, and a few times as many touches.
 
 use ebb_mm::random::Random;
 use toml::{Table, Value};

@@ -4,9 +4,9 @@
 //! * [`text`]: scenarios as files. [`bugs`]: what is known to be found.
 //!
 //! Invariants
-//! * F1: what is run is what the file says: a machine is made from its text, a drawn one, too, and what breaks a rule
+//! * FUZZ-1: what is run is what the file says: a machine is made from its text, a drawn one, too, and what breaks a rule
 //!   by its seed breaks it as a file.
-//! * F2: what is found does not depend on how many threads looked.
+//! * FUZZ-2: what is found does not depend on how many threads looked.
 
 pub mod bugs;
 pub mod draw;

@@ -4,7 +4,7 @@
 //! breaks it is a bug, or a rule that has to be told better. docs/fuzz.md has the same table.
 //!
 //! Invariants
-//! * O1: a rule looks at figures of virtual time and at counts alone: it says the same on every computer.
+//! * ORACLE-1: a rule looks at figures of virtual time and at counts alone: it says the same on every computer.
 
 use crate::machine::{Outcome, Patience};
 use crate::scenario::{Scenario, run_with};

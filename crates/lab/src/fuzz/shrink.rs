@@ -1,8 +1,8 @@
 //! Making a finding small: parts are taken away and numbers made smaller, as long as the same rule is broken.
 //!
 //! Invariants
-//! * S1: what comes out breaks the rule that what went in breaks.
-//! * S2: each step taken leaves less: fewer tables, fewer keys, or a smaller number.
+//! * SHRINK-1: what comes out breaks the rule that what went in breaks.
+//! * SHRINK-2: each step taken leaves less: fewer tables, fewer keys, or a smaller number.
 
 use toml::{Table, Value};
 

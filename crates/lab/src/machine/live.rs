@@ -7,9 +7,9 @@
 //! What it costs is [`LiveSpec`]; who waits is the scheduler's business, as for any fault.
 //!
 //! Invariants
-//! * V1: what the zone holds is pages in memory (also before they are managed), places in the pool that were not dropped,
+//! * LIVE-1: what the zone holds is pages in memory (also before they are managed), places in the pool that were not dropped,
 //!   and compressed memory: checked at the end of a run.
-//! * V2: a slot is near, far, or free; every stored page has one that is not free.
+//! * LIVE-2: a slot is near, far, or free; every stored page has one that is not free.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -250,7 +250,7 @@ impl Tiers {
                 self.loads.far_edge += u64::from(seq > 0 && seq + edge > self.demotions);
                 false
             }
-            Kept::Free => unreachable!("V2"),
+            Kept::Free => unreachable!("LIVE-2"),
         }
     }
 
@@ -675,11 +675,11 @@ impl Live {
         let known = plain + frames + self.retired + self.tiers.arena();
         let held = self.engine.set.zone.held();
         if held != known {
-            return Err(format!("V1: the budget holds {held} pages, {known} are known"));
+            return Err(format!("LIVE-1: the budget holds {held} pages, {known} are known"));
         }
         let near = self.tiers.kept.iter().filter(|kept| matches!(kept, Kept::Near(_))).count();
         if near as u64 != self.tiers.near {
-            return Err(format!("V2: {} pages are near, {near} slots are", self.tiers.near));
+            return Err(format!("LIVE-2: {} pages are near, {near} slots are", self.tiers.near));
         }
         Ok(())
     }

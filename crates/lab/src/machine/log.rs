@@ -6,7 +6,7 @@
 //! reclaim for a page of the log, holds up everybody who ends a transaction.
 //!
 //! Invariant
-//! * I1: a log has waiters only while it has a writer.
+//! * LOG-1: a log has waiters only while it has a writer.
 
 use super::Access;
 use super::pressure::Doing;

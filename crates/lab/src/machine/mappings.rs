@@ -5,7 +5,7 @@
 //! by one; what finding them took on average stands for all of their type.
 //!
 //! Invariant
-//! * I1: the mean of a type is that of the last pass in which a folio of it was taken out, or of the
+//! * MAPPINGS-1: the mean of a type is that of the last pass in which a folio of it was taken out, or of the
 //!   dearest region that there is if none was.
 
 use ebb_mm::folio::LruType;

@@ -6,9 +6,9 @@
 //! who waits, and for what, is the scheduler's business.
 //!
 //! Invariants
-//! * I1: a frame is free, or charged to a memcg and present in one page-table entry, or part of the
+//! * MEM-1: a frame is free, or charged to a memcg and present in one page-table entry, or part of the
 //!   pool of compressed memory.
-//! * I2: an entry that is present but not mapped belongs to a page being read or written, or to a
+//! * MEM-2: an entry that is present but not mapped belongs to a page being read or written, or to a
 //!   page of a file that was only reached through descriptors.
 
 use std::sync::Arc;

@@ -6,7 +6,7 @@
 //! kswapd reclaims from its own node, a task from its own first and then from all others.
 //!
 //! Invariants
-//! * I1: a page is on the lists of the node of its frame.
+//! * NODE-1: a page is on the lists of the node of its frame.
 
 use std::cell::Cell;
 use std::sync::Arc;

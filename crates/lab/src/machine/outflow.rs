@@ -4,8 +4,8 @@
 //! being written. The engine calls [`Pageout::evict`] for each folio it has chosen.
 //!
 //! Invariants
-//! * I1: a memcg is charged for exactly the frames its pages occupy.
-//! * I2: a folio is `WRITEBACK` exactly while it is gathered in `writes`, its entry is in `started`, or
+//! * OUTFLOW-1: a memcg is charged for exactly the frames its pages occupy.
+//! * OUTFLOW-2: a folio is `WRITEBACK` exactly while it is gathered in `writes`, its entry is in `started`, or
 //!   its event is pending.
 
 use ebb_mm::folio::{LruType, Word};

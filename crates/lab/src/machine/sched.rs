@@ -1,10 +1,10 @@
 //! The clock: which thread runs where and when, who waits for what, and kswapd.
 //!
 //! Invariants
-//! * I1: a thread is in exactly one place: on a CPU (an event `Run`), in the queue of those that
+//! * SCHED-1: a thread is in exactly one place: on a CPU (an event `Run`), in the queue of those that
 //!   could run, waiting (an event `Wake`, a barrier, the start), or ended.
-//! * I2: events happen in the order of their times; of equals in the order they were asked for.
-//! * I3: a CPU runs one thread at a time.
+//! * SCHED-2: events happen in the order of their times; of equals in the order they were asked for.
+//! * SCHED-3: a CPU runs one thread at a time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

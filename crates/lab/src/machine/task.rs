@@ -4,8 +4,8 @@
 //! that lacks room comes back again and again, and here is what it knows from the last time.
 //!
 //! Invariants
-//! * I1: a run is here exactly while the task has asked to be called again at the end of a batch.
-//! * I2: writes counted as begun by a run were begun in one of its own batches.
+//! * TASK-1: a run is here exactly while the task has asked to be called again at the end of a batch.
+//! * TASK-2: writes counted as begun by a run were begun in one of its own batches.
 
 use ebb_mm::frame::Order;
 use ebb_mm::lru::Scan;

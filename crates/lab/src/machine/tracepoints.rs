@@ -4,8 +4,8 @@
 //! clock. Nothing here changes the run: it is told what was done.
 //!
 //! Invariants
-//! * T1: lines are in the order of their times. What is said ahead of the clock waits until the clock is there.
-//! * T2: what was counted before a mark is written before it, so that the events between two marks come to what the
+//! * TRACEPOINTS-1: lines are in the order of their times. What is said ahead of the clock waits until the clock is there.
+//! * TRACEPOINTS-2: what was counted before a mark is written before it, so that the events between two marks come to what the
 //!   counters of the time between them do. Their times are the mark's at the latest.
 
 use std::cmp::Reverse;

@@ -4,9 +4,9 @@
 //! pages with a future.
 //!
 //! Invariants:
-//! * I1: `place[heap[i].page] == i`; a page that is not in the heap has place `OUT`, or `DEAD`
+//! * BELADY-1: `place[heap[i].page] == i`; a page that is not in the heap has place `OUT`, or `DEAD`
 //!   while it is resident without a future.
-//! * I2: in the heap (four children a node) no entry's next access is later than its parent's.
+//! * BELADY-2: in the heap (four children a node) no entry's next access is later than its parent's.
 
 use super::Tally;
 

@@ -4,10 +4,10 @@
 //! pages' nodes, so that linking and unlinking have no branches.
 //!
 //! Invariants:
-//! * I1: following `next` from a list's sentinel visits each of its pages once and comes back to
+//! * CHAIN-1: following `next` from a list's sentinel visits each of its pages once and comes back to
 //!   the sentinel; `prev` visits them in the opposite order.
-//! * I2: a page on no list has `next == ABSENT`.
-//! * I3: `len[list]` is the number of pages on the list.
+//! * CHAIN-2: a page on no list has `next == ABSENT`.
+//! * CHAIN-3: `len[list]` is the number of pages on the list.
 
 /// `next` of a page that is on no list.
 const ABSENT: u32 = u32::MAX;

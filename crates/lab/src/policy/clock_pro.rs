@@ -5,10 +5,10 @@
 //! whose miss ratios this policy is held against.
 //!
 //! Invariants:
-//! * I1: the cold hand is on the resident cold page that is nearest to the tail, the hot hand on
+//! * CLOCKPRO-1: the cold hand is on the resident cold page that is nearest to the tail, the hot hand on
 //!   the hot page nearest to it, the test hand on the page in its test period nearest to it;
 //!   `NONE` if there is none. They may lag while a miss is being served.
-//! * I2: `count[s]` is the number of pages with status `s`; hot and resident cold pages are at
+//! * CLOCKPRO-2: `count[s]` is the number of pages with status `s`; hot and resident cold pages are at
 //!   most `capacity`, ghosts at most `ghosts_max`.
 
 use super::{Policy, Tally};

@@ -9,12 +9,12 @@
 //!
 //! One of its habits is a switch and off: with a single frame for HIR pages (memory below 200
 //! pages), a hit on the page in Q pushes that very page out of Q, and it goes on counting as
-//! resident while it is in S. With these phantoms I2 does not hold.
+//! resident while it is in S. With these phantoms LIRS-2 does not hold.
 //!
 //! Invariants:
-//! * I1: the last page of S is LIR, unless S holds one page or none.
-//! * I2: resident pages are the LIR pages and the pages of Q, at most `capacity` together.
-//! * I3: a page on the ghost list is in S and not resident.
+//! * LIRS-1: the last page of S is LIR, unless S holds one page or none.
+//! * LIRS-2: resident pages are the LIR pages and the pages of Q, at most `capacity` together.
+//! * LIRS-3: a page on the ghost list is in S and not resident.
 
 use super::chain::Chains;
 use super::{Policy, Tally};

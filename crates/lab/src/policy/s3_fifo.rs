@@ -1,4 +1,4 @@
-//! S3-FIFO (Yang and others, SOSP 2023): a small FIFO that filters pages seen once, a main FIFO
+//! PART-3-FIFO (Yang and others, SOSP 2023): a small FIFO that filters pages seen once, a main FIFO
 //! with second chances, and a FIFO of ghosts that sends returning pages straight to main.
 
 use std::collections::VecDeque;

@@ -7,7 +7,7 @@
 //! microseconds here.
 //!
 //! Invariant
-//! * D1: a region's line is taken when the last of its pages is out. Until then `done` says how many are.
+//! * DAMON-1: a region's line is taken when the last of its pages is out. Until then `done` says how many are.
 
 use ebb_mm::types::PAGE_SHIFT;
 

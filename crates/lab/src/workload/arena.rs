@@ -5,7 +5,7 @@
 //! free list) any other, so that all of this memory is used again some time, and some of it is cold.
 //!
 //! Invariants
-//! * I1: no two blocks are at one place, and none is at a free one.
+//! * HEAP-1: no two blocks are at one place, and none is at a free one.
 
 use std::ops::Range;
 

@@ -5,8 +5,8 @@
 //! ZFS). So what is written is in memory only because it was written.
 //!
 //! Invariants
-//! * I1: no two blocks are at one place, and none is at a free one.
-//! * I2: there are as many free places as there were.
+//! * EXTENTS-1: no two blocks are at one place, and none is at a free one.
+//! * EXTENTS-2: there are as many free places as there were.
 
 use std::collections::VecDeque;
 

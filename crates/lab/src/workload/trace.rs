@@ -1,9 +1,9 @@
 //! A recording of one's own, played back: every access in its order, with the time between them.
 //!
-//! * T1: pages keep their order and what lies between them up to `GAP_MAX` pages, so that what is read ahead is what would
+//! * TRACE-1: pages keep their order and what lies between them up to `GAP_MAX` pages, so that what is read ahead is what would
 //!   have been; what is further apart is another area or file.
-//! * T2: a file is read once, however many sides and seeds are run with it.
-//! * T3: with one process the seed changes nothing of what it asks for; of several each begins at a place of its own.
+//! * TRACE-2: a file is read once, however many sides and seeds are run with it.
+//! * TRACE-3: with one process the seed changes nothing of what it asks for; of several each begins at a place of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -143,7 +143,7 @@ impl Loaded {
     }
 }
 
-/// Where each page lies (T1), and how many each part has.
+/// Where each page lies (TRACE-1), and how many each part has.
 fn lay_out(names: &[u64], parts: &[Part]) -> (Vec<u32>, [u64; 3]) {
     let mut order: Vec<u32> = (0..names.len() as u32).collect();
     order.sort_unstable_by_key(|&number| (parts[number as usize], names[number as usize]));
@@ -163,7 +163,7 @@ fn lay_out(names: &[u64], parts: &[Part]) -> (Vec<u32>, [u64; 3]) {
     (places, pages)
 }
 
-/// Files that were read (T2), by path, form and accesses.
+/// Files that were read (TRACE-2), by path, form and accesses.
 type Key = (String, Option<String>, u64);
 static READ: Mutex<BTreeMap<Key, Arc<Loaded>>> = Mutex::new(BTreeMap::new());
 

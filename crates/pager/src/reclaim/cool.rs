@@ -96,7 +96,7 @@ impl Reclaim {
             if operations.is_empty() {
                 return 0;
             }
-            // P2: from here to the commit no message of this address space is read.
+            // ORD-2: from here to the commit no message of this address space is read.
             mm.begin_batch(&mut state);
         }
         match link.execute(&operations) {
@@ -121,7 +121,7 @@ impl Reclaim {
         }
     }
 
-    /// Ends a batch for the pager before its agent does, which a tracer has stopped, or which gets no CPU (P7). The tracer may wait
+    /// Ends a batch for the pager before its agent does, which a tracer has stopped, or which gets no CPU (ORD-7). The tracer may wait
     /// for a page, or for a thread whose change nobody reads. How many pages are cool; None if the places cannot be read.
     pub fn decide(&mut self, mm: &Arc<Mm>, moving: &[(Pfn, u32)]) -> Option<usize> {
         let (process, link) = (mm.process()?, mm.link.get().expect("it began a batch"));
@@ -137,7 +137,7 @@ impl Reclaim {
             untold.iter().map(|&at| state.pool.address(moving[at].1)).collect()
         };
         // A read puts the kernel's zero page where there is none: no move is made to there any more.
-        let filled = is_broken(Rule::P7)
+        let filled = is_broken(Rule::Ord7)
             || process.read_pages(&places, &mut self.pages[..]).ok()? == places.len();
         if !filled {
             return None;

@@ -39,7 +39,7 @@ const LEND_AFTER: Duration = Duration::from_millis(400);
 /// Or how often, while now and then a page could: with so little room the others only get in each other's
 /// way.
 const LEND_AFTER_TIMES: u32 = 64;
-/// After so long in vain processes that are stopped are not given batches to see whether they answer (O6).
+/// After so long in vain processes that are stopped are not given batches to see whether they answer (OOM-6).
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 /// After so long in vain compressed memory gives way, and how long it waits between steps.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(100);
@@ -93,7 +93,7 @@ pub struct Reclaim {
     weighed: Instant,
     /// Pages looked at.
     scanned: u64,
-    /// Pages stored that count as progress (`oom.rs`, O1), in all and in the round under way.
+    /// Pages stored that count as progress (`oom.rs`, OOM-1), in all and in the round under way.
     progress: u64,
     round_progress: u64,
     /// What came of the last order, not said yet.
@@ -263,7 +263,7 @@ impl Reclaim {
         self.thread_words.retain(|id| pager.mm(id).is_some());
     }
 
-    /// A round has stored nothing: counted where threads wait. Whether that is so for long (O1).
+    /// A round has stored nothing: counted where threads wait. Whether that is so for long (OOM-1).
     fn count_vain_round(&mut self) -> bool {
         self.does_anybody_wait() && {
             self.vain.round(self.pager.clock.moment());
@@ -350,7 +350,7 @@ impl Reclaim {
     }
 
     /// Looks which processes those are that ask for no agent, having no hooks: one that was stopped as soon as it was forked is
-    /// not seen to be stopped before that (O5).
+    /// not seen to be stopped before that (OOM-5).
     fn find_bare(&self) {
         let bare = |mm: &Arc<Mm>| mm.is_to_be_made_to_join() && mm.process().is_none();
         for mm in self.pager.mms().into_iter().filter(bare) {
@@ -368,7 +368,7 @@ impl Reclaim {
         }
     }
 
-    /// Whether batches are of no use to it now. Where threads wait in vain who is stopped is seen to be (O6).
+    /// Whether batches are of no use to it now. Where threads wait in vain who is stopped is seen to be (OOM-6).
     fn is_deaf(&self, mm: &Mm) -> bool {
         let stopped = || self.vain.lasts(&self.pager, LOOK_AFTER) && mm.is_stopped();
         mm.check_silent()

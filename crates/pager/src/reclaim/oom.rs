@@ -1,31 +1,31 @@
 //! Out of memory: nothing more can be had, and the run ends with a message that says why.
 //!
-//! * O1: A thread waits in vain while memory is refused to it (or the brake holds it) and nothing is stored. Progress is a
+//! * OOM-1: A thread waits in vain while memory is refused to it (or the brake holds it) and nothing is stored. Progress is a
 //!   page that is stored, or memory in balance; what is cooled, dropped or copied may be what threads have taken back,
 //!   again and again. Once the store takes no more it is a page that it had no copy of, or that no relative has another
 //!   of: of one that hundreds share each can let go without a byte of memory to be had. A page now and then is no
 //!   progress either: each makes up for [`PAGE_TIME`]. A touch that waits for something else does not wait for memory,
 //!   and none waits for longer than since it was made; nor does a thread for longer than since the brake holds.
-//! * O2: Two seconds after that began the run ends ([`Patience::Memory`]), of the time that the host grants: a host that
+//! * OOM-2: Two seconds after that began the run ends ([`Patience::Memory`]), of the time that the host grants: a host that
 //!   stops, or runs this process late, makes that longer.
-//! * O3: Children that have yet to join, and agents that do not answer, may have pages to give back. They are waited for
+//! * OOM-3: Children that have yet to join, and agents that do not answer, may have pages to give back. They are waited for
 //!   half a second longer ([`Patience::MemoryOwed`]), however many they are and others are born meanwhile. Where an agent
 //!   has just brought what it owed, a round looks at that first. And while children that were born before that time join
 //!   one after another the end is put off: what they share with the others cannot leave before the last of them has joined.
-//! * O4: A machine that is busy is no reason to end a run. While one of those could run and no CPU is given to it, its time
+//! * OOM-4: A machine that is busy is no reason to end a run. While one of those could run and no CPU is given to it, its time
 //!   does not count; and a thread of the pager that is not run has seen nothing ([`ROUNDS_MIN`]). Children that were
 //!   born since are not waited for: where children are born all the time one of them always wants a CPU, and it
 //!   is the program itself that keeps it from the others.
-//! * O5: Who is stopped, by a signal or by a debugger, is not killed for it. What it holds is lent to the others beyond
+//! * OOM-5: Who is stopped, by a signal or by a debugger, is not killed for it. What it holds is lent to the others beyond
 //!   the limit (`Reclaim::lend`), and they store pages of their own: who still waits in vain waits for the store, as
 //!   beside one that runs. And its own threads wait for nothing as long as it is stopped: the signal has taken
 //!   them out of their touches. If only those are left the time begins anew. A tracer that shares their memory waits as
 //!   anybody does, once the machine has no more to lend.
-//! * O6: Where somebody waits in vain nobody waits for one that is stopped: it is looked at first (`Reclaim::is_deaf`).
+//! * OOM-6: Where somebody waits in vain nobody waits for one that is stopped: it is looked at first (`Reclaim::is_deaf`).
 //!   A hundred milliseconds for each of many was longer than all that time.
-//! * O7: What was attached to is not killed for a limit that came later: it is given back ([`crate::detach`]). Only if that
+//! * OOM-7: What was attached to is not killed for a limit that came later: it is given back ([`crate::detach`]). Only if that
 //!   cannot be does it end as others do.
-//! * O8: Of an address space whose fork, or change of mappings, is followed nothing leaves. Where that is so much that it
+//! * OOM-8: Of an address space whose fork, or change of mappings, is followed nothing leaves. Where that is so much that it
 //!   takes longer than [`LARGE`], the end is put off while slices of it are followed. What takes less puts off nothing: there
 //!   may be forks all the time.
 
@@ -45,13 +45,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// The CPU time by which an agent that does not answer has shown that it will not (O4).
+/// The CPU time by which an agent that does not answer has shown that it will not (OOM-4).
 const PROOF: Duration = Duration::from_secs(1);
-/// The time after which what is followed is much (O8).
+/// The time after which what is followed is much (OOM-8).
 const LARGE: Duration = Duration::from_millis(500);
-/// How often it must be seen in that time that there is nothing (O4).
+/// How often it must be seen in that time that there is nothing (OOM-4).
 const ROUNDS_MIN: u32 = 16;
-/// How much of the time in vain a page that is stored makes up for (O1): far less than any device takes that pages go to.
+/// How much of the time in vain a page that is stored makes up for (OOM-1): far less than any device takes that pages go to.
 const PAGE_TIME: Duration = Duration::from_millis(20);
 /// How many processes are listed when memory runs out.
 const LISTED_MAX: usize = 16;
@@ -77,7 +77,7 @@ impl Progress {
     }
 }
 
-/// For how long threads have waited in vain (O1).
+/// For how long threads have waited in vain (OOM-1).
 #[derive(Debug, Default)]
 pub struct Vain {
     since: Option<Moment>,
@@ -85,11 +85,11 @@ pub struct Vain {
     rounds: u32,
     /// The agents that are waited for, from the first look in that time on.
     watches: HashMap<MmId, Watch>,
-    /// Slices that were followed of much (O8).
+    /// Slices that were followed of much (OOM-8).
     followed: Option<Progress>,
-    /// Children born before that time that are yet to join (O3).
+    /// Children born before that time that are yet to join (OOM-3).
     infants: Option<Progress>,
-    /// How much of that time does not count, for want of a CPU (O4).
+    /// How much of that time does not count, for want of a CPU (OOM-4).
     uncounted: Duration,
 }
 
@@ -139,7 +139,7 @@ impl Vain {
         self.is_over(pager, Patience::Memory)
     }
 
-    /// Whether much is followed, and gets on (O8).
+    /// Whether much is followed, and gets on (OOM-8).
     fn is_followed(&mut self, now: Moment, mms: &[Arc<Mm>]) -> bool {
         let much =
             mms.iter().filter_map(|mm| mm.followed_beyond(LARGE)).reduce(|one, other| one + other);
@@ -151,7 +151,7 @@ impl Vain {
         !Patience::Memory.is_over(Progress::look(&mut self.followed, now, slices, moves))
     }
 
-    /// Whether children join, of whom `infants` are yet to (O3).
+    /// Whether children join, of whom `infants` are yet to (OOM-3).
     fn is_joined(&mut self, now: Moment, infants: u64) -> bool {
         let joins = |before| infants < before;
         let since = Progress::look(&mut self.infants, now, infants, joins);
@@ -173,7 +173,7 @@ impl Vain {
 }
 
 impl Reclaim {
-    /// Threads have waited in vain for long: judges whether that is the end of the run (O2 to O5).
+    /// Threads have waited in vain for long: judges whether that is the end of the run (OOM-2 to OOM-5).
     pub fn judge_end(&mut self) -> bool {
         let pager = self.pager.clone();
         let mms = pager.mms();
@@ -185,7 +185,7 @@ impl Reclaim {
         }
         let waits = |mm: &Arc<Mm>| mm.is_hungry() && (!mm.is_stopped() || mm.is_traced());
         if pager.held.load(Relaxed) == 0 && !mms.iter().any(waits) {
-            // Those that wait have been stopped, or a fault thread is late (O4, O5).
+            // Those that wait have been stopped, or a fault thread is late (OOM-4, OOM-5).
             if mms.iter().any(|mm| mm.is_hungry()) {
                 self.vain.end();
             }
@@ -212,7 +212,7 @@ impl Reclaim {
         over && !joining
     }
 
-    /// The agents that do not answer are watched from here on (O4).
+    /// The agents that do not answer are watched from here on (OOM-4).
     pub fn watch_silent(&mut self) {
         for mm in self.pager.mms() {
             if !self.vain.watches.contains_key(&mm.id) && self.owes_an_answer(&mm) {

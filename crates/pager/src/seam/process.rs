@@ -1,12 +1,12 @@
 //! A process, as it is seen from outside.
 //!
 //! Ebb may hold a right that its user does not (CAP_SYS_PTRACE), and whoever asks to be paged may lie. So:
-//! * W1: a process is known by descriptors of it ([`Handle`]), never by a number, least of all one that the
+//! * PROCESS-1: a process is known by descriptors of it ([`Handle`]), never by a number, least of all one that the
 //!   program wrote somewhere: that says at most which of the run's children to look at first.
-//! * W2: its memory and page map are opened once and only shown to be the right ones by a token that is put into the
+//! * PROCESS-2: its memory and page map are opened once and only shown to be the right ones by a token that is put into the
 //!   address space and must be seen in them (`door::confirm_process`). They keep that address space, whatever the
 //!   process becomes.
-//! * W3: the right is used only for a process that acts as the user and the group of Ebb and can do no more than
+//! * PROCESS-3: the right is used only for a process that acts as the user and the group of Ebb and can do no more than
 //!   those. A process in another user namespace has capabilities there that its user lacks here: it is looked into
 //!   without the right, by what the kernel lets that user do, who may look into the namespaces that are theirs.
 
@@ -113,7 +113,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Process `pid`, if it may be looked into (W3).
+    /// Process `pid`, if it may be looked into (PROCESS-3).
     pub fn open(pid: u32) -> io::Result<Self> {
         let handle = Handle::open(pid)?;
         let opened =
@@ -136,7 +136,7 @@ impl Known {
     }
 }
 
-/// By which right a process is looked into (W3).
+/// By which right a process is looked into (PROCESS-3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     /// Ebb's.
@@ -300,7 +300,7 @@ impl Process for Known {
         let hold = |&thread: &u32| self.handle.has_thread(thread) && trace::hold(thread).is_ok();
         let held: Vec<u32> = way.with(|| threads.iter().copied().filter(hold).collect());
         // A number was another's by then, or it has become another program: it is let go as soon as it stands (`brake.rs`
-        // B5). Not waited for here: one that was about to wait for a child stands when that has ended.
+        // FREEZER-5). Not waited for here: one that was about to wait for a child stands when that has ended.
         let is_there = |&thread: &u32| self.handle.has_thread(thread);
         if Way::into(&self.handle).is_err() {
             return Vec::new();

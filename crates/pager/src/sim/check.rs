@@ -1,19 +1,19 @@
 //! What must hold whenever nobody is in the middle of something.
 //!
-//! * C1: the engine's own invariants: frames, lists, shares of slots.
-//! * C2: a place of a pool is used as long as a cool page lies there, and no longer.
-//! * C3: where an address space is not changing: a page that is known to be in memory is there, one that is
+//! * CHECK-1: the engine's own invariants: frames, lists, shares of slots.
+//! * CHECK-2: a place of a pool is used as long as a cool page lies there, and no longer.
+//! * CHECK-3: where an address space is not changing: a page that is known to be in memory is there, one that is
 //!   known to be elsewhere is not, and one that nobody knows of never held anything.
-//! * C4: what lies in the pool, or in the store, is what the program wrote last.
-//! * C5: what is known of an address space is what its table and its pool hold, to the page.
-//! * C6: what the budget has promised is what the loads under way have been promised, and no more.
-//! * C7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of; so does what is
+//! * CHECK-4: what lies in the pool, or in the store, is what the program wrote last.
+//! * CHECK-5: what is known of an address space is what its table and its pool hold, to the page.
+//! * CHECK-6: what the budget has promised is what the loads under way have been promised, and no more.
+//! * CHECK-7: what lies in the pool, or in the store, belongs to an area whose touches the pager is told of; so does what is
 //!   in memory of who has no relatives (a child may keep entries of areas that it was not given, also after they have
 //!   ended, if it was changing before its fork could be followed).
-//! * C8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
+//! * CHECK-8: while nobody has relatives, what the budget holds changes as what is known of all does; between the looks of
 //!   the monitor, which measures, and takes on what nobody knew.
-//! * C9: no page is off the lists but while kswapd has it moved.
-//! * C10: the process that an address space is taken for, and the agent it is given, are its own.
+//! * CHECK-9: no page is off the lists but while kswapd has it moved.
+//! * CHECK-10: the process that an address space is taken for, and the agent it is given, are its own.
 
 use super::driver::{Driver, number_in};
 use super::world::{Doing, Space, World};
@@ -24,7 +24,7 @@ use ebb_mm::types::{MmId, SlotId, Vpn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What stood beside what at a look (C8): when, of whom, and by how much the budget's count exceeded what was known.
+/// What stood beside what at a look (CHECK-8): when, of whom, and by how much the budget's count exceeded what was known.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Balance {
     looks: u64,
@@ -74,7 +74,7 @@ pub fn check(driver: &Driver) -> Result<(), String> {
     Ok(())
 }
 
-/// C8.
+/// CHECK-8.
 fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), String> {
     // Or one that has forked, of whose child nobody has told yet: its pages are shared all the same, and copied.
     let is_known = |space: &Space| mms.iter().any(|mm| space.mm == Some(mm.id.0));
@@ -99,7 +99,7 @@ fn balance(driver: &Driver, mms: &[Arc<Mm>], resident: &Resident) -> Result<(), 
     Ok(())
 }
 
-/// C10.
+/// CHECK-10.
 fn own(mm: &Mm) -> Result<(), String> {
     let id = number_in(&format!("{:?}", mm.uffd));
     let process = mm.process().map(|process| number_in(&format!("{process:?}")));
@@ -119,12 +119,12 @@ fn is_still(space: &Space) -> bool {
         && still(&space.agent_doing)
 }
 
-/// C7.
+/// CHECK-7.
 fn is_told(space: &Space, vpn: Vpn) -> bool {
     space.area_of(vpn.0).is_some_and(|(_, area)| area.registered)
 }
 
-/// C2.
+/// CHECK-2.
 fn pool(mm: &Arc<Mm>, state: &State, resident: &Resident) -> Result<(), String> {
     let mut cool = 0;
     let mut wrong = None;
@@ -165,7 +165,7 @@ struct Of<'a> {
 }
 
 impl Of<'_> {
-    /// C3 and C4.
+    /// CHECK-3 and CHECK-4.
     fn pages(&self, state: &State) -> Result<(), String> {
         let space = &self.world.spaces[self.id];
         let mut wrong = None;

@@ -1,8 +1,8 @@
 //! Who runs next.
 //!
-//! D1: whoever calls into the world may be interrupted there by programs and agents; by threads of the pager
+//! * DRIVER-1: whoever calls into the world may be interrupted there by programs and agents; by threads of the pager
 //! only while no lock of the pager is held, and only by those that are not in the middle of something.
-//! D2: who waits has others run until the clock, which goes on with each of their steps, says that it is over.
+//! * DRIVER-2: who waits has others run until the clock, which goes on with each of their steps, says that it is over.
 
 use super::fakes::{FakeConnection, FakeHost, FakeStorage, Nobody, Shelf};
 use super::program::Mix;
@@ -63,7 +63,7 @@ pub struct Driver {
     pub steps: Cell<u64>,
     /// How often the monitor has looked.
     pub looks: Cell<u64>,
-    /// What stood beside what when the books were last looked at ([`super::check`], C8).
+    /// What stood beside what when the books were last looked at ([`super::check`], CHECK-8).
     pub balance: RefCell<super::check::Balance>,
 }
 
@@ -210,11 +210,11 @@ impl Driver {
     /// Whether the run is one in which breaking a rule is likely to show: to try others takes time for nothing.
     pub fn suits(&self, rule: Rule) -> bool {
         match rule {
-            Rule::P3 => self.storage.slow > 60 && self.mix.discard > 200,
-            Rule::P4 => self.mix.replace + self.mix.unmap > 100 && self.mix.map > 50,
-            Rule::P1 | Rule::P2 | Rule::P5 | Rule::W1 => true,
-            Rule::D1 | Rule::P6 => self.mix.fork > 6,
-            Rule::P7 => self.mix.trace > 0,
+            Rule::Ord3 => self.storage.slow > 60 && self.mix.discard > 200,
+            Rule::Ord4 => self.mix.replace + self.mix.unmap > 100 && self.mix.map > 50,
+            Rule::Ord1 | Rule::Ord2 | Rule::Ord5 | Rule::Wake1 => true,
+            Rule::Identity1 | Rule::Ord6 => self.mix.fork > 6,
+            Rule::Ord7 => self.mix.trace > 0,
             Rule::Patience1 => self.stalls,
         }
     }

@@ -577,7 +577,7 @@ impl World {
         }
     }
 
-    /// A process is no more, whatever it was doing (K8).
+    /// A process is no more, whatever it was doing (KERNEL-8).
     pub(super) fn end(&mut self, id: Id) {
         self.note(|| format!("exit {id}"));
         // Of its areas it cannot be asked any more, either.
@@ -647,7 +647,7 @@ impl World {
         }
     }
 
-    /// Installs guards over a few pages (K7), or lifts those there are.
+    /// Installs guards over a few pages (KERNEL-7), or lifts those there are.
     fn guard_some(&mut self, id: Id) {
         let calm = self.calm && self.spaces[id].changing == 0;
         let space = &mut self.spaces[id];

@@ -22,15 +22,15 @@ use std::sync::atomic::Ordering::Relaxed;
 static QUIET: std::sync::Once = std::sync::Once::new();
 
 const RULES: [Rule; 10] = [
-    Rule::P1,
-    Rule::P2,
-    Rule::P3,
-    Rule::P4,
-    Rule::P5,
-    Rule::P6,
-    Rule::P7,
-    Rule::W1,
-    Rule::D1,
+    Rule::Ord1,
+    Rule::Ord2,
+    Rule::Ord3,
+    Rule::Ord4,
+    Rule::Ord5,
+    Rule::Ord6,
+    Rule::Ord7,
+    Rule::Wake1,
+    Rule::Identity1,
     Rule::Patience1,
 ];
 
@@ -173,37 +173,37 @@ fn a_seed_repeats_itself() {
 
 #[test]
 fn messages_read_while_a_batch_runs_are_noticed() {
-    expect_noticed(Rule::P1, 1);
+    expect_noticed(Rule::Ord1, 1);
 }
 
 #[test]
 fn moves_without_a_batch_are_noticed() {
-    expect_noticed(Rule::P2, 1);
+    expect_noticed(Rule::Ord2, 1);
 }
 
 #[test]
 fn pages_placed_without_another_look_are_noticed() {
-    expect_noticed(Rule::P3, 275);
+    expect_noticed(Rule::Ord3, 275);
 }
 
 #[test]
 fn pages_taken_on_after_the_hold_that_registered_them_are_noticed() {
-    expect_noticed(Rule::P4, 0);
+    expect_noticed(Rule::Ord4, 0);
 }
 
 #[test]
 fn places_used_again_too_soon_are_noticed() {
-    expect_noticed(Rule::P5, 0);
+    expect_noticed(Rule::Ord5, 0);
 }
 
 #[test]
 fn changes_between_the_slices_of_a_fork_are_noticed() {
-    expect_noticed(Rule::P6, 129);
+    expect_noticed(Rule::Ord6, 129);
 }
 
 #[test]
 fn moves_that_are_decided_and_may_still_be_made_are_noticed() {
-    expect_noticed(Rule::P7, 79);
+    expect_noticed(Rule::Ord7, 79);
 }
 
 /// A tracer had stopped the agent in the middle of a batch, and waited for a page for ever: no message was read.
@@ -214,7 +214,7 @@ fn a_tracer_waits_for_no_batch_of_an_agent_that_it_has_stopped() {
 
 #[test]
 fn a_thread_whose_page_was_placed_and_that_is_not_woken_is_noticed() {
-    expect_noticed(Rule::W1, 0);
+    expect_noticed(Rule::Wake1, 0);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn time_that_counts_though_the_host_stops_is_noticed() {
 
 #[test]
 fn children_that_are_taken_for_one_another_are_noticed() {
-    expect_noticed(Rule::D1, 211);
+    expect_noticed(Rule::Identity1, 211);
 }
 
 /// kswapd took the pages of such a child off the lists, found nobody to move them, and they never left again.

@@ -2,16 +2,16 @@
 //!
 //! Modelled after fs/userfaultfd.c and mm/userfaultfd.c of Linux 6.18, as far as a program and a pager can
 //! tell. Every rule that the pager relies on is here, with the freedom that the kernel has:
-//! * K1: `read` gives waiting touches first, in any order, then changes in the order in which they were made.
-//! * K2: from the moment a change begins until its thread goes on after the change was read, pages cannot
+//! * KERNEL-1: `read` gives waiting touches first, in any order, then changes in the order in which they were made.
+//! * KERNEL-2: from the moment a change begins until its thread goes on after the change was read, pages cannot
 //!   be placed, moved, protected or poisoned: EAGAIN. A thread goes on some time after the reading.
-//! * K3: a discard drops pages after it was read; an unmapping and a remapping are done before they are told.
-//! * K4: a fork copies the tables, then tells; the child runs after that was read.
-//! * K5: a touch waits until somebody wakes it, and then touches again.
-//! * K6: a page can be moved only while nobody shares, pins or locks it, and only into a hole. Now and then it is moved
+//! * KERNEL-3: a discard drops pages after it was read; an unmapping and a remapping are done before they are told.
+//! * KERNEL-4: a fork copies the tables, then tells; the child runs after that was read.
+//! * KERNEL-5: a touch waits until somebody wakes it, and then touches again.
+//! * KERNEL-6: a page can be moved only while nobody shares, pins or locks it, and only into a hole. Now and then it is moved
 //!   and said to be refused (EEXIST).
-//! * K7: a page placed over a guard marker replaces it. Nothing may be, but for a touch that came before the guard.
-//! * K8: who is killed in the middle of a fork has no child.
+//! * KERNEL-7: a page placed over a guard marker replaces it. Nothing may be, but for a touch that came before the guard.
+//! * KERNEL-8: who is killed in the middle of a fork has no child.
 
 use super::rng::Rng;
 use ebb_sys::uffd::PlaceError;
@@ -201,7 +201,7 @@ pub struct Space {
     pub late: BTreeSet<u64>,
     pub touches: Vec<Touch>,
     pub changes: VecDeque<Change>,
-    /// Changes under way (K2).
+    /// Changes under way (KERNEL-2).
     pub changing: u32,
     pub threads: Vec<Thread>,
     pub agent: Agent,

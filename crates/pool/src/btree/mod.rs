@@ -1,9 +1,9 @@
 //! An ordered map on a pool: a B+ tree whose keys and values are bytes.
 //!
 //! Invariants (checked by [`BTree::check`]):
-//! * B1: keys ascend within a page; what is below an inner entry is up to its key, and beyond that of the entry before.
-//! * B2: all leaves are at level 0, and their links go through them in order.
-//! * B3: the root never moves: when it is full its entries go to a new page, and it has that one child.
+//! * BTREE-1: keys ascend within a page; what is below an inner entry is up to its key, and beyond that of the entry before.
+//! * BTREE-2: all leaves are at level 0, and their links go through them in order.
+//! * BTREE-3: the root never moves: when it is full its entries go to a new page, and it has that one child.
 //!
 //! Latches go from the root down, and among leaves to the right; no thread has more than three. Who reads has a page until it
 //! has the child. Who writes reads down to the leaf and latches that alone; only if it is full they begin again and latch
@@ -209,7 +209,7 @@ impl BTree {
             |node: Node<'_>| if node.level() == 0 { bytes } else { entry_bytes(KEY_MAX, 8) };
         let mut page = change.exclusive(self.root)?;
         if Node(&page).room() < wanted(Node(&page)) {
-            // B3
+            // BTREE-3
             let mut child = change.allocate()?;
             child.copy_from_slice(&page[..]);
             let level = Node(&page).level() + 1;
@@ -248,7 +248,7 @@ impl BTree {
         let entries = check(pool, self.root, (None, None), None, &mut leaves)?;
         for (n, &(page, link)) in leaves.iter().enumerate() {
             let next = leaves.get(n + 1).map_or(NONE, |&(next, _)| next);
-            assert_eq!(link, next, "B2: the link of {}", PageId(page));
+            assert_eq!(link, next, "BTREE-2: the link of {}", PageId(page));
         }
         Ok(entries)
     }
@@ -287,11 +287,14 @@ fn check(
 ) -> Result<u64, PoolError> {
     let latched = pool.shared(page)?;
     let node = Node(&latched);
-    assert!(level.is_none_or(|level| node.level() == level), "B2: the level of {page}");
+    assert!(level.is_none_or(|level| node.level() == level), "BTREE-2: the level of {page}");
     let keys: Vec<&[u8]> = (0..node.count()).map(|n| node.key(n)).collect();
-    assert!(keys.is_sorted_by(|a, b| a < b), "B1: the keys of {page}");
-    assert!(above.is_none_or(|above| keys.first().is_none_or(|&key| key > above)), "B1: {page}");
-    assert!(upto.is_none_or(|upto| keys.last().is_none_or(|&key| key <= upto)), "B1: {page}");
+    assert!(keys.is_sorted_by(|a, b| a < b), "BTREE-1: the keys of {page}");
+    assert!(
+        above.is_none_or(|above| keys.first().is_none_or(|&key| key > above)),
+        "BTREE-1: {page}"
+    );
+    assert!(upto.is_none_or(|upto| keys.last().is_none_or(|&key| key <= upto)), "BTREE-1: {page}");
     if node.level() == 0 {
         leaves.push((page.0, node.link()));
         return Ok(node.count() as u64);

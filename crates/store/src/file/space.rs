@@ -6,8 +6,8 @@
 //! grow, or when more than half of the file is free.
 //!
 //! Invariants:
-//! * I1: bit `p % 64` of `words[p / 64]` is set if and only if page `p` is taken or beyond `limit`.
-//! * I2: `taken` is the number of taken pages, `empty` the number of words that are 0.
+//! * FILESPACE-1: bit `p % 64` of `words[p / 64]` is set if and only if page `p` is taken or beyond `limit`.
+//! * FILESPACE-2: `taken` is the number of taken pages, `empty` the number of words that are 0.
 
 /// Pages in a group: the longest run.
 pub(crate) const RUN_MAX: usize = 64;
@@ -87,7 +87,7 @@ impl Space {
         if size >= self.limit {
             return None;
         }
-        // I1: pages of the new group beyond the limit count as taken forever.
+        // FILESPACE-1: pages of the new group beyond the limit count as taken forever.
         let word = beyond(self.words.len(), self.limit);
         self.words.push(word);
         self.empty += usize::from(word == 0);
@@ -239,7 +239,7 @@ mod tests {
                 assert!(space.taken_pages().eq(taken.iter().copied().collect::<BTreeSet<_>>()));
             }
             let empty = space.words.iter().filter(|word| **word == 0).count();
-            assert_eq!(space.empty, empty, "I2");
+            assert_eq!(space.empty, empty, "FILESPACE-2");
         }
     }
 }

@@ -6,10 +6,10 @@
 //! readers of its own (`remote::readers`).
 //!
 //! Invariants:
-//! * I1: every job submitted comes out of `next` exactly once, with its outcome.
-//! * I2: whenever a job waits to be taken, the event descriptor is readable, or some `poll` that
+//! * READS-1: every job submitted comes out of `next` exactly once, with its outcome.
+//! * READS-2: whenever a job waits to be taken, the event descriptor is readable, or some `poll` that
 //!   began after the job was there is still to call `next`.
-//! * I3: while a job is in `backlog`, some job is in the ring (its completion moves the backlog
+//! * READS-3: while a job is in `backlog`, some job is in the ring (its completion moves the backlog
 //!   on).
 //!
 //! Lock order: `backlog`, then the ring's own locks. `ready`, `alone` and `pool` are leaves.
@@ -270,7 +270,7 @@ impl Reads {
                 }
                 if let Err(job) = self.start(ring, job) {
                     lock(&self.backlog).push_back(job);
-                    // Others may be queued only. And the ring may have drained between the refusal and now: I3.
+                    // Others may be queued only. And the ring may have drained between the refusal and now: READS-3.
                     ring.enter();
                     self.move_backlog(ring);
                     return false;

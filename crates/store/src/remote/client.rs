@@ -1,7 +1,7 @@
 //! One thread's connections to the nodes of a tier: sends what is asked to all of them, then receives.
 //!
 //! Invariants:
-//! * C1: what a request did is known only from its own answer. One that was sent and not answered may be carried out
+//! * CLIENT-1: what a request did is known only from its own answer. One that was sent and not answered may be carried out
 //!   later, even after another that was sent after it: it is `unsure`, and its keys are never used for anything else.
 
 use super::connection::Connection;

@@ -1,10 +1,10 @@
 //! A connection to a node, and the bounds of what comes by it.
 //!
 //! Invariants:
-//! * B1: an answer has a length that is known before it is read. A node that sends more is broken.
-//! * B2: an answer comes within the setting `answer` from the moment it is waited for; what has arrived by then is taken. A node
+//! * CONNECTION-1: an answer has a length that is known before it is read. A node that sends more is broken.
+//! * CONNECTION-2: an answer comes within the setting `answer` from the moment it is waited for; what has arrived by then is taken. A node
 //!   that sends it byte by byte does not answer. As much time is given to what is sent.
-//! * B3: a wait that the kernel cuts short is waited on: a receive with a limit of time ends with EINTR where its thread is
+//! * CONNECTION-3: a wait that the kernel cuts short is waited on: a receive with a limit of time ends with EINTR where its thread is
 //!   stopped and goes on (job control, a freezer, a debugger), or has a read of io_uring completed.
 
 use super::tls::{self, Trust};
@@ -79,7 +79,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next answer, of so many bytes at most (B1).
+    /// The next answer, of so many bytes at most (CONNECTION-1).
     pub(super) fn receive(&mut self, bound: usize) -> RedisResult<Value> {
         self.wire().begin(bound)?;
         loop {
@@ -191,7 +191,7 @@ impl Read for Wire {
         loop {
             self.look_at_the_time()?;
             match self.tcp.read(&mut into[..most]) {
-                // B3.
+                // CONNECTION-3.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 got => {
                     self.left -= got.as_ref().map_or(0, |&got| got);

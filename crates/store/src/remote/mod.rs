@@ -6,11 +6,11 @@
 //! go, and all of them when the tier is closed.
 //!
 //! Invariants:
-//! * M1: a number is free for another page only after the removal of its key was acknowledged: what was freed and not
+//! * REMOTE-1: a number is free for another page only after the removal of its key was acknowledged: what was freed and not
 //!   removed yet counts as taken.
-//! * M2: a number whose key was written or removed by a request of unknown outcome (`client`, C1) is never used again:
+//! * REMOTE-2: a number whose key was written or removed by a request of unknown outcome (`client`, CLIENT-1) is never used again:
 //!   that request could still be carried out, over what was written since.
-//! * M3: a write has ended when the server has acknowledged it and, in a cluster, a replica has it too, as far as there is
+//! * REMOTE-3: a write has ended when the server has acknowledged it and, in a cluster, a replica has it too, as far as there is
 //!   one.
 //!
 //! Threads: `Readers` (four), one that removes keys, and whoever writes. Lock order: `writer`, then leaves.
@@ -87,7 +87,7 @@ pub(crate) struct Remote {
     prefix: String,
     key: Option<Arc<Key>>,
     space: Mutex<Space>,
-    /// M2: numbers not to be used again, and how many of them are not in use.
+    /// REMOTE-2: numbers not to be used again, and how many of them are not in use.
     unsure: Mutex<HashSet<u32>>,
     retired: AtomicU64,
     /// The last write found no room.
@@ -287,7 +287,7 @@ impl RemoteTier {
         loop {
             let removals = self.sweeper.removals();
             let taken = lock(&self.shared.space).allocate(wanted);
-            // M1: some may be about to become free.
+            // REMOTE-1: some may be about to become free.
             let left = self.shared.server.spec.wait.saturating_sub(began.elapsed());
             if taken.is_some() || !self.sweeper.wait_beyond(removals, left) {
                 return taken;

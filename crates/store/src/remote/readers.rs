@@ -2,8 +2,8 @@
 //! receives the first, so that nodes work side by side.
 //!
 //! Invariants:
-//! * Q1: every job pushed comes out in `ready` once, with its outcome: the page, or that it is lost.
-//! * Q2: a read whose node does not answer goes back into the queue; the threads go on with others.
+//! * READERS-1: every job pushed comes out in `ready` once, with its outcome: the page, or that it is lost.
+//! * READERS-2: a read whose node does not answer goes back into the queue; the threads go on with others.
 
 use super::client::{Client, Outcome, Request};
 use super::{Remote, VALUE_MAX};

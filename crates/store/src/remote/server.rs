@@ -1,9 +1,9 @@
 //! What the threads of one remote tier share: how to connect, which node has what, and who does not answer.
 //!
 //! Invariants:
-//! * R1: an address is in `away` from the first failure to the first answer. While it is there only one thread at a time
+//! * SERVER-1: an address is in `away` from the first failure to the first answer. While it is there only one thread at a time
 //!   tries it, so that the others go on with what other nodes have.
-//! * R2: no message and no error has a password.
+//! * SERVER-2: no message and no error has a password.
 //!
 //! Locks: `topology`, `refreshed` and `away` are leaves; none is held across I/O but `refreshed`, which is only tried.
 
@@ -165,7 +165,7 @@ impl Server {
                 login.arg(user);
             }
             login.arg(password.expose()).exec(&mut connection).map_err(|error| {
-                // R2: its words may have the password.
+                // SERVER-2: its words may have the password.
                 let refused = (ErrorKind::AuthenticationFailed, "it refuses user or password");
                 if error.code().is_some() { refused.into() } else { error }
             })?;
@@ -219,7 +219,7 @@ impl Server {
         *refreshed = Some(Instant::now());
     }
 
-    /// Whether this thread may try an address now (R1). If so it says afterwards how that went.
+    /// Whether this thread may try an address now (SERVER-1). If so it says afterwards how that went.
     pub(super) fn begin(&self, address: &Address) -> Result<(), NotNow> {
         // Relaxed: whoever just misses it finds out for himself.
         if self.away_count.load(Ordering::Relaxed) == 0 {

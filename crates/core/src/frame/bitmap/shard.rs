@@ -1,13 +1,13 @@
 //! One shard: the pageblocks of an aligned stretch of a zone, under one lock.
 //!
 //! Invariants:
-//! * I1: a block's `class` is the order of its largest free run; `PAIRED` if it is the upper half
+//! * SHARD-1: a block's `class` is the order of its largest free run; `PAIRED` if it is the upper half
 //!   of a free block of the largest order, whose lower half then has class 10.
-//! * I2: a block is on exactly the list of its type and class; `EMPTY` and `PAIRED` blocks are on
+//! * SHARD-2: a block is on exactly the list of its type and class; `EMPTY` and `PAIRED` blocks are on
 //!   none.
-//! * I3: two whole neighbours whose types may merge are a pair.
-//! * I4: `free` is the number of set bits; `totals` is their sum by type.
-//! * I5: `kind` is the type that the zone's map says.
+//! * SHARD-3: two whole neighbours whose types may merge are a pair.
+//! * SHARD-4: `free` is the number of set bits; `totals` is their sum by type.
+//! * SHARD-5: `kind` is the type that the zone's map says.
 
 use crate::frame::blocks::BlockMap;
 use crate::frame::kinds::{MAX_ORDER, Migratetype, ORDERS, PAGEBLOCK_ORDER, PAGEBLOCK_PAGES};
@@ -408,7 +408,7 @@ impl Shard {
         }
     }
 
-    /// I1 to I5.
+    /// SHARD-1 to SHARD-5.
     pub(super) fn check(&self, map: &BlockMap) -> Result<(), String> {
         let mut totals = Totals::default();
         for (block, meta) in self.meta.iter().enumerate() {
@@ -417,25 +417,25 @@ impl Shard {
             let max = self.bits[block].max_order();
             let paired = matches!(meta.class, MAX_ORDER | PAIRED);
             if max != if paired { WHOLE } else { meta.class } {
-                return fail("I1");
+                return fail("SHARD-1");
             }
             if self.bits[block].count() != u32::from(meta.free) {
-                return fail("I4");
+                return fail("SHARD-4");
             }
             if meta.kind != map.migratetype(self.first(block)) {
-                return fail("I5");
+                return fail("SHARD-5");
             }
             if meta.class == WHOLE
                 && let Some(other) = self.meta.get(block ^ 1)
                 && other.class == WHOLE
                 && (other.kind == meta.kind || (other.kind.mergeable() && meta.kind.mergeable()))
             {
-                return fail("I3");
+                return fail("SHARD-3");
             }
             totals.add(meta.kind, i64::from(meta.free), Self::whole_pages(meta.class));
         }
         if totals != self.totals {
-            return Err(format!("I4: bits hold {totals:?}, totals say {:?}", self.totals));
+            return Err(format!("SHARD-4: bits hold {totals:?}, totals say {:?}", self.totals));
         }
         self.check_lists()
     }
@@ -447,17 +447,19 @@ impl Shard {
             for class in 0..ORDERS {
                 let (mut at, mut prev) = (self.heads[kind.index()][class], NIL);
                 if (at == NIL) == (self.nonempty[kind.index()] >> class & 1 == 1) {
-                    return Err(format!("I2: {kind:?} class {class} and its bit differ"));
+                    return Err(format!("SHARD-2: {kind:?} class {class} and its bit differ"));
                 }
                 while at != NIL && found <= listed {
                     let m = &self.meta[at as usize];
                     if (m.kind, m.class, m.prev) != (kind, class as u8, prev) {
-                        return Err(format!("I2: block {at} on list {class} of {kind:?}: {m:?}"));
+                        return Err(format!(
+                            "SHARD-2: block {at} on list {class} of {kind:?}: {m:?}"
+                        ));
                     }
                     (prev, at, found) = (at, m.next, found + 1);
                 }
             }
         }
-        if found == listed { Ok(()) } else { Err(format!("I2: {found} of {listed} on lists")) }
+        if found == listed { Ok(()) } else { Err(format!("SHARD-2: {found} of {listed} on lists")) }
     }
 }

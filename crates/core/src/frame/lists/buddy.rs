@@ -305,7 +305,7 @@ impl Buddy {
         std::array::from_fn(|order| std::array::from_fn(|t| self.lists[order][t].len))
     }
 
-    /// I1 to I4.
+    /// LISTS-1 to LISTS-4.
     pub(super) fn check(&self, zone: &ZoneState) -> Result<(), String> {
         let mut totals = Totals::default();
         let mut listed = 0u64;
@@ -318,11 +318,11 @@ impl Buddy {
             }
         }
         if totals != self.totals {
-            return Err(format!("I4: lists hold {totals:?}, totals say {:?}", self.totals));
+            return Err(format!("LISTS-4: lists hold {totals:?}, totals say {:?}", self.totals));
         }
         let heads = self.head_order.iter().filter(|&&o| o != NOT_HEAD).count() as u64;
         if heads != listed {
-            return Err(format!("I1: {heads} heads, {listed} listed"));
+            return Err(format!("LISTS-1: {heads} heads, {listed} listed"));
         }
         Ok(())
     }
@@ -338,19 +338,19 @@ impl Buddy {
         while at != NIL && n < list.len {
             let pfn = self.start + at;
             if self.free_order(pfn) != Some(order) || pfn & ((1 << order) - 1) != 0 {
-                return Err(format!("I1: {pfn:#x} on list {order} is not such a head"));
+                return Err(format!("LISTS-1: {pfn:#x} on list {order} is not such a head"));
             }
             if Self::type_of(zone, pfn) != t {
-                return Err(format!("I2: {pfn:#x} on the list of {t:?}"));
+                return Err(format!("LISTS-2: {pfn:#x} on the list of {t:?}"));
             }
             if order < MAX_ORDER && self.unmerged(zone, pfn, order) {
-                return Err(format!("I3: {pfn:#x} at order {order} has a free buddy"));
+                return Err(format!("LISTS-3: {pfn:#x} at order {order} has a free buddy"));
             }
             n += 1;
             at = self.links[at as usize].next;
         }
         if at != NIL || n != list.len {
-            return Err(format!("I4: list {order} {t:?} is not {} long", list.len));
+            return Err(format!("LISTS-4: list {order} {t:?} is not {} long", list.len));
         }
         Ok(n)
     }

@@ -3,11 +3,11 @@
 //! tests.
 //!
 //! Invariants (held whenever the lock is free):
-//! * I1: `head_order[f]` is the order of the free block that starts at frame `f`, or `NOT_HEAD`.
-//! * I2: a free block is on exactly the list of its order and of its pageblock's type.
-//! * I3: two free buddies below the largest order do not coexist, unless from a pageblock up their
+//! * LISTS-1: `head_order[f]` is the order of the free block that starts at frame `f`, or `NOT_HEAD`.
+//! * LISTS-2: a free block is on exactly the list of its order and of its pageblock's type.
+//! * LISTS-3: two free buddies below the largest order do not coexist, unless from a pageblock up their
 //!   types forbid them to merge.
-//! * I4: `totals` and the list lengths are what the lists hold.
+//! * LISTS-4: `totals` and the list lengths are what the lists hold.
 //!
 //! Lock order: a CPU's set, then this lock; nothing is taken under it.
 

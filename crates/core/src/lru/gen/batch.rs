@@ -5,10 +5,10 @@
 //! list is unlinked at once. A folio that goes to the other end of the target begins a new segment.
 //!
 //! Invariants
-//! * I1: between the ends of a segment every folio was recorded, because every other folio met was
+//! * BATCH-1: between the ends of a segment every folio was recorded, because every other folio met was
 //!   unlinked. A folio that a walk promoted between the read and the exchange goes elsewhere, and
 //!   must not become an end of the segment: that would join two lists.
-//! * I2: nothing is pending when the lru lock is dropped.
+//! * BATCH-2: nothing is pending when the lru lock is dropped.
 
 use std::sync::atomic::Ordering::Relaxed;
 

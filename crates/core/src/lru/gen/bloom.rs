@@ -3,7 +3,7 @@
 //! Owns 32768 bits and two keys a table. An absent filter answers "present", so the first walk sees
 //! everything. Two filters alternate: the walk of one generation tests one and fills the other.
 //!
-//! Invariant I1: no false negative between two resets.
+//! Invariant GEN-1: no false negative between two resets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

@@ -8,11 +8,11 @@
 //! oldest of a type.
 //!
 //! Invariants
-//! * I1: for each type, 2 <= max_seq - min_seq + 1 <= 4.
-//! * I2: a folio's slot is that of the list it is on or of a younger generation (walks promote by
+//! * GEN-1: for each type, 2 <= max_seq - min_seq + 1 <= 4.
+//! * GEN-2: a folio's slot is that of the list it is on or of a younger generation (walks promote by
 //!   the slot alone; eviction sorts later), never of an older one.
-//! * I3: at quiescence, `nr_pages[slot]` is the sum of the pages of folios whose slot it is.
-//! * I4: the window moves under the lru lock only; its bounds may be read without.
+//! * GEN-3: at quiescence, `nr_pages[slot]` is the sum of the pages of folios whose slot it is.
+//! * GEN-4: the window moves under the lru lock only; its bounds may be read without.
 
 mod access;
 pub(crate) mod aging;
